@@ -51,7 +51,13 @@ def followed_after_s(fleet: Fleet, value: str, since: float) -> float:
 
 
 def test_every_client_follows_every_change_within_one_interval(broker: KlammBroker) -> None:
-    """K649-63, K649-72, K649-74."""
+    """K649-63: Configs survive restart; any broker may be asked.
+
+    K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no response)
+    -> retry, expiry clock not reset.
+
+    K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value.
+    """
     expected = [VALUES[change % len(VALUES)] for change in range(CHANGES)]
     took_s = []
     # when

@@ -159,7 +159,7 @@ class Refusal(CreateTopicPolicy):
 
 
 def test_a_missing_right_is_told_before_the_policy_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K108-22."""
+    """K108-22: Authorization failure (29) comes before the policy."""
     (tmp_path / "policy_after_rights.py").write_text(POLICY)
     monkeypatch.syspath_prepend(str(tmp_path))
     config = {**sasl_settings(authorizer=True), "create.topic.policy.class.name": "policy_after_rights.Refusal"}

@@ -427,7 +427,13 @@ def test_the_table_names_every_api_that_is_served() -> None:
 def test_without_a_right_nothing_is_learned_and_nothing_is_changed(
     broker: klamm.Broker, api_key: int, asked: Question
 ) -> None:
-    """K339-36, K649-65, K649-66."""
+    """K339-36: Authorization: ALTER_CONFIGS on Topic t for topic resources, on Cluster for broker resources; denial ->
+    29 / 31 per resource.
+
+    K649-65: Alter authorization: ALTER_CONFIGS on Cluster, else every entry 31.
+
+    K649-66: Describe (resolve=false) authorization: DESCRIBE_CONFIGS on Cluster, else 31, Entries null.
+    """
     with log_in(broker.bootstrap_servers, "admin") as admin, log_in(broker.bootstrap_servers, "mallory") as mallory:
         before = everything(admin)
         # when

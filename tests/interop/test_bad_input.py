@@ -80,7 +80,9 @@ def test_an_unknown_api_key_closes_the_connection(broker: Broker) -> None:
 
 
 def test_an_unserved_version_closes_the_connection(broker: Broker) -> None:
-    """K649-17."""
+    """K649-17: Unknown request versions (1+) are not advertised; sent anyway, the connection is closed, as Kafka does
+    for all but ApiVersions.
+    """
     assert_closed_and_alive(broker, request(44, 7))
 
 

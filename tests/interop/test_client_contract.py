@@ -107,7 +107,18 @@ def flips(values: Sequence[int]) -> list[int]:
 def test_it_asks_before_anything_that_carries_the_value_and_registers_what_it_can_take(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
-    """K649-30, K649-39, K649-73, K649-74, K649-75."""
+    """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
+
+    K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request (SupportedConfigs
+    non-null).
+
+    K649-73: Consumer: first fetch is done before the first JoinGroup so the join already carries the dynamic session
+    timeout; then periodically.
+
+    K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value.
+
+    K649-75: Producer registers [acks]; consumer registers [session.timeout.ms, heartbeat.interval.ms].
+    """
     # given
     value, on_the_wire = family.new
     central.values = {family.key: value}
@@ -131,7 +142,12 @@ def test_it_asks_before_anything_that_carries_the_value_and_registers_what_it_ca
 def test_it_asks_again_after_each_interval_with_one_request_in_flight(
     family: Family[RunningClient], broker: KlammBroker, central: CentralConfigs, client_id: str
 ) -> None:
-    """K649-39, K649-72."""
+    """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
+    (SupportedConfigs non-null).
+
+    K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no response)
+    -> retry, expiry clock not reset.
+    """
     # given a broker that takes longer to answer than the interval lasts
     answered_at_s: list[float] = []
 
@@ -163,7 +179,15 @@ def test_a_change_is_followed_told_and_given_back(
     client_id: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """K649-34, K649-74, K649-77, K649-80."""
+    """K649-34: Resolved dynamic values override the client's static (.properties) values; static overrides built-in
+    defaults.
+
+    K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value.
+
+    K649-77: A key that vanishes from the answer reverts to the client's static value.
+
+    K649-80: Unknown keys in Values are ignored.
+    """
     # given
     caplog.set_level("INFO", "klamm.clients")
     updates: list[ConfigUpdate] = []
@@ -196,7 +220,7 @@ def test_a_set_that_does_not_fit_is_rejected_whole_and_the_last_good_values_stay
     client_id: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """K649-76."""
+    """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     # given
     updates: list[ConfigUpdate] = []
     value, on_the_wire = family.new
@@ -221,7 +245,7 @@ def test_a_set_that_does_not_fit_is_rejected_whole_and_the_last_good_values_stay
 def test_switched_off_it_sends_nothing(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
-    """K649-71."""
+    """K649-71: Client switch ``enable.dynamic.config`` (bool, default true); false -> never sends key 50."""
     # given
     central.values = {family.key: family.new[0]}
     # when
@@ -258,7 +282,12 @@ OLD_BROKERS: Final[dict[str, tuple[dict[int, Replacement], int]]] = {
 def test_against_an_old_broker_each_gives_up_once_and_works_on(
     kind: str, broker: KlammBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K649-67, K649-70."""
+    """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
+    and keeps working with static configs.
+
+    K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
+    the first try.
+    """
     # given
     caplog.set_level("INFO", "klamm.clients")
     replacements, requests = OLD_BROKERS[kind]
@@ -286,7 +315,7 @@ def test_against_an_old_broker_each_gives_up_once_and_works_on(
 def test_an_idempotent_producer_takes_nothing_but_all(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
-    """K649-76."""
+    """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     # given
     central.values = {family.key: "1"}
     updates: list[ConfigUpdate] = []
@@ -308,7 +337,7 @@ def test_an_idempotent_producer_takes_nothing_but_all(
 def test_a_changed_heartbeat_interval_spaces_the_heartbeats_in_the_same_generation(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
-    """K649-79."""
+    """K649-79: Changed heartbeat.interval.ms takes effect at the next heartbeat."""
     # given
     slow_ms, count = 2_000, 8
     central.values = {HEARTBEAT_INTERVAL_MS: str(slow_ms)}
@@ -339,7 +368,14 @@ def numbers(start: int, end: int) -> list[bytes]:
 def test_a_consumer_that_joins_again_goes_on_where_it_was_without_a_rebalance(
     family: Family[RunningConsumer], assignor: str, broker: KlammBroker, client_id: str
 ) -> None:
-    """K649-73, K649-77, K649-78."""
+    """K649-73: Consumer: first fetch is done before the first JoinGroup so the join already carries the dynamic session
+    timeout; then periodically.
+
+    K649-77: A key that vanishes from the answer reverts to the client's static value.
+
+    K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not rebalance
+    for that alone.
+    """
     updates: list[ConfigUpdate] = []
     read: dict[int, list[bytes]] = {0: [], 1: []}
     name = f"goes-on-{uuid4()}"

@@ -97,7 +97,9 @@ def test_one_refused_entity_leaves_its_neighbours_alone() -> None:
 
 
 def test_quotas_are_no_client_configs_and_no_configs() -> None:
-    """K649-28"""
+    """K649-28: Quota keys of the same entity never appear here, and client configs never appear in
+    DescribeClientQuotas.
+    """
     with klamm.Broker() as broker, WireClient(broker.bootstrap_servers) as client:
         assert alter(client, (ANNA, {"session.timeout.ms": 6000.0})) == [
             (42, "Invalid configuration key session.timeout.ms")

@@ -74,7 +74,7 @@ def test_a_client_that_follows_is_in_line_and_pending_until_it_asks_again(broker
 def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(
     broker: KlammBroker, metrics: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """K649-68."""
+    """K649-68: Old client, new broker: nothing changes."""
     # given
     plain = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "plain"})
     plain.produce("listed", b"x")

@@ -55,7 +55,12 @@ def write(broker: klamm.Broker, name: str, writer: int, acknowledged: list[str])
 
 
 def test_no_update_is_lost_and_all_are_there_after_a_kill() -> None:
-    """K339-23, K339-38, K339-18"""
+    """K339-23: No lost update: concurrent alterations of different keys of one resource all survive.
+
+    K339-38: Changes survive a broker restart.
+
+    K339-18: All-or-nothing per resource: any bad op means no op of that resource is applied.
+    """
     acknowledged: list[str] = []
     with klamm.Broker() as broker:
         create_topic(broker, "crowded")

@@ -110,7 +110,10 @@ def as_described(state: State) -> Mapping[str, str | None]:
 
 
 def test_what_sixteen_writers_do_at_once_is_what_some_order_of_their_requests_does(tmp_path: Path) -> None:
-    """K339-23, K339-18."""
+    """K339-23: No lost update: concurrent alterations of different keys of one resource all survive.
+
+    K339-18: All-or-nothing per resource: any bad op means no op of that resource is applied.
+    """
     # given
     with klamm.Broker(data_dir=tmp_path) as broker:
         address = broker.bootstrap_servers

@@ -148,7 +148,15 @@ def house(policy_module: Path) -> Iterator[House]:
 
 
 def test_a_refused_topic_is_told_why_and_its_neighbours_are_created(house: House) -> None:
-    """K108-05, K108-06, K108-07, K108-11"""
+    """K108-05: Refusal -> the topic's result is 42.
+
+    K108-06: Refusal touches only that topic; the others are processed.
+
+    K108-07: Topics are processed one after the other in request order; per topic: hard-coded checks, then policy, then
+    creation.
+
+    K108-11: v0 answer has no message; v1+ carries the exception text.
+    """
     names = ["first", "refused-1", "invalid-1", "last"]
     assert house.create(*({"name": name} for name in names)) == {
         "first": ("NONE", None),
@@ -161,7 +169,10 @@ def test_a_refused_topic_is_told_why_and_its_neighbours_are_created(house: House
 
 
 def test_a_policy_that_breaks_fails_one_topic_and_the_broker_lives_on(house: House) -> None:
-    """K108-19, K108-20"""
+    """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
+
+    K108-20: The policy cannot change the request (read-only maps).
+    """
     assert house.create({"name": "broken-1"}, {"name": "meddler-1"}, {"name": "after-broken"}) == {
         "broken-1": ("UNKNOWN_SERVER_ERROR", None),
         "meddler-1": ("UNKNOWN_SERVER_ERROR", None),
@@ -171,7 +182,14 @@ def test_a_policy_that_breaks_fails_one_topic_and_the_broker_lives_on(house: Hou
 
 
 def test_checks_of_the_broker_come_before_the_policy(house: House) -> None:
-    """K108-08, K108-09, K108-10, K108-21"""
+    """K108-08: numPartitions/replicationFactor together with replicaAssignments -> 42 before the policy runs.
+
+    K108-09: Policy passes -> creation goes on as usual and may still fail otherwise.
+
+    K108-10: Existing topic -> 36 without calling the policy.
+
+    K108-21: Duplicate topic in a request -> 42 for it, policy not called.
+    """
     house.create({"name": "there-already"})
     bad: dict[str, dict[str, Any]] = {
         "there-already": {},
@@ -196,7 +214,13 @@ def test_checks_of_the_broker_come_before_the_policy(house: House) -> None:
 
 
 def test_the_policy_sees_the_request_with_defaults_filled_in(house: House) -> None:
-    """K108-04, K108-15, K108-17"""
+    """K108-04: TopicDetails carries topic, numPartitions, replicationFactor, replicasAssignments (partition -> broker
+    ids), configs.
+
+    K108-15: configs = only those in the request, no broker defaults.
+
+    K108-17: No assignment: numbers filled (defaults resolved when -1), replicasAssignments None.
+    """
     house.create(
         {"name": "defaults", "partitions": -1, "replication": -1, "configs": [{"name": "flush.ms", "value": "5"}]}
     )
@@ -209,7 +233,7 @@ def test_the_policy_sees_the_request_with_defaults_filled_in(house: House) -> No
 
 
 def test_the_policy_sees_assignments_in_place_of_numbers(house: House) -> None:
-    """K108-16"""
+    """K108-16: Manual assignment: replicasAssignments filled, the two numbers unset."""
     assignments = [{"index": 0, "brokers": [2, 1]}, {"index": 1, "brokers": [1, 2]}]
     answers = house.create({"name": "by-hand", "partitions": -1, "replication": -1, "assignments": assignments})
     assert answers == {"by-hand": ("NONE", None)}
@@ -219,7 +243,7 @@ def test_the_policy_sees_assignments_in_place_of_numbers(house: House) -> None:
 
 
 def test_validation_alone_asks_the_policy_and_creates_nothing(house: House) -> None:
-    """K108-18"""
+    """K108-18: validate-only requests (v1+) run the policy and create nothing."""
     answers = house.create({"name": "only-asking"}, {"name": "refused-2"}, validate_only=True)
     assert {name: code for name, (code, _) in answers.items()} == {
         "only-asking": "NONE",
@@ -230,7 +254,7 @@ def test_validation_alone_asks_the_policy_and_creates_nothing(house: House) -> N
 
 
 def test_the_policy_also_decides_on_topics_that_create_themselves(house: House) -> None:
-    """K108-23"""
+    """K108-23: The policy also sees topics created by auto-creation and by the mirror (they are create requests)."""
     body = {"topics": [{"name": "auto-made"}, {"name": "refused-auto"}], "auto_create": True}
     for _ in range(2):
         house.call("Metadata", 12, body)
@@ -240,7 +264,10 @@ def test_the_policy_also_decides_on_topics_that_create_themselves(house: House) 
 
 
 def test_the_policy_has_no_say_on_partitions_and_configs(house: House) -> None:
-    """K108-24, K108-26"""
+    """K108-24: CreatePartitions and AlterConfigs are not checked by this policy.
+
+    K108-26: One policy config per request type; a class may implement several but every config must be set.
+    """
     house.create({"name": "changing"})
     before = len(house.lines())
     grown = {"topics": [{"name": "changing", "count": 3, "assignments": None}], "timeout": 9000, "validate_only": False}
@@ -272,7 +299,7 @@ def test_another_policy_decides_on_configs(policy_module: Path) -> None:
 
 
 def test_calls_of_the_policy_never_overlap(house: House) -> None:
-    """K108-25"""
+    """K108-25: Calls are not concurrent."""
     threads = [
         threading.Thread(target=lambda n=n: house.create({"name": f"crowd-{n}"}, connection=house.connect()))
         for n in range(8)
@@ -320,7 +347,12 @@ def test_a_policy_is_configured_first_and_closed_last(policy_module: Path) -> No
 def test_a_broker_does_not_start_without_the_policy_it_should_have(
     config: dict[str, str], reason: str, policy_module: Path
 ) -> None:
-    """K108-02, K108-12, K108-13"""
+    """K108-02: Config name.
+
+    K108-12: The code must be importable by the broker ("in the classpath").
+
+    K108-13: Class cannot be loaded, is no policy, or configure fails -> broker does not start, error names the key.
+    """
     with pytest.raises(BrokerStartError, match=reason) as refused, klamm.Broker(config=config):
         pass
     assert "create.topic.policy.class.name" in str(refused.value)

@@ -100,7 +100,15 @@ def poll_until(client: confluent.Consumer, condition: Callable[[], bool]) -> lis
 
 
 def test_a_confluent_producer_hands_over_without_loss_and_in_order(admin: AdminClient, proxy: FrameProxy) -> None:
-    """K649-34, K649-74, K649-75, K649-77."""
+    """K649-34: Resolved dynamic values override the client's static (.properties) values; static overrides built-in
+    defaults.
+
+    K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value.
+
+    K649-75: Producer registers [acks]; consumer registers [session.timeout.ms, heartbeat.interval.ms].
+
+    K649-77: A key that vanishes from the answer reverts to the client's static value.
+    """
     # given
     name = topic(admin, "confluent-acks")
     updates: list[confluent.ConfigUpdate] = []
@@ -150,7 +158,14 @@ def test_a_confluent_producer_hands_over_without_loss_and_in_order(admin: AdminC
 def test_a_confluent_consumer_rejoins_beside_another_without_a_rebalance(
     assignor: str, admin: AdminClient, proxy: FrameProxy, broker: KlammBroker
 ) -> None:
-    """K649-73, K649-77, K649-78."""
+    """K649-73: Consumer: first fetch is done before the first JoinGroup so the join already carries the dynamic session
+    timeout; then periodically.
+
+    K649-77: A key that vanishes from the answer reverts to the client's static value.
+
+    K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not rebalance
+    for that alone.
+    """
     # given
     name = topic(admin, f"confluent-timeouts-{uuid4()}", 2)
     group, strategy = name, {"partition.assignment.strategy": assignor}
@@ -206,7 +221,7 @@ def _at(client: confluent.Consumer, offset: int) -> bool:
 
 
 def test_a_consumer_without_a_group_has_nothing_to_ask(admin: AdminClient, proxy: FrameProxy) -> None:
-    """K649-71."""
+    """K649-71: Client switch ``enable.dynamic.config`` (bool, default true); false -> never sends key 50."""
     # given
     name = topic(admin, f"without-a-group-{uuid4()}")
     client = KafkaConsumer(name, bootstrap_servers=proxy.bootstrap_servers, group_id=None, metadata_max_age_ms=100)
@@ -284,7 +299,7 @@ def test_a_transaction_goes_on_whatever_is_set_centrally(
     proxy: FrameProxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """K649-76."""
+    """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     # given
     name = topic(admin, f"transaction-{uuid4()}")
 

@@ -82,7 +82,10 @@ def by_aiokafka(servers: str, user: str) -> None:
 
 @pytest.mark.parametrize("produce", [by_kafka_python, by_confluent, by_aiokafka], ids=lambda one: one.__name__)
 def test_each_user_gets_the_configs_of_that_user(produce: Callable[[str, str], None], broker: klamm.Broker) -> None:
-    """K649-30, K649-32."""
+    """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
+
+    K649-32: Precedence per key: <user, client-id> over <user>.
+    """
     for user, acks in (("alice", -1), ("mallory", 0)):
         with FrameProxy(broker.bootstrap_servers) as proxy:
             produce(proxy.bootstrap_servers, user)
@@ -92,7 +95,7 @@ def test_each_user_gets_the_configs_of_that_user(produce: Callable[[str, str], N
 
 @pytest.mark.parametrize("trust", ["authority", "anybody"])
 def test_a_client_that_trusts_anybody_is_told_over_tls_as_one_that_checks(tmp_path: Path, trust: str) -> None:
-    """K649-69."""
+    """K649-69: Both new: feature used."""
     # given
     certificates = Certificates.create(tmp_path)
     certificates.issue("broker", "/O=klamm/CN=broker")
@@ -115,7 +118,7 @@ def test_a_client_that_trusts_anybody_is_told_over_tls_as_one_that_checks(tmp_pa
 
 
 def test_nobody_reads_what_is_meant_for_somebody_else(broker: klamm.Broker) -> None:
-    """K649-35."""
+    """K649-35: A user component that is sent anyway must equal the principal."""
     # given
     with log_in(broker.bootstrap_servers, "mallory") as client:
 

@@ -106,7 +106,15 @@ def registrations(bootstrap_servers: str) -> list[tuple[dict[str, Any], dict[str
 
 
 def test_a_running_producer_takes_a_changed_acks_and_gives_it_back(admin: AdminClient, proxy: FrameProxy) -> None:
-    """K649-34, K649-69, K649-74, K649-77."""
+    """K649-34: Resolved dynamic values override the client's static (.properties) values; static overrides built-in
+    defaults.
+
+    K649-69: Both new: feature used.
+
+    K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value.
+
+    K649-77: A key that vanishes from the answer reverts to the client's static value.
+    """
     name = topic(admin, "acks-change")
     app = ClientConfigEntity.of_client("ANONYMOUS", "acks-app")
     with producer(proxy.bootstrap_servers, "acks-app") as client:
@@ -140,7 +148,20 @@ def test_the_client_id_wins_over_the_user_and_the_user_over_the_default(admin: A
 
 
 def test_a_client_is_registered_once_and_seen_after_a_kill(broker: KlammBroker) -> None:
-    """K649-22, K649-39, K649-40, K649-44, K649-45, K649-63."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+
+    K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request (SupportedConfigs
+    non-null).
+
+    K649-40: The broker writes the registration to an internal topic.
+
+    K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the last.
+
+    K649-45: Registrations survive broker restart and are visible from every broker.
+
+    K649-63: Configs survive restart; any broker may be asked.
+    """
     for _ in range(2):
         with producer(broker.bootstrap_servers, "registered-app"):
             pass
@@ -166,7 +187,7 @@ def test_a_client_is_registered_once_and_seen_after_a_kill(broker: KlammBroker) 
 
 
 def test_clients_cannot_write_registrations(broker: KlammBroker) -> None:
-    """K649-48."""
+    """K649-48: The registration topic is not mirrored and not writable by clients."""
     with producer(broker.bootstrap_servers, "forger"):
         pass
     before = registrations(broker.bootstrap_servers)
@@ -179,7 +200,7 @@ def test_clients_cannot_write_registrations(broker: KlammBroker) -> None:
 
 
 def test_clients_cannot_make_the_topic_of_registrations() -> None:
-    """K649-48."""
+    """K649-48: The registration topic is not mirrored and not writable by clients."""
     with KlammBroker() as fresh, AdminClient(fresh.bootstrap_servers, timeout_ms=20_000) as admin:
         curious = kafka.KafkaConsumer(REGISTRATIONS, bootstrap_servers=fresh.bootstrap_servers)
         curious.poll(500)
@@ -197,7 +218,7 @@ def test_clients_cannot_make_the_topic_of_registrations() -> None:
 def test_clients_that_know_nothing_of_it_notice_nothing(
     broker: KlammBroker, admin: AdminClient, proxy: FrameProxy
 ) -> None:
-    """K649-68."""
+    """K649-68: Old client, new broker: nothing changes."""
     name = topic(admin, "old-clients")
     put(admin, ANONYMOUS, acks="0")
     try:

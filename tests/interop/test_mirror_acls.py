@@ -48,7 +48,9 @@ def acls_of(address: str) -> set[Acl]:
 
 
 def test_acls_of_mirrored_topics_reach_the_target() -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     with klamm.Broker(config=AUTHORIZER) as here, klamm.Broker(config=AUTHORIZER) as there:
         # given
         prefixed = replace(ALICE, pattern_type=PatternType.PREFIXED, operation=AclOperation.READ)

@@ -71,14 +71,17 @@ def used(brokers: tuple[str, str], proxy: FrameProxy, mode: str) -> list[int]:
 
 
 def test_requested_keeps_to_single_configs_where_the_target_takes_them(brokers: tuple[str, str]) -> None:
-    """K894-04, K894-10."""
+    """K894-04: requested: topic configs are written with IncrementalAlterConfigs.
+
+    K894-10: MirrorMaker must not clear target topic configs that are excluded from replication.
+    """
     with FrameProxy(brokers[1]) as proxy:
         assert set(used(brokers, proxy, "use.incremental.alter.configs=requested")) == {SINGLE}
     assert topic_configs(brokers[1], "A.orders")["follower.replication.throttled.replicas"] == "*"
 
 
 def test_required_fails_at_once_on_an_older_target_though_nothing_is_to_be_changed(brokers: tuple[str, str]) -> None:
-    """K894-09."""
+    """K894-09: required: only IncrementalAlterConfigs; if incompatible, report to the user and fail the connector."""
     with BrokerOf22(brokers[1]) as proxy:
         with pytest.raises(FlowFailedError, match=r"use\.incremental\.alter\.configs was set to required"):
             used(brokers, proxy, "use.incremental.alter.configs=required")
@@ -96,6 +99,6 @@ def test_requested_falls_back_on_an_older_target_and_says_so_once(
 
 
 def test_never_does_not_even_ask(brokers: tuple[str, str]) -> None:
-    """K894-08."""
+    """K894-08: never: only AlterConfigs, even if 44 exists."""
     with FrameProxy(brokers[1]) as proxy:
         assert set(used(brokers, proxy, "use.incremental.alter.configs=never")) == {COMPLETE}

@@ -36,7 +36,9 @@ class VendorAdmin(KafkaAdmin):
 
 
 def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-35."""
+    """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
+    created before data flows.
+    """
     with klamm.Broker() as here, klamm.Broker() as there:
         # given
         create_topic(here.bootstrap_servers, "orders", 2, {"cleanup.policy": "compact"})

@@ -289,5 +289,7 @@ def test_a_record_larger_than_the_target_takes_stops_its_partition_and_no_other(
 
 
 def test_remote_topics_have_the_replicas_that_were_asked_for(mirrored: Mirrored) -> None:
-    """K894-35."""
+    """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
+    created before data flows.
+    """
     assert replica_counts(mirrored.clusters.target, f"A.{mirrored.family}.zstd") == [2, 2, 2]

@@ -103,7 +103,9 @@ def _wait_for_configs(address: str, topic: str, wanted: dict[str, str]) -> None:
 def test_a_topic_that_grows_and_one_that_comes_later_are_mirrored_too(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
-    """K894-36."""
+    """K894-36: New partitions on source -> target grown; deletions on source are not propagated; target topic deleted
+    -> recreated at next refresh.
+    """
     # given
     source, target = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
     create_topic(source, "grows", 1, FOREVER)

@@ -30,7 +30,7 @@ rules:
 def test_a_topic_that_the_targets_policy_refuses_is_told_and_the_others_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K108-23."""
+    """K108-23: The policy also sees topics created by auto-creation and by the mirror (they are create requests)."""
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)
     guarded = {

@@ -56,7 +56,10 @@ def committed(data_dir: Path) -> list[tuple[str, int, int]]:
 def test_a_registration_waits_for_no_disk_once_its_topic_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K649-40, K649-44."""
+    """K649-40: The broker writes the registration to an internal topic.
+
+    K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the last.
+    """
     # given a broker that counts its fsyncs, and the first registration, which makes the topic
     syncs = tmp_path / "syncs"
     (tmp_path / "sitecustomize.py").write_text(COUNTING)

@@ -213,7 +213,9 @@ def test_the_command_line_reads_the_stores_of_java(
 
 @pytest.mark.parametrize("kind", ["jks", "p12"])
 def test_the_mirror_reads_the_stores_of_java(guarded: Guarded, kind: str) -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     settings = ConnectionSettings.of((guarded.mutual,), guarded.java_mutual(kind), "test")
     cluster = Cluster(settings, BufferPool(max_free_bytes=0))
     cluster.refresh([])

@@ -87,7 +87,9 @@ def connect(guarded: Guarded, settings: dict[str, str]) -> Cluster:
 def test_data_connections_log_in_by_every_mechanism(
     encrypted: Guarded, certificates: Certificates, mechanism: str
 ) -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     name = f"seen-{mechanism}"
     create_topic(encrypted.inside, name)
     cluster = connect(encrypted, client(mechanism, certificates))
@@ -114,7 +116,11 @@ def test_a_broker_that_nobody_vouches_for_is_not_trusted(
 def test_records_are_mirrored_over_tls_and_logins_with_secrets_in_a_file_and_logins_that_end(
     encrypted: Guarded, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """K894-27, K894-28."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+
+    K894-28: ``${provider:path:key}`` via config.providers.
+    """
     # given
     create_topic(encrypted.inside, "guarded", 2, {"retention.ms": "-1", "max.message.bytes": str(2 * LARGE)})
     records = [(n % 2, Seen(b"k%d" % n, b"v" * (n % 700), (), 1_356_998_400_000 + n)) for n in range(2_000)]

@@ -41,7 +41,7 @@ def _gauges(page: str) -> dict[str, float]:
 def test_metrics_status_page_and_json_follow_the_mirror_and_verify_compares_both_sides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """K894-47."""
+    """K894-47: Metrics of 3.6."""
     # given
     with KlammBroker() as source, KlammBroker() as target:
         create_topic(source.bootstrap_servers, "watched", 2, {"retention.ms": "-1", "min.insync.replicas": "2"})

@@ -71,7 +71,11 @@ def reach(report: Report) -> dict[tuple[str, str, str], tuple[int, int, tuple[st
 
 
 def test_configs_are_counted_by_software_and_version(spark: SparkSession) -> None:
-    """K649-22, K649-42."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+
+    K649-42: Record value = the supported keys appended to the ClientInformation (software name and version).
+    """
     report = summarise(
         records(
             spark,
@@ -182,7 +186,7 @@ def test_what_is_no_registration_is_left_out_and_counted(spark: SparkSession) ->
 
 
 def test_who_never_registered_is_told_from_who_supports_nothing(spark: SparkSession) -> None:
-    """K649-47."""
+    """K649-47: [] registers a client that supports nothing."""
     key = b'{"user":"bob","client-id":"old"}'
     never = (key, b'{"client_information":"rdkafka/1.9","version":0}', 0, 7, at(7))
     rows = records(spark, never, record(0, "bob", "new", "klamm/1.0"), record(1, "bob", "newer", "klamm/1.0", "acks"))
@@ -194,7 +198,7 @@ def test_who_never_registered_is_told_from_who_supports_nothing(spark: SparkSess
 
 
 def test_clients_that_a_broker_saw_count_as_long_as_they_have_not_registered(spark: SparkSession) -> None:
-    """K649-47."""
+    """K649-47: [] registers a client that supports nothing."""
     # given
     rows = records(
         spark,
@@ -235,7 +239,7 @@ def test_an_empty_topic_and_clients_that_were_seen(spark: SparkSession) -> None:
 
 
 def test_clients_that_support_nothing_are_counted_too(spark: SparkSession) -> None:
-    """K649-47."""
+    """K649-47: [] registers a client that supports nothing."""
     report = summarise(records(spark, record(0, "alice", "app1", "klamm/1.0")))
     assert report.rows == (
         SupportRow(
@@ -286,7 +290,9 @@ def test_running_producers_appear_in_the_report(
 
 
 def test_who_would_ignore_a_key_is_told_by_the_newest_version(spark: SparkSession, tmp_path: Path) -> None:
-    """K649-22."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+    """
     # given
     rows = records(
         spark,
@@ -372,7 +378,9 @@ class EnoughError(Exception):
 def test_a_report_that_follows_goes_on_where_the_last_one_was_and_outlives_a_restart_of_the_broker(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K649-39."""
+    """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
+    (SupportedConfigs non-null).
+    """
     with KlammBroker() as broker:
         servers = broker.bootstrap_servers
 

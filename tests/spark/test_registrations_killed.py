@@ -103,7 +103,9 @@ def follow_on(servers: str, checkpoint: Path, clients: int) -> list[Report]:
 
 
 def test_nothing_is_counted_twice_and_nothing_is_lost_by_kill_9(spark: SparkSession, tmp_path: Path) -> None:
-    """K649-39."""
+    """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
+    (SupportedConfigs non-null).
+    """
     checkpoint, log, output = tmp_path / "kept", tmp_path / "log", tmp_path / "out.json"
     with KlammBroker() as broker:
         servers = broker.bootstrap_servers

@@ -76,7 +76,11 @@ def altered(code: ErrorCode = ErrorCode.NONE, name: str = "stub") -> Altered:
 
 
 def test_each_resource_has_its_own_outcome(broker: StubBroker, admin: AdminClient) -> None:
-    """K339-27, K339-29."""
+    """K339-27: Admin API: incrementalAlterConfigs(map resource -> collection of AlterConfigOp, options) returns
+    AlterConfigsResult with a future per resource (and all()).
+
+    K339-29: Error text is returned in error_message on failure, null on success.
+    """
     answers = [altered(), altered(ErrorCode.INVALID_CONFIG, "other")]
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=answers))
     outcomes = admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).values()
@@ -96,7 +100,9 @@ def test_a_value_that_is_no_text_is_named(admin: AdminClient) -> None:
 
 
 def test_what_is_sent_is_what_was_asked(broker: StubBroker, admin: AdminClient) -> None:
-    """K339-27."""
+    """K339-27: Admin API: incrementalAlterConfigs(map resource -> collection of AlterConfigOp, options) returns
+    AlterConfigsResult with a future per resource (and all()).
+    """
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
     ops = [
         AlterConfigOp(ConfigEntry("a", "1"), OpType.APPEND),
@@ -117,7 +123,9 @@ def test_what_is_sent_is_what_was_asked(broker: StubBroker, admin: AdminClient) 
 
 
 def test_without_the_api_the_call_fails_and_nothing_falls_back() -> None:
-    """K339-40."""
+    """K339-40: If the broker does not offer key 44, the admin call fails with an "unsupported version" error; the API
+    itself does not silently fall back.
+    """
     versions = {key: value for key, value in VERSIONS.items() if key != 44}
     with (
         StubBroker(versions=versions) as broker,
@@ -129,7 +137,7 @@ def test_without_the_api_the_call_fails_and_nothing_falls_back() -> None:
 
 
 def test_a_brokers_own_configs_are_asked_of_that_broker(broker: StubBroker, admin: AdminClient) -> None:
-    """K339-37."""
+    """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     own = ConfigResource(ResourceType.BROKER, str(NODE_ID))
     away = ConfigResource(ResourceType.BROKER, "99")
     defaults = ConfigResource(ResourceType.BROKER, "")
@@ -153,14 +161,17 @@ def test_a_brokers_own_configs_are_asked_of_that_broker(broker: StubBroker, admi
 
 
 def test_a_resource_that_the_broker_forgets_fails(broker: StubBroker, admin: AdminClient) -> None:
-    """K339-20."""
+    """K339-20: Every requested resource appears once in the response."""
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
     with pytest.raises(KafkaApiError, match="has no entry for this resource"):
         admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).all().result(5)
 
 
 def test_replacing_all_configs_is_deprecated_under_its_old_name(broker: StubBroker, admin: AdminClient) -> None:
-    """K339-25, K339-26."""
+    """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed.
+
+    K339-26: AlterConfigs is marked deprecated.
+    """
     done = AlterConfigsResponse.AlterConfigsResourceResponse(error_message=None, resource_type=2, resource_name="stub")
     broker.answer(33, lambda _: AlterConfigsResponse(responses=[done]))
     with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
@@ -199,7 +210,7 @@ def test_a_denied_resource_is_an_error_not_an_empty_description(broker: StubBrok
 
 
 def test_topics_are_made_each_on_its_own(broker: StubBroker, admin: AdminClient) -> None:
-    """K108-05."""
+    """K108-05: Refusal -> the topic's result is 42."""
     results = [
         CreateTopicsResponse.CreatableTopicResult(name="new", error_message=None, num_partitions=3),
         CreateTopicsResponse.CreatableTopicResult(name="stub", error_code=36, error_message="exists"),
@@ -264,7 +275,7 @@ def test_the_cluster_is_described_with_its_features(broker: StubBroker, admin: A
 
 
 def test_client_configs_are_altered_per_entity(broker: StubBroker, admin: AdminClient) -> None:
-    """K649-81."""
+    """K649-81: Admin client offers describeClientConfigs(filter) and alterClientConfigs(alterations, validateOnly)."""
     alice, app1 = ClientConfigEntity.of_user("alice"), ClientConfigEntity.of_client("alice", None)
     entity = AlterClientConfigsResponse.EntityData
     broker.answer(
@@ -304,7 +315,11 @@ EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.
 
 
 def test_client_configs_are_described_with_who_registered(broker: StubBroker, admin: AdminClient) -> None:
-    """K649-22, K649-81."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+
+    K649-81: Admin client offers describeClientConfigs(filter) and alterClientConfigs(alterations, validateOnly).
+    """
     response = DescribeClientConfigsResponse
     broker.answer(
         50,

@@ -8,7 +8,9 @@ from klamm.admin.results import PerKeyResult
 
 
 def test_each_key_has_its_own_outcome() -> None:
-    """K339-27."""
+    """K339-27: Admin API: incrementalAlterConfigs(map resource -> collection of AlterConfigOp, options) returns
+    AlterConfigsResult with a future per resource (and all()).
+    """
     result: PerKeyResult[str, int] = PerKeyResult(["a", "b"])
     result.succeed("a", 1)
     result.fail("b", ValueError("no"))
@@ -19,7 +21,9 @@ def test_each_key_has_its_own_outcome() -> None:
 
 
 def test_all_waits_for_everything_and_returns_it() -> None:
-    """K339-27."""
+    """K339-27: Admin API: incrementalAlterConfigs(map resource -> collection of AlterConfigOp, options) returns
+    AlterConfigsResult with a future per resource (and all()).
+    """
     result: PerKeyResult[str, int] = PerKeyResult(["a", "b"])
     everything = result.all()
     result.succeed("b", 2)

@@ -7,24 +7,27 @@ from klamm.admin import AlterConfigOp, ConfigEntry, ConfigSource, NewPartitions,
 
 
 def test_operations_have_their_wire_ids() -> None:
-    """K339-04, K339-28."""
+    """K339-04: Op ids: 0 SET, 1 DELETE, 2 APPEND, 3 SUBTRACT.
+
+    K339-28: AlterConfigOp = (ConfigEntry, OpType), OpType.id(), OpType.forId(unknown) gives null/None.
+    """
     assert [(op.name, op.id) for op in OpType] == [("SET", 0), ("DELETE", 1), ("APPEND", 2), ("SUBTRACT", 3)]
 
 
 def test_an_operation_is_found_by_its_id() -> None:
-    """K339-28."""
+    """K339-28: AlterConfigOp = (ConfigEntry, OpType), OpType.id(), OpType.forId(unknown) gives null/None."""
     assert [OpType.for_id(number) for number in range(4)] == [OpType.SET, OpType.DELETE, OpType.APPEND, OpType.SUBTRACT]
     assert OpType.for_id(4) is None
     assert OpType.for_id(-1) is None
 
 
 def test_remove_is_another_name_of_delete() -> None:
-    """K339-04."""
+    """K339-04: Op ids: 0 SET, 1 DELETE, 2 APPEND, 3 SUBTRACT."""
     assert OpType["REMOVE"] is OpType.DELETE
 
 
 def test_changes_are_equal_by_value() -> None:
-    """K339-28."""
+    """K339-28: AlterConfigOp = (ConfigEntry, OpType), OpType.id(), OpType.forId(unknown) gives null/None."""
     one = AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)
     assert one == AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)
     assert len({one, AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)}) == 1

@@ -32,7 +32,10 @@ def test_every_handler_file_is_routed_and_named_after_its_key() -> None:
 
 
 def test_versions_are_those_of_kafka() -> None:
-    """K339-01, K339-05."""
+    """K339-01: The broker offers a new RPC IncrementalAlterConfigs; AlterConfigs stays.
+
+    K339-05: Versions: v0 required; v1 is flexible (compact types, tags).
+    """
     kafka = {
         int(key): tuple(map(int, versions.split("-")))
         for key, versions in (entry.split(":") for entry in KAFKA_4_1.split())

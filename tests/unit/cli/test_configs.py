@@ -75,7 +75,11 @@ def run(address: str, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_configs_of_a_user_and_of_its_client_are_set_and_described(run: Run) -> None:
-    """K649-82, K649-86."""
+    """K649-82: ``--alter --entity-type users --entity-name alice --add-config acks=all`` sets <alice>.
+
+    K649-86: ``--describe`` prints one line per entity: ``Dynamic configs for user-principal 'alice', client-id 'app1'
+    are acks=all``.
+    """
     # when
     assert (
         run("configs", "--alter", "--entity-type", "users", "--entity-name", "alice", "--add-config", "acks=all") == 0
@@ -96,7 +100,9 @@ def test_configs_of_a_user_and_of_its_client_are_set_and_described(run: Run) -> 
 
 @pytest.mark.parametrize("flags", [("--user-defaults",), ("--entity-type", "users", "--entity-default")])
 def test_the_default_user_has_configs(flags: tuple[str, ...], run: Run) -> None:
-    """K649-83."""
+    """K649-83: ``--entity-default`` (or ``--user-defaults``, ``--client-defaults``) addresses the default entity; short
+    forms ``--user X``, ``--client Y``.
+    """
     # when
     assert run("configs", "--alter", *flags, "--add-config", "acks=1") == 0
     # then
@@ -106,7 +112,9 @@ def test_the_default_user_has_configs(flags: tuple[str, ...], run: Run) -> None:
 
 
 def test_the_short_forms_mean_the_same(run: Run) -> None:
-    """K649-83."""
+    """K649-83: ``--entity-default`` (or ``--user-defaults``, ``--client-defaults``) addresses the default entity; short
+    forms ``--user X``, ``--client Y``.
+    """
     # when
     assert run("configs", "--alter", "--user", "carol", "--client-defaults", "--add-config", "acks=0") == 0
     # then
@@ -116,7 +124,9 @@ def test_the_short_forms_mean_the_same(run: Run) -> None:
 
 
 def test_describing_lists_entities_of_exactly_the_types_asked_for(run: Run) -> None:
-    """K649-87."""
+    """K649-87: Describe uses strict filters: ``--entity-type users`` lists <user> entities only; ``--entity-type users
+    --entity-type clients`` lists <user, client-id>.
+    """
     # given
     run("configs", "--alter", "--user", "dave", "--add-config", "acks=1")
     run("configs", "--alter", "--user", "dave", "--client", "app", "--add-config", "acks=0")
@@ -139,7 +149,7 @@ def test_describing_clients_alone_is_no_error_and_finds_nothing(run: Run) -> Non
 
 
 def test_deleting_takes_away_and_a_key_that_is_not_set_is_refused(run: Run) -> None:
-    """K649-84."""
+    """K649-84: ``--delete-config acks,...`` removes; a key not set on that entity -> "Invalid config(s): k", exit 1."""
     # given
     run("configs", "--alter", "--user", "erin", "--add-config", "acks=1,session.timeout.ms=10000")
     # when
@@ -170,14 +180,19 @@ def test_deleting_takes_away_and_a_key_that_is_not_set_is_refused(run: Run) -> N
     ],
 )
 def test_what_cannot_be_changed_for_users_is_refused(words: tuple[str, ...], complaint: str, run: Run) -> None:
-    """K649-88, K649-89, K649-90."""
+    """K649-88: ``clients`` without ``users`` with a dynamic key -> error "A user must be specified ...", exit 1.
+
+    K649-89: Unknown key -> exit 1, nothing sent; quota and dynamic keys may be mixed in one call if quotas exist.
+
+    K649-90: ``--alter`` needs a name (or default) for every entity type, else exit 1.
+    """
     assert run("configs", "--alter", *words) == 1
     assert complaint in run.err
     assert run.err.count("\n") == 1
 
 
 def test_the_client_versions_that_registered_stand_under_their_entity(address: str, run: Run) -> None:
-    """K649-91."""
+    """K649-91: Compatibility info (versions and supported keys) is shown by describe."""
     # given
     app = DescribeClientConfigsRequest.ComponentData(entity_type="client-id", match_type=0, match="app-91")
     request = DescribeClientConfigsRequest(

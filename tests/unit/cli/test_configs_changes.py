@@ -33,7 +33,7 @@ SERVER = ("--bootstrap-server", "a:1")
     ],
 )
 def test_brackets_keep_the_commas_of_a_value_together(text: str | None, pairs: dict[str, str]) -> None:
-    """K649-85."""
+    """K649-85: ``--add-config k1=v1,k2=[a,b]`` brackets group commas; ``--add-config-file f``."""
     assert parse_pairs(text) == pairs
 
 
@@ -49,7 +49,7 @@ def test_keys_with_characters_that_no_config_has_are_refused() -> None:
 
 
 def test_a_file_of_configs_is_read_as_properties(tmp_path: Path) -> None:
-    """K649-85."""
+    """K649-85: ``--add-config k1=v1,k2=[a,b]`` brackets group commas; ``--add-config-file f``."""
     # given
     file = tmp_path / "configs.properties"
     file.write_text("# mine\nacks = all\nlist=a,b\n")

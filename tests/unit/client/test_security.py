@@ -20,7 +20,9 @@ def test_a_client_without_security_settings_speaks_plaintext() -> None:
 
 
 def test_a_login_is_read_from_javas_properties() -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     read = Security.of(SCRAM)
     assert (read.mechanism, read.username, read.password) == ("SCRAM-SHA-512", 'al"ice', "p w")
     assert read.uses_sasl

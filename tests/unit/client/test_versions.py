@@ -18,7 +18,9 @@ def test_the_highest_common_version_is_spoken() -> None:
 
 
 def test_an_api_that_is_not_offered_is_an_unsupported_version() -> None:
-    """K339-40."""
+    """K339-40: If the broker does not offer key 44, the admin call fails with an "unsupported version" error; the API
+    itself does not silently fall back.
+    """
     with pytest.raises(UnsupportedVersionError, match=r"does not offer MetadataRequest \(key 3\)"):
         negotiate(MetadataRequest, {})
 

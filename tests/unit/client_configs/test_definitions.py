@@ -11,7 +11,7 @@ LIMITS = BrokerLimits(min_session_timeout_ms=6_000, max_session_timeout_ms=1_800
 
 
 def test_the_keys_are_those_of_the_kip() -> None:
-    """K649-55."""
+    """K649-55: Keys: acks, session.timeout.ms, heartbeat.interval.ms."""
     assert set(DEFINITIONS) == {"acks", "session.timeout.ms", "heartbeat.interval.ms"}
 
 
@@ -24,7 +24,9 @@ def test_the_keys_are_those_of_the_kip() -> None:
     ],
 )
 def test_values_that_clients_can_use_are_taken_as_they_are(name: str, value: str) -> None:
-    """K649-56."""
+    """K649-56: Values are strings, checked like the static config: acks in {all,-1,0,1}; session.timeout.ms int in
+    [6000, 1800000]; heartbeat.interval.ms int >= 1.
+    """
     assert check_value(name, value, LIMITS) == value
 
 
@@ -41,13 +43,17 @@ def test_blanks_around_a_value_are_dropped() -> None:
     ],
 )
 def test_values_that_clients_could_not_use_are_refused(name: str, value: str) -> None:
-    """K649-56."""
+    """K649-56: Values are strings, checked like the static config: acks in {all,-1,0,1}; session.timeout.ms int in
+    [6000, 1800000]; heartbeat.interval.ms int >= 1.
+    """
     with pytest.raises(InvalidRequestError, match=f"Invalid value .*for configuration {name}: expected"):
         check_value(name, value, LIMITS)
 
 
 def test_the_brokers_own_limits_bound_the_session_timeout() -> None:
-    """K649-56."""
+    """K649-56: Values are strings, checked like the static config: acks in {all,-1,0,1}; session.timeout.ms int in
+    [6000, 1800000]; heartbeat.interval.ms int >= 1.
+    """
     narrow = BrokerLimits(min_session_timeout_ms=10_000, max_session_timeout_ms=20_000)
     with pytest.raises(InvalidRequestError, match="from 10000 to 20000"):
         check_value("session.timeout.ms", "6000", narrow)
@@ -55,6 +61,10 @@ def test_the_brokers_own_limits_bound_the_session_timeout() -> None:
 
 @pytest.mark.parametrize("name", ["foo", "producer_byte_rate", "supported.configs", "supported.config", ""])
 def test_other_keys_do_not_exist(name: str) -> None:
-    """K649-46, K649-54."""
+    """K649-46: Registering never changes the entity's configs; ``supported.configs``/``supported.config`` is not a
+    config key.
+
+    K649-54: Unknown config key -> 42 "Invalid configuration key k".
+    """
     with pytest.raises(InvalidRequestError, match=f"Invalid configuration key {name}"):
         check_value(name, "1", LIMITS)

@@ -11,7 +11,7 @@ EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.
 
 
 def test_an_entity_shows_its_own_values_only() -> None:
-    """K649-26."""
+    """K649-26: Values hold only that entity's own keys (no merging) when ResolveEntity=false."""
     configs = {of_user("alice"): {"acks": "0"}, of_client("alice", "app1"): {"session.timeout.ms": "9000"}}
     described = describe(EVERY_USER, configs, {})
     assert [(entry.entity, entry.values) for entry in described] == [
@@ -21,12 +21,12 @@ def test_an_entity_shows_its_own_values_only() -> None:
 
 
 def test_entities_without_configs_and_registrations_are_left_out() -> None:
-    """K649-27."""
+    """K649-27: Entities with neither configs nor registrations are not returned."""
     assert describe(EVERY_USER, {of_user("alice"): {}}, {}) == ()
 
 
 def test_an_entity_with_registrations_only_is_shown_without_values() -> None:
-    """K649-27."""
+    """K649-27: Entities with neither configs nor registrations are not returned."""
     described = describe(EVERY_USER, {}, {of_client("alice", "app1"): {"a/1": ("acks",)}})
     assert [(entry.entity, entry.values) for entry in described] == [
         (of_user("alice"), ()),
@@ -35,7 +35,9 @@ def test_an_entity_with_registrations_only_is_shown_without_values() -> None:
 
 
 def test_every_registered_version_is_listed_on_the_client_id() -> None:
-    """K649-22."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+    """
     registered = {of_client("alice", "app1"): {"a/2": ("acks", "x"), "a/1": ("acks",)}}
     (app1,) = (entry for entry in describe(EVERY_USER, {}, registered) if entry.entity.has_client_id)
     assert app1.compatibility_of(EntityType.CLIENT_ID) == (("a/1", ("acks",)), ("a/2", ("acks", "x")))
@@ -43,7 +45,9 @@ def test_every_registered_version_is_listed_on_the_client_id() -> None:
 
 
 def test_a_user_lists_the_union_over_its_client_ids() -> None:
-    """K649-22."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+    """
     registered: dict[ClientConfigEntity, Compatibility] = {
         of_client("alice", "app1"): {"a/1": ("acks",)},
         of_client("alice", "app2"): {"a/1": ("session.timeout.ms",), "b/1": ()},

@@ -9,19 +9,19 @@ from klamm.protocol.errors import InvalidRequestError
 
 
 def test_without_a_client_id_the_user_is_addressed() -> None:
-    """K649-51."""
+    """K649-51: client-id absent -> <user> entity; present -> <user, client-id> entity."""
     assert parse_entity([("user", "alice")]) == ClientConfigEntity.of_user("alice")
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_with_a_client_id_the_client_of_the_user_is_addressed_whatever_the_order(order: int) -> None:
-    """K649-51."""
+    """K649-51: client-id absent -> <user> entity; present -> <user, client-id> entity."""
     components = [("user", "alice"), ("client-id", "app1")][::order]
     assert parse_entity(components) == ClientConfigEntity.of_client("alice", "app1")
 
 
 def test_a_null_name_addresses_the_default_of_its_type() -> None:
-    """K649-52."""
+    """K649-52: EntityName null addresses the default entity."""
     assert parse_entity([("user", None)]) == ClientConfigEntity.of_user(None)
     assert parse_entity([("user", "alice"), ("client-id", None)]) == ClientConfigEntity.of_client("alice", None)
     assert parse_entity([("user", None), ("client-id", None)]) == ClientConfigEntity.of_client(None, None)
@@ -41,7 +41,10 @@ def test_a_null_name_addresses_the_default_of_its_type() -> None:
     ids=["empty", "no user", "empty user", "empty client id", "twice", "unknown type", "empty type"],
 )
 def test_entities_that_are_none_are_refused(components: list[tuple[str, str | None]]) -> None:
-    """K649-50, K649-53."""
+    """K649-50: An entry without a user component gets 42; other entries are still processed.
+
+    K649-53: Empty entity, empty name "", duplicate type, unknown type -> 42.
+    """
     with pytest.raises(InvalidRequestError):
         alterable_entity(components)
 

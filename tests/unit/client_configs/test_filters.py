@@ -22,27 +22,27 @@ def accepted(components: list[tuple[str, int, str | None]], *, strict: bool) -> 
 
 
 def test_an_exact_match_takes_the_entity_of_that_name() -> None:
-    """K649-19."""
+    """K649-19: MatchType 0 returns entities whose name for that type equals Match."""
     assert accepted([("user", 0, "alice")], strict=True) == [ALICE]
 
 
 def test_a_default_match_takes_the_default_entity() -> None:
-    """K649-20."""
+    """K649-20: MatchType 1 returns the default entity (name null) of that type."""
     assert accepted([("user", 1, None)], strict=True) == [DEFAULT_USER]
 
 
 def test_any_takes_named_and_default_entities() -> None:
-    """K649-21."""
+    """K649-21: MatchType 2 returns every entity having that type, named or default."""
     assert accepted([("user", 2, None)], strict=True) == [ALICE, BOB, DEFAULT_USER]
 
 
 def test_without_strict_entities_with_further_types_are_taken_too() -> None:
-    """K649-24."""
+    """K649-24: Strict=true: only entities with exactly the listed types; false: also entities with further types."""
     assert accepted([("user", 0, "alice")], strict=False) == [ALICE, ALICE_APP1, ALICE_DEFAULT]
 
 
 def test_all_components_have_to_be_met() -> None:
-    """K649-23."""
+    """K649-23: Components are ANDed; at most one per type, duplicate -> 42."""
     assert accepted([("user", 0, "alice"), ("client-id", 0, "app1")], strict=True) == [ALICE_APP1]
     assert accepted([("user", 0, "bob"), ("client-id", 0, "app1")], strict=True) == []
     assert accepted([("user", 2, None), ("client-id", 1, None)], strict=False) == [ALICE_DEFAULT]
@@ -64,12 +64,23 @@ def test_all_components_have_to_be_met() -> None:
     ids=["empty", "no user", "no name", "default+name", "any+name", "type 3", "type -1", "twice", "empty type"],
 )
 def test_filters_that_make_no_sense_are_refused(components: list[tuple[str, int, str | None]]) -> None:
-    """K649-18, K649-19, K649-20, K649-21, K649-23, K649-25."""
+    """K649-18: A request without a ``user`` component gets 42.
+
+    K649-19: MatchType 0 returns entities whose name for that type equals Match.
+
+    K649-20: MatchType 1 returns the default entity (name null) of that type.
+
+    K649-21: MatchType 2 returns every entity having that type, named or default.
+
+    K649-23: Components are ANDed; at most one per type, duplicate -> 42.
+
+    K649-25: Unknown entity type in a filter -> 35; empty type "" -> 42.
+    """
     with pytest.raises(InvalidRequestError):
         parse_filter(components, strict=False)
 
 
 def test_an_unknown_entity_type_is_an_unsupported_version() -> None:
-    """K649-25."""
+    """K649-25: Unknown entity type in a filter -> 35; empty type "" -> 42."""
     with pytest.raises(UnsupportedVersionError):
         parse_filter([("user", 0, "alice"), ("ip", 0, "10.0.0.1")], strict=False)

@@ -25,31 +25,34 @@ APP1 = ClientConfigEntity.of_client("alice", "app1")
 
 
 def test_the_record_key_is_the_entity_as_json_with_sorted_keys() -> None:
-    """K649-41."""
+    """K649-41: Record key = the <user, client-id> entity."""
     assert encode_key(APP1) == b'{"client-id":"app1","user":"alice"}'
 
 
 def test_the_record_value_is_client_information_and_keys() -> None:
-    """K649-42."""
+    """K649-42: Record value = the supported keys appended to the ClientInformation (software name and version)."""
     value = encode_value(registration(APP1, "apache-kafka-python/1.0", ["acks"]))
     assert value == b'{"client_information":"apache-kafka-python/1.0","supported_configs":["acks"],"version":0}'
 
 
 def test_software_name_and_version_make_the_client_information() -> None:
-    """K649-43."""
+    """K649-43: Software name/version come from the connection's ApiVersions v3+ request (KIP-511), else "unknown"."""
     assert client_information("klamm", "1.2") == "klamm/1.2"
     assert client_information("klamm", None) == "klamm/unknown"
     assert client_information(None, None) == "unknown"
 
 
 def test_the_topic_keeps_every_record_for_ever() -> None:
-    """K649-40, K649-44."""
+    """K649-40: The broker writes the registration to an internal topic.
+
+    K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the last.
+    """
     assert TOPIC == "__client_config_registrations"
     assert dict(TOPIC_CONFIGS) == {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 
 def test_a_client_may_register_that_it_supports_nothing() -> None:
-    """K649-47."""
+    """K649-47: [] registers a client that supports nothing."""
     assert registration(APP1, "a/1", []).supported_configs == ()
 
 
@@ -59,7 +62,7 @@ def test_a_key_named_twice_is_registered_once() -> None:
 
 @pytest.mark.parametrize("supported", [["k"] * 101, ["x" * 32_769], [""]], ids=["count", "bytes", "empty"])
 def test_the_list_is_bounded(supported: list[str]) -> None:
-    """K649-48."""
+    """K649-48: The registration topic is not mirrored and not writable by clients."""
     with pytest.raises(InvalidRequestError):
         registration(APP1, "a/1", supported)
 

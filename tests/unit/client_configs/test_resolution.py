@@ -12,7 +12,7 @@ of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
 
 
 def test_the_client_id_of_a_user_wins_over_the_user_key_by_key() -> None:
-    """K649-32."""
+    """K649-32: Precedence per key: <user, client-id> over <user>."""
     configs = {
         of_user("alice"): {"acks": "0", "session.timeout.ms": "20000"},
         of_client("alice", "app1"): {"acks": "all"},
@@ -35,18 +35,18 @@ def test_the_default_user_is_the_lowest_layer_and_the_only_default_that_counts()
 
 
 def test_nothing_applies_where_nothing_is_set() -> None:
-    """K649-31."""
+    """K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values."""
     assert resolve({}, of_client("alice", "app1")) == {}
 
 
 def test_the_user_is_the_one_who_logged_in() -> None:
-    """K649-30."""
+    """K649-30: The user is taken from the connection's authenticated principal (name without "User:"."""
     entity = asking_entity([("client-id", 0, "app1")], principal_name="alice", header_client_id="other")
     assert entity == of_client("alice", "app1")
 
 
 def test_a_user_that_is_named_has_to_be_the_one_who_logged_in() -> None:
-    """K649-35."""
+    """K649-35: A user component that is sent anyway must equal the principal."""
     both: list[tuple[str, int, str | None]] = [("user", 0, "alice"), ("client-id", 0, "app1")]
     assert asking_entity(both, principal_name="alice", header_client_id=None) == of_client("alice", "app1")
     with pytest.raises(InvalidRequestError, match="bob cannot request the configs of user alice"):
@@ -54,7 +54,7 @@ def test_a_user_that_is_named_has_to_be_the_one_who_logged_in() -> None:
 
 
 def test_without_a_client_id_component_the_header_names_the_client() -> None:
-    """K649-36."""
+    """K649-36: client-id component missing -> use the request header's client id; default/any match -> 42."""
     assert asking_entity([], principal_name="alice", header_client_id="app9") == of_client("alice", "app9")
     assert asking_entity([], principal_name="alice", header_client_id=None) == of_client("alice", "")
 
@@ -70,12 +70,12 @@ def test_without_a_client_id_component_the_header_names_the_client() -> None:
     ],
 )
 def test_an_application_names_itself_exactly_and_once(components: list[tuple[str, int, str | None]]) -> None:
-    """K649-36."""
+    """K649-36: client-id component missing -> use the request header's client id; default/any match -> 42."""
     with pytest.raises(InvalidRequestError):
         asking_entity(components, principal_name="alice", header_client_id="app1")
 
 
 def test_an_unknown_type_is_an_unsupported_version() -> None:
-    """K649-25."""
+    """K649-25: Unknown entity type in a filter -> 35; empty type "" -> 42."""
     with pytest.raises(UnsupportedVersionError):
         asking_entity([("ip", 0, "x")], principal_name="alice", header_client_id="app1")

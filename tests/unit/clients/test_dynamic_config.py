@@ -39,7 +39,13 @@ def refusal(code: int) -> DescribeClientConfigsResponse:
 
 
 def test_it_asks_at_once_for_itself_and_registers_what_it_can_take() -> None:
-    """K649-30, K649-39, K649-75."""
+    """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
+
+    K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request (SupportedConfigs
+    non-null).
+
+    K649-75: Producer registers [acks]; consumer registers [session.timeout.ms, heartbeat.interval.ms].
+    """
     configs = producer()
     assert configs.due_in_s(0.0) == 0.0
     request = configs.request()
@@ -49,14 +55,21 @@ def test_it_asks_at_once_for_itself_and_registers_what_it_can_take() -> None:
 
 
 def test_one_request_is_in_flight_at_a_time() -> None:
-    """K649-72."""
+    """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
+    response) -> retry, expiry clock not reset.
+    """
     configs = producer()
     configs.request()
     assert configs.due_in_s(1_000.0) is None
 
 
 def test_it_asks_again_after_the_interval_and_registers_nothing_then() -> None:
-    """K649-39, K649-72."""
+    """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
+    (SupportedConfigs non-null).
+
+    K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no response)
+    -> retry, expiry clock not reset.
+    """
     configs = producer()
     configs.request()
     configs.on_answer(10.0, answer())
@@ -66,7 +79,11 @@ def test_it_asks_again_after_the_interval_and_registers_nothing_then() -> None:
 
 
 def test_a_value_that_is_set_takes_effect_over_the_static_one() -> None:
-    """K649-34, K649-74."""
+    """K649-34: Resolved dynamic values override the client's static (.properties) values; static overrides built-in
+    defaults.
+
+    K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value.
+    """
     configs = producer("1")
     configs.request()
     update = configs.on_answer(0.0, answer(acks="-1"))
@@ -76,7 +93,7 @@ def test_a_value_that_is_set_takes_effect_over_the_static_one() -> None:
 
 
 def test_a_value_that_vanishes_goes_back_to_the_static_one() -> None:
-    """K649-77."""
+    """K649-77: A key that vanishes from the answer reverts to the client's static value."""
     configs = producer("1")
     configs.request()
     configs.on_answer(0.0, answer(acks="all"))
@@ -95,7 +112,10 @@ def test_the_same_answer_again_changes_nothing() -> None:
 
 
 def test_unknown_keys_are_ignored() -> None:
-    """K649-37, K649-80."""
+    """K649-37: Values are not filtered by SupportedConfigs; unknown keys are the client's to ignore.
+
+    K649-80: Unknown keys in Values are ignored.
+    """
     configs = producer("1")
     configs.request()
     update = configs.on_answer(0.0, answer(acks="0", linger_ms="5"))
@@ -107,7 +127,7 @@ def test_unknown_keys_are_ignored() -> None:
 def test_a_set_that_does_not_fit_is_rejected_and_the_last_good_values_stay(
     bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K649-76."""
+    """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     configs = producer("1")
     configs.request()
     configs.on_answer(0.0, answer(acks="0"))
@@ -120,7 +140,7 @@ def test_a_set_that_does_not_fit_is_rejected_and_the_last_good_values_stay(
 
 
 def test_an_idempotent_producer_takes_nothing_but_all() -> None:
-    """K649-76."""
+    """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     configs = producer("all", is_idempotent=True)
     configs.request()
     assert configs.on_answer(0.0, answer(acks="1")) is None
@@ -137,7 +157,12 @@ def test_a_change_is_logged_from_what_to_what(caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.parametrize("features", [{}, {"metadata.version": (1, 27)}, {"client.configs": (2, 3)}])
 def test_a_broker_that_does_not_announce_the_feature_is_never_asked(features: dict[str, tuple[int, int]]) -> None:
-    """K649-67, K649-70."""
+    """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
+    and keeps working with static configs.
+
+    K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
+    the first try.
+    """
     configs = producer()
     assert not configs.on_features(features)
     assert configs.due_in_s(0.0) is None
@@ -145,7 +170,7 @@ def test_a_broker_that_does_not_announce_the_feature_is_never_asked(features: di
 
 
 def test_a_broker_that_announces_the_feature_is_asked() -> None:
-    """K649-69."""
+    """K649-69: Both new: feature used."""
     configs = producer()
     assert configs.on_features(ANNOUNCED)
     assert configs.due_in_s(0.0) == 0.0
@@ -153,7 +178,12 @@ def test_a_broker_that_announces_the_feature_is_asked() -> None:
 
 @pytest.mark.parametrize("code", [42, 35])
 def test_an_old_brokers_refusal_ends_the_matter(code: int, caplog: pytest.LogCaptureFixture) -> None:
-    """K649-67, K649-70."""
+    """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
+    and keeps working with static configs.
+
+    K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
+    the first try.
+    """
     caplog.set_level("INFO")
     configs = producer()
     configs.request()
@@ -163,7 +193,9 @@ def test_an_old_brokers_refusal_ends_the_matter(code: int, caplog: pytest.LogCap
 
 
 def test_a_connection_that_ends_on_the_first_request_ends_the_matter() -> None:
-    """K649-70."""
+    """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
+    the first try.
+    """
     configs = producer()
     configs.request()
     configs.on_no_answer(0.0, ConnectionError("closed"))
@@ -171,7 +203,9 @@ def test_a_connection_that_ends_on_the_first_request_ends_the_matter() -> None:
 
 
 def test_a_connection_that_ends_later_is_an_ordinary_failure() -> None:
-    """K649-72."""
+    """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
+    response) -> retry, expiry clock not reset.
+    """
     configs = producer()
     configs.request()
     configs.on_answer(0.0, answer())
@@ -181,7 +215,9 @@ def test_a_connection_that_ends_later_is_an_ordinary_failure() -> None:
 
 
 def test_an_answer_that_cannot_be_read_ends_the_matter() -> None:
-    """K649-70."""
+    """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
+    the first try.
+    """
     configs = producer()
     configs.request()
     configs.on_unreadable(ValueError("garbage"))
@@ -189,7 +225,7 @@ def test_an_answer_that_cannot_be_read_ends_the_matter() -> None:
 
 
 def test_an_answer_that_is_not_merged_ends_the_matter() -> None:
-    """K649-31."""
+    """K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values."""
     configs = producer()
     configs.request()
     assert configs.on_answer(0.0, DescribeClientConfigsResponse(error_message=None, entries=[])) is None
@@ -197,7 +233,9 @@ def test_an_answer_that_is_not_merged_ends_the_matter() -> None:
 
 
 def test_failures_are_tried_again_with_growing_pauses_up_to_the_interval() -> None:
-    """K649-72."""
+    """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
+    response) -> retry, expiry clock not reset.
+    """
     configs = producer()
     pauses = []
     for _ in range(14):
@@ -210,7 +248,9 @@ def test_failures_are_tried_again_with_growing_pauses_up_to_the_interval() -> No
 
 
 def test_other_errors_are_tried_again_and_what_was_registered_stays_to_be_registered() -> None:
-    """K649-72."""
+    """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
+    response) -> retry, expiry clock not reset.
+    """
     configs = producer()
     configs.request()
     assert configs.on_answer(0.0, refusal(56)) is None
@@ -255,7 +295,7 @@ def consumer() -> DynamicConfigs:
 
 
 def test_a_consumer_registers_its_two_configs() -> None:
-    """K649-75."""
+    """K649-75: Producer registers [acks]; consumer registers [session.timeout.ms, heartbeat.interval.ms]."""
     assert consumer().request().supported_configs == ["session.timeout.ms", "heartbeat.interval.ms"]
 
 
@@ -280,7 +320,7 @@ def test_a_consumer_takes_one_and_keeps_the_other() -> None:
     ids=["above", "against the static one", "equal", "zero", "no number"],
 )
 def test_a_heartbeat_that_is_not_below_the_session_timeout_rejects_the_whole_set(values: dict[str, str]) -> None:
-    """K649-76."""
+    """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     configs = consumer()
     configs.request()
     assert configs.on_answer(0.0, answer(**values)) is None

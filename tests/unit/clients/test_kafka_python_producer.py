@@ -82,7 +82,7 @@ def wait_for_acks(broker: StubBroker, client: KafkaProducer, wanted: int) -> Non
 
 
 def test_the_client_says_which_software_it_is(broker: StubBroker) -> None:
-    """K649-43."""
+    """K649-43: Software name/version come from the connection's ApiVersions v3+ request (KIP-511), else "unknown"."""
     with producer(broker):
         pass
     names = set()
@@ -105,7 +105,9 @@ def test_a_callback_that_fails_does_not_stop_the_producer(broker: StubBroker, ce
 
 
 def test_a_broker_too_old_for_features_is_never_asked() -> None:
-    """K649-67."""
+    """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
+    and keeps working with static configs.
+    """
     with StubBroker(versions={18: (0, 2)}) as stub:
         with producer(stub) as client:
             send(client)
@@ -122,7 +124,12 @@ def test_a_broker_too_old_for_features_is_never_asked() -> None:
     ids=["no entry", "nothing"],
 )
 def test_a_broker_that_cannot_answer_is_asked_once_and_the_producer_works_on(reply: Answer) -> None:
-    """K649-67, K649-70."""
+    """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
+    and keeps working with static configs.
+
+    K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
+    the first try.
+    """
     with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
         stub.answer(50, lambda _: reply)
         with producer(stub) as client:
@@ -133,7 +140,9 @@ def test_a_broker_that_cannot_answer_is_asked_once_and_the_producer_works_on(rep
 
 
 def test_an_answer_that_never_comes_ends_the_matter_but_not_the_producer() -> None:
-    """K649-70."""
+    """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
+    the first try.
+    """
     with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
         stub.answer(50, lambda _: SILENCE)
         with producer(stub, request_timeout_ms=500) as client:
@@ -145,7 +154,7 @@ def test_an_answer_that_never_comes_ends_the_matter_but_not_the_producer() -> No
 def test_a_producer_that_never_pauses_still_hears_of_changes(
     in_flight: int, broker: StubBroker, central: CentralConfigs
 ) -> None:
-    """K649-74."""
+    """K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value."""
 
     def slowly(request: Request) -> Answer:
         time.sleep(0.005)

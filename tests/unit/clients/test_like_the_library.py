@@ -41,7 +41,7 @@ def test_a_consumer_takes_any_heartbeat_interval_that_librdkafka_takes(servers: 
 
 @pytest.mark.parametrize("value", [False, "false"])
 def test_the_switch_may_be_a_property(value: object) -> None:
-    """K649-71."""
+    """K649-71: Client switch ``enable.dynamic.config`` (bool, default true); false -> never sends key 50."""
     properties = {"enable.dynamic.config": value}
     with StubBroker(features={"client.configs": (1, 1)}, versions={50: (0, 0)}) as stub:
         properties["bootstrap.servers"] = stub.bootstrap_servers

@@ -54,7 +54,15 @@ def until(condition: object) -> None:
 
 
 def test_the_first_answer_is_in_force_when_it_has_started_and_later_ones_follow() -> None:
-    """K649-39, K649-72, K649-73."""
+    """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
+    (SupportedConfigs non-null).
+
+    K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no response)
+    -> retry, expiry clock not reset.
+
+    K649-73: Consumer: first fetch is done before the first JoinGroup so the join already carries the dynamic session
+    timeout; then periodically.
+    """
     seen: list[ConfigUpdate] = []
     with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
         stub.answer(50, lambda _: with_acks("all"))

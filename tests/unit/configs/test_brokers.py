@@ -36,7 +36,7 @@ def refusal(*operations: tuple[str, int, str | None], cluster: bool = False) -> 
 
 @pytest.mark.parametrize("cluster", [False, True])
 def test_a_dynamic_config_may_be_set_for_a_broker_and_for_the_cluster(cluster: bool) -> None:
-    """K339-37"""
+    """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     assert alter(("message.max.bytes", SET, "2000000"), cluster=cluster)["message.max.bytes"] == "2000000"
 
 
@@ -52,7 +52,7 @@ def test_a_config_of_the_properties_file_may_be_deleted_in_vain() -> None:
 
 
 def test_secrets_may_be_set_only_for_a_listener_and_only_for_one_broker() -> None:
-    """K339-24"""
+    """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     keystore = "listener.name.internal.ssl.keystore.password"
     assert refusal(("ssl.keystore.password", SET, "secret"))[1] == (
         "These security configs can be dynamically updated only per-listener using the listener prefix: "
@@ -73,7 +73,7 @@ def test_a_listeners_connection_limit_may_be_the_clusters_default() -> None:
 
 
 def test_a_wrong_value_of_a_broker_is_an_invalid_request() -> None:
-    """K339-34"""
+    """K339-34: A value the key's validator rejects fails the resource; code 40."""
     assert refusal(("log.flush.interval.messages", SET, "abc")) == (
         ErrorCode.INVALID_REQUEST,
         "Invalid value abc for configuration log.flush.interval.messages: Not a number of type LONG",
@@ -87,7 +87,7 @@ def test_a_config_that_nobody_knows_is_accepted() -> None:
 @pytest.mark.parametrize("name", ["log.flush.interval.messages", "no.such.list"])
 @pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
 def test_append_and_subtract_need_a_list_on_brokers_too(kind: ConfigOperation, name: str) -> None:
-    """K339-16"""
+    """K339-16: APPEND or SUBTRACT on a key that is not a list fails the resource with 42."""
     assert refusal((name, kind, "5")) == (
         ErrorCode.INVALID_REQUEST,
         f"Config value {kind.name.lower()} is not allowed for config key: {name}",
@@ -95,7 +95,9 @@ def test_append_and_subtract_need_a_list_on_brokers_too(kind: ConfigOperation, n
 
 
 def test_append_on_a_broker_starts_from_the_value_in_force() -> None:
-    """K339-11"""
+    """K339-11: APPEND on an unset list key starts from the default in force (what describe shows: dynamic broker,
+    static or built-in default).
+    """
     layers = BrokerLayers(cluster={**CLUSTER, "log.cleanup.policy": "compact"}, static={"log.cleanup.policy": "delete"})
     assert alter(("log.cleanup.policy", APPEND, "delete"), layers=layers) == {"log.cleanup.policy": "compact,delete"}
     layers = BrokerLayers(cluster=CLUSTER, static={"log.cleanup.policy": "compact"})
@@ -106,7 +108,7 @@ def test_append_on_a_broker_starts_from_the_value_in_force() -> None:
 
 
 def test_an_unknown_operation_on_a_broker_is_an_invalid_request() -> None:
-    """K339-30"""
+    """K339-30: Unknown op byte (e.g. 9) fails that resource with 42, neighbours are applied."""
     assert refusal(("log.flush.interval.messages", 7, "5")) == (ErrorCode.INVALID_REQUEST, "Unknown operations type 7")
 
 
@@ -183,7 +185,7 @@ def test_one_broker_has_no_least_insync_replicas_of_its_own(kind: ConfigOperatio
 
 
 def test_a_secret_that_is_refused_is_not_repeated_in_the_message() -> None:
-    """K339-24"""
+    """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     error = refusal(("listener.name.x.ssl.key.password", SET, "geheim"), cluster=True)
     assert "geheim" not in str(error)
 

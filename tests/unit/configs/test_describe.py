@@ -38,7 +38,7 @@ def chain(config: DescribedConfig) -> list[tuple[str, str | None, ConfigSource]]
 
 
 def test_a_topics_own_value_stands_before_the_brokers_layers() -> None:
-    """K339-06"""
+    """K339-06: SET stores the value for the key."""
     layers = BrokerLayers(
         dynamic={"message.max.bytes": "2000000"},
         cluster={"message.max.bytes": "3000000"},
@@ -56,7 +56,9 @@ def test_a_topics_own_value_stands_before_the_brokers_layers() -> None:
 
 
 def test_a_topic_without_own_value_shows_the_brokers_with_its_source() -> None:
-    """K339-08"""
+    """K339-08: DELETE removes the override so the effective value falls back to the default; the value field is
+    ignored, null or not.
+    """
     config = topic_config("max.message.bytes", BrokerLayers(cluster={"message.max.bytes": "3000000"}))
     assert (config.value, config.source, config.config_type) == ("3000000", CLUSTER, ConfigType.INT)
 
@@ -108,7 +110,7 @@ def test_a_broker_shows_what_is_set_and_what_could_be() -> None:
 
 
 def test_secrets_are_never_shown_not_even_among_synonyms() -> None:
-    """K339-24"""
+    """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     keystore = "listener.name.internal.ssl.keystore.password"
     layers = BrokerLayers(dynamic={keystore: "geheim"}, static={"ssl.keystore.password": "auch geheim"})
     for config in (
@@ -135,7 +137,7 @@ def test_internal_configs_are_not_described_even_when_they_are_set() -> None:
 
 
 def test_the_clusters_default_lists_only_what_is_set_there() -> None:
-    """K339-37"""
+    """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     layers = BrokerLayers(
         dynamic={"log.cleanup.policy": "delete"},
         cluster={"log.flush.interval.ms": "0050", "no.such": "v"},

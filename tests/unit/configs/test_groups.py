@@ -49,7 +49,7 @@ METRICS = ClientMetricsSchema(subscription="s")
     ],
 )
 def test_a_group_config_that_is_unknown_or_wrong_is_an_invalid_config(name: str, value: str, message: str) -> None:
-    """K339-34"""
+    """K339-34: A value the key's validator rejects fails the resource; code 40."""
     assert refusal(GROUP, {name: value}) == (ErrorCode.INVALID_CONFIG, message)
 
 
@@ -109,7 +109,7 @@ def test_a_subscription_needs_a_name() -> None:
 
 @pytest.mark.parametrize("schema", [GROUP, METRICS])
 def test_nothing_of_a_group_or_subscription_takes_append(schema: GroupSchema | ClientMetricsSchema) -> None:
-    """K339-16"""
+    """K339-16: APPEND or SUBTRACT on a key that is not a list fails the resource with 42."""
     append = IncrementalAlterConfigsRequest.AlterableConfig(
         name="metrics", config_operation=ConfigOperation.APPEND, value="a."
     )

@@ -44,23 +44,23 @@ def after(
 
 
 def test_set_stores_the_value() -> None:
-    """K339-06"""
+    """K339-06: SET stores the value for the key."""
     assert after({}, operation("flush.ms", SET, "5")) == {"flush.ms": "5"}
 
 
 def test_set_to_the_default_value_makes_it_the_topics_own() -> None:
-    """K339-06"""
+    """K339-06: SET stores the value for the key."""
     assert after({}, operation("index.interval.bytes", SET, "4096")) == {"index.interval.bytes": "4096"}
 
 
 def test_keys_that_are_not_named_keep_their_values() -> None:
-    """K339-22"""
+    """K339-22: Keys not named in the request keep their values, including keys the caller cannot read."""
     assert after({"flush.ms": "5"}, operation("segment.ms", SET, "7")) == {"flush.ms": "5", "segment.ms": "7"}
 
 
 @pytest.mark.parametrize("kind", [SET, APPEND, SUBTRACT, 9])
 def test_a_null_value_is_an_invalid_request(kind: int) -> None:
-    """K339-07"""
+    """K339-07: SET with null value fails the resource with 42 and changes nothing."""
     with pytest.raises(InvalidRequestError) as refused:
         after({}, operation("flush.ms", SET, "5"), operation(CLEANUP, kind), operation("", SET))
     assert refused.value.error_message == "Null value not supported for : cleanup.policy, "
@@ -68,23 +68,30 @@ def test_a_null_value_is_an_invalid_request(kind: int) -> None:
 
 @pytest.mark.parametrize("value", [None, "not a number"])
 def test_delete_removes_the_value_and_ignores_the_one_that_comes_along(value: str | None) -> None:
-    """K339-08"""
+    """K339-08: DELETE removes the override so the effective value falls back to the default; the value field is
+    ignored, null or not.
+    """
     assert after({"flush.ms": "5"}, operation("flush.ms", DELETE, value)) == {}
 
 
 @pytest.mark.parametrize("name", ["flush.ms", "no.such.config", ""])
 def test_delete_of_what_is_not_set_succeeds(name: str) -> None:
-    """K339-09, K339-35"""
+    """K339-09: DELETE of a key that is not set succeeds, no change.
+
+    K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op.
+    """
     assert plan_incremental_alter({}, [operation(name, DELETE)], topic_schema()) == ()
 
 
 def test_append_adds_at_the_end_of_the_topics_own_list() -> None:
-    """K339-10"""
+    """K339-10: APPEND adds the given element(s) to a list key's current value, order kept, new ones at the end."""
     assert after({CLEANUP: "compact"}, operation(CLEANUP, APPEND, "delete")) == {CLEANUP: "compact,delete"}
 
 
 def test_append_to_an_unset_list_starts_from_the_built_in_default() -> None:
-    """K339-11"""
+    """K339-11: APPEND on an unset list key starts from the default in force (what describe shows: dynamic broker,
+    static or built-in default).
+    """
     assert after({}, operation(CLEANUP, APPEND, "compact")) == {CLEANUP: "delete,compact"}
 
 
@@ -95,12 +102,16 @@ def test_append_to_an_unset_list_starts_from_the_clusters_default_when_there_is_
 
 
 def test_append_of_what_is_there_makes_the_default_the_topics_own() -> None:
-    """K339-11, K339-12"""
+    """K339-11: APPEND on an unset list key starts from the default in force (what describe shows: dynamic broker,
+    static or built-in default).
+
+    K339-12: Value of APPEND/SUBTRACT is a comma list; elements already present are not added twice.
+    """
     assert after({}, operation(CLEANUP, APPEND, "delete")) == {CLEANUP: "delete"}
 
 
 def test_the_value_of_append_is_a_list_and_nothing_is_added_twice() -> None:
-    """K339-12"""
+    """K339-12: Value of APPEND/SUBTRACT is a comma list; elements already present are not added twice."""
     assert after({THROTTLED: "0:1"}, operation(THROTTLED, APPEND, "2:1,0:1,2:1,1:1")) == {THROTTLED: "0:1,2:1,1:1"}
 
 
@@ -113,24 +124,24 @@ def test_blanks_around_elements_are_dropped() -> None:
 
 
 def test_subtract_removes_elements_and_ignores_those_that_are_not_there() -> None:
-    """K339-13"""
+    """K339-13: SUBTRACT removes the given elements; elements not present are ignored, success."""
     assert after({THROTTLED: "0:1,1:1,2:1"}, operation(THROTTLED, SUBTRACT, "1:1,9:9")) == {THROTTLED: "0:1,2:1"}
     assert plan_incremental_alter({CLEANUP: "compact"}, [operation(CLEANUP, SUBTRACT, "nope")], topic_schema()) == ()
     assert plan_incremental_alter({CLEANUP: "compact"}, [operation(CLEANUP, SUBTRACT, "")], topic_schema()) == ()
 
 
 def test_subtract_of_every_element_leaves_an_empty_list() -> None:
-    """K339-14"""
+    """K339-14: SUBTRACT of every element leaves an explicit empty list, not the default."""
     assert after({THROTTLED: "0:1"}, operation(THROTTLED, SUBTRACT, "0:1")) == {THROTTLED: ""}
 
 
 def test_append_to_an_emptied_list_does_not_bring_the_default_back() -> None:
-    """K339-14"""
+    """K339-14: SUBTRACT of every element leaves an explicit empty list, not the default."""
     assert after({CLEANUP: ""}, operation(CLEANUP, APPEND, "compact")) == {CLEANUP: "compact"}
 
 
 def test_subtract_from_an_unset_list_starts_from_the_default() -> None:
-    """K339-15"""
+    """K339-15: SUBTRACT on an unset list key starts from the default."""
     assert after({}, operation(CLEANUP, SUBTRACT, "delete")) == {CLEANUP: ""}
     assert after({}, operation(THROTTLED, SUBTRACT, "0:1")) == {THROTTLED: ""}
 
@@ -138,7 +149,7 @@ def test_subtract_from_an_unset_list_starts_from_the_default() -> None:
 @pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
 @pytest.mark.parametrize("name", ["retention.ms", "compression.type", "no.such.config"])
 def test_append_and_subtract_need_a_list(kind: ConfigOperation, name: str) -> None:
-    """K339-16"""
+    """K339-16: APPEND or SUBTRACT on a key that is not a list fails the resource with 42."""
     with pytest.raises(InvalidRequestError) as refused:
         after({}, operation(name, kind, "1"))
     assert refused.value.error_message == f"Can't {kind.name} to key {name} because its type is not LIST."
@@ -146,7 +157,7 @@ def test_append_and_subtract_need_a_list(kind: ConfigOperation, name: str) -> No
 
 @pytest.mark.parametrize("second", [SET, DELETE, APPEND, SUBTRACT])
 def test_a_key_twice_is_an_invalid_request_whatever_the_operations(second: ConfigOperation) -> None:
-    """K339-17"""
+    """K339-17: The same key twice in one resource fails that resource with 42, whatever the ops."""
     with pytest.raises(InvalidRequestError) as refused:
         after({}, operation(CLEANUP, SET, None), operation(CLEANUP, second, "compact"))
     assert refused.value.error_message == "Error due to duplicate config keys"
@@ -154,7 +165,7 @@ def test_a_key_twice_is_an_invalid_request_whatever_the_operations(second: Confi
 
 @pytest.mark.parametrize("bad_first", [True, False])
 def test_one_bad_operation_refuses_them_all(bad_first: bool) -> None:
-    """K339-18"""
+    """K339-18: All-or-nothing per resource: any bad op means no op of that resource is applied."""
     good, bad = operation("flush.ms", SET, "5"), operation("segment.ms", SET, "bad")
     with pytest.raises(InvalidConfigError):
         after({}, *((bad, good) if bad_first else (good, bad)))
@@ -162,19 +173,19 @@ def test_one_bad_operation_refuses_them_all(bad_first: bool) -> None:
 
 @pytest.mark.parametrize("kind", [4, -1, 127])
 def test_an_unknown_operation_is_an_invalid_request(kind: int) -> None:
-    """K339-30"""
+    """K339-30: Unknown op byte (e.g. 9) fails that resource with 42, neighbours are applied."""
     with pytest.raises(InvalidRequestError) as refused:
         after({}, operation("flush.ms", kind, "5"))
     assert refused.value.error_message == f"Unknown operations type {kind}"
 
 
 def test_an_empty_list_of_operations_changes_nothing() -> None:
-    """K339-39"""
+    """K339-39: A resource with zero ops succeeds as a no-op."""
     assert plan_incremental_alter({"flush.ms": "5"}, [], topic_schema()) == ()
 
 
 def test_all_four_operations_work_in_one_resource() -> None:
-    """K339-04"""
+    """K339-04: Op ids: 0 SET, 1 DELETE, 2 APPEND, 3 SUBTRACT."""
     current = {"flush.ms": "77", CLEANUP: "compact", THROTTLED: "0:1,1:1"}
     changes = plan_incremental_alter(
         current,
@@ -204,13 +215,13 @@ def test_operations_of_a_huge_list_are_decided_quickly() -> None:
 
 
 def test_legacy_alter_replaces_everything() -> None:
-    """K339-25"""
+    """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     changes = plan_legacy_alter({"flush.ms": "5", "segment.ms": "7"}, [("segment.ms", "8")], topic_schema())
     assert changes == (ConfigDelta(name="segment.ms", value="8"), ConfigDelta(name="flush.ms", value=None))
 
 
 def test_legacy_alter_refuses_null_and_a_key_twice() -> None:
-    """K339-25"""
+    """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     with pytest.raises(InvalidRequestError, match="Null value not supported for : flush"):
         plan_legacy_alter({}, [("flush.ms", None)], topic_schema())
     with pytest.raises(InvalidRequestError, match="Error due to duplicate config keys"):
@@ -248,7 +259,10 @@ def test_any_sequence_of_requests_equals_its_operations_one_after_the_other(
 def test_a_plan_changes_neither_its_arguments_nor_keys_it_was_not_asked_for(
     requests: list[list[AlterOperation]],
 ) -> None:
-    """K339-21, K339-22"""
+    """K339-21: validate_only=true validates (same errors) but changes nothing.
+
+    K339-22: Keys not named in the request keep their values, including keys the caller cannot read.
+    """
     current = {"segment.ms": "1000", CLEANUP: "compact"}
     for request in requests:
         try:

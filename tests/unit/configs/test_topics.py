@@ -18,7 +18,7 @@ def refusal(result: dict[str, str], *, touched: dict[str, str | None] | None = N
 
 
 def test_an_unknown_config_is_an_invalid_config() -> None:
-    """K339-35"""
+    """K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op."""
     error = refusal({"zzz": "1", "aaa": "2", "retention.ms": "x"})
     assert isinstance(error, InvalidConfigError)
     assert error.error_message == "Unknown topic config name: aaa"
@@ -28,12 +28,12 @@ def test_an_unknown_config_is_an_invalid_config() -> None:
     "name", ["RETENTION.MS", " retention.ms", "message.format.version", "message.downconversion.enable"]
 )
 def test_names_are_matched_to_the_letter_and_removed_configs_are_unknown(name: str) -> None:
-    """K339-35"""
+    """K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op."""
     assert refusal({name: "1"}).error_message == f"Unknown topic config name: {name}"
 
 
 def test_of_several_bad_values_the_first_in_kafkas_order_is_named() -> None:
-    """K339-34"""
+    """K339-34: A value the key's validator rejects fails the resource; code 40."""
     error = refusal({"retention.ms": "y", "segment.ms": "x"})
     assert error.error_message == "Invalid value x for configuration segment.ms: Not a number of type LONG"
 
@@ -59,7 +59,7 @@ def test_tiered_storage_cannot_be_switched_on() -> None:
 
 
 def test_the_topics_name_is_checked_before_its_configs() -> None:
-    """K339-33"""
+    """K339-33: Unknown topic -> 3; empty topic name -> 42."""
     nameless, badly_named = refusal({"zzz": "1"}, topic=""), refusal({"zzz": "1"}, topic="bad name!")
     assert isinstance(nameless, InvalidRequestError)
     assert nameless.error_message == "Default topic resources are not allowed."

@@ -59,7 +59,7 @@ from klamm.protocol.types import ConfigType
     ],
 )
 def test_a_topic_value_outside_its_limit_is_refused_with_kafkas_words(name: str, text: str, reason: str) -> None:
-    """K339-34"""
+    """K339-34: A value the key's validator rejects fails the resource; code 40."""
     with pytest.raises(InvalidConfigError) as refused:
         topic_configs()[name].parse(text)
     assert refused.value.error_message == reason.format(name=name)

@@ -12,21 +12,21 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 
 
 def test_a_heartbeat_has_mirrormakers_bytes() -> None:
-    """K894-44."""
+    """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     heartbeat = Heartbeat(source_alias="A", target_alias="B", timestamp=1_700_000_000_000)
     assert heartbeat.key() == bytes.fromhex("0001 41 0001 42")
     assert heartbeat.value() == bytes.fromhex("0000 0000018bcfe56800")
 
 
 def test_a_checkpoint_has_mirrormakers_bytes() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     checkpoint = Checkpoint(group="g1", topic="A.orders", partition=3, upstream_offset=1000, downstream_offset=950)
     assert checkpoint.key() == bytes.fromhex("0002 6731 0008 412e6f7264657273 00000003")
     assert checkpoint.value() == bytes.fromhex("0000 00000000000003e8 00000000000003b6 0000")
 
 
 def test_an_offset_sync_has_mirrormakers_bytes() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     sync = OffsetSync(topic="orders", partition=3, upstream_offset=1000, downstream_offset=950)
     assert sync.key() == bytes.fromhex("0006 6f7264657273 00000003")
     assert sync.value() == bytes.fromhex("00000000000003e8 00000000000003b6")

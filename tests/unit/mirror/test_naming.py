@@ -16,7 +16,7 @@ IDENTITY = IdentityReplicationPolicy(source_cluster_alias="source")
 
 
 def test_the_default_policy_prefixes_the_alias() -> None:
-    """K894-32."""
+    """K894-32: DefaultReplicationPolicy: remote = alias + separator + topic."""
     assert DEFAULT.format_remote_topic("us-west", "t") == "us-west.t"
     assert DEFAULT.topic_source("us-west.a.b") == "us-west"
     assert DEFAULT.upstream_topic("us-west.a.b") == "a.b"
@@ -26,7 +26,7 @@ def test_the_default_policy_prefixes_the_alias() -> None:
 
 
 def test_a_name_that_starts_with_the_separator_has_an_empty_source() -> None:
-    """K894-32."""
+    """K894-32: DefaultReplicationPolicy: remote = alias + separator + topic."""
     assert DEFAULT.topic_source(".b") == ""
     assert not is_cycle(DEFAULT, "target", ".b")
 
@@ -41,7 +41,7 @@ def test_the_separator_can_be_chosen() -> None:
 
 
 def test_the_identity_policy_keeps_names_except_heartbeats() -> None:
-    """K894-33."""
+    """K894-33: IdentityReplicationPolicy: same name, except names ending ``heartbeats``, which are prefixed."""
     assert IDENTITY.format_remote_topic("source", "t") == "t"
     assert IDENTITY.topic_source("t") == "source"
     assert IDENTITY.format_remote_topic("source", "heartbeats") == "source.heartbeats"
@@ -61,12 +61,12 @@ def test_the_identity_policy_keeps_names_except_heartbeats() -> None:
     ],
 )
 def test_a_topic_that_came_from_the_target_is_a_cycle(topic: str, cycle: bool) -> None:
-    """K894-34."""
+    """K894-34: Cycle: walk sources of the topic name; if any is the target alias, do not mirror."""
     assert is_cycle(DEFAULT, "target", topic) is cycle
 
 
 def test_the_identity_policy_knows_cycles_of_heartbeats_only() -> None:
-    """K894-33."""
+    """K894-33: IdentityReplicationPolicy: same name, except names ending ``heartbeats``, which are prefixed."""
     assert not is_cycle(IDENTITY, "target", "t")
     assert is_cycle(IDENTITY, "target", "target.heartbeats")
 
@@ -83,7 +83,7 @@ def test_the_identity_policy_knows_cycles_of_heartbeats_only() -> None:
     ],
 )
 def test_internal_topics_are_known_by_name(topic: str, internal: bool) -> None:
-    """K894-31."""
+    """K894-31: Internal = starts ``__`` or ``.``, or ends ``.internal``/``-internal``/``<sep>internal``."""
     assert DEFAULT.is_internal_topic(topic) is internal
 
 

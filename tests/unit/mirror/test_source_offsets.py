@@ -33,7 +33,9 @@ def test_a_position_has_exactly_the_bytes_that_mirrormaker_writes() -> None:
 
 
 def test_the_value_holds_the_last_record_so_copying_resumes_one_later() -> None:
-    """K894-38."""
+    """K894-38: Restart resumes after the last committed source offset (stored offset+1); no loss; duplicates only if
+    not exactly-once.
+    """
     assert parse_value(b'{"offset":999}') == 999
     assert resume_offset(999) == 1000
 

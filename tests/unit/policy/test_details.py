@@ -17,7 +17,9 @@ from klamm.policy import (
 
 
 def test_details_are_built_in_the_order_of_the_kip() -> None:
-    """K108-04"""
+    """K108-04: TopicDetails carries topic, numPartitions, replicationFactor, replicasAssignments (partition -> broker
+    ids), configs.
+    """
     details = TopicDetails("orders", 3, 2, None, {"retention.ms": "5"})
     assert (details.topic, details.num_partitions, details.replication_factor) == ("orders", 3, 2)
     assert details.replicas_assignments is None
@@ -26,12 +28,12 @@ def test_details_are_built_in_the_order_of_the_kip() -> None:
 
 
 def test_refusals_have_the_names_of_the_kip_too() -> None:
-    """K108-03"""
+    """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to refuse."""
     assert (InvalidRequestException, PolicyViolationException) == (InvalidRequestError, PolicyViolationError)
 
 
 def test_a_policy_cannot_change_the_request() -> None:
-    """K108-20"""
+    """K108-20: The policy cannot change the request (read-only maps)."""
     configs, assignments = {"retention.ms": "5"}, {0: [1, 2]}
     details = TopicDetails("orders", None, None, assignments, configs)
     with pytest.raises(TypeError):

@@ -81,7 +81,9 @@ def load_create_topic_policy(properties: dict[str, str], fresh: FreshModules | N
 
 
 def test_without_the_config_there_is_no_policy() -> None:
-    """K108-01"""
+    """K108-01: With the policy class config set, the broker makes one instance of it and uses it for create-topic
+    requests; without it nothing changes.
+    """
     assert load_create_topic_policy({}) is None
     assert load_create_topic_policy({CREATE_TOPIC_POLICY: ""}) is None
 
@@ -89,12 +91,15 @@ def test_without_the_config_there_is_no_policy() -> None:
 @pytest.mark.parametrize("key", [CREATE_TOPIC_POLICY, CREATE_TOPICS_POLICY])
 @pytest.mark.parametrize("name", ["house_rules:Allow", "house_rules.Allow", " house_rules.Plain "])
 def test_a_policy_is_named_by_either_config_and_in_either_form(key: str, name: str) -> None:
-    """K108-02, K108-12"""
+    """K108-02: Config name.
+
+    K108-12: The code must be importable by the broker ("in the classpath").
+    """
     assert load_create_topic_policy({key: name}) is not None
 
 
 def test_both_configs_may_name_the_same_policy_and_not_two() -> None:
-    """K108-02"""
+    """K108-02: Config name."""
     assert load_create_topic_policy(
         {CREATE_TOPIC_POLICY: "house_rules:Allow", CREATE_TOPICS_POLICY: "house_rules:Allow"}
     )
@@ -105,7 +110,7 @@ def test_both_configs_may_name_the_same_policy_and_not_two() -> None:
 
 
 def test_a_policy_is_configured_once_with_the_brokers_properties() -> None:
-    """K108-14"""
+    """K108-14: configure(broker configs) is called once before the first validate; close() at shutdown."""
     properties = {CREATE_TOPIC_POLICY: "house_rules:Allow", "max.partitions": "3"}
     policy = load_create_topic_policy(properties)
     assert getattr(policy, "configured", None) == properties

@@ -208,7 +208,9 @@ def test_a_wrong_file_is_refused_with_the_place(text: str, place: str) -> None:
 
 
 def test_a_broker_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
-    """K108-13"""
+    """K108-13: Class cannot be loaded, is no policy, or configure fails -> broker does not start, error names the
+    key.
+    """
     path = tmp_path / "rules.yaml"
     path.write_text("rules: 1")
     name = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}

@@ -146,7 +146,9 @@ async def create(policies: Policies, topic: str) -> str:
 
 
 def test_without_the_property_everything_is_allowed() -> None:
-    """K108-01"""
+    """K108-01: With the policy class config set, the broker makes one instance of it and uses it for create-topic
+    requests; without it nothing changes.
+    """
 
     async def use(policies: Policies) -> None:
         assert not policies.guards_kind(CREATE_TOPIC)
@@ -177,7 +179,16 @@ def test_without_the_property_everything_is_allowed() -> None:
 def test_the_code_follows_the_exception_and_whatever_breaks_fails_the_topic_alone(
     either: str, topic: str, answer: str, action: str
 ) -> None:
-    """K108-03, K108-05, K108-09, K108-11, K108-19"""
+    """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to refuse.
+
+    K108-05: Refusal -> the topic's result is 42.
+
+    K108-09: Policy passes -> creation goes on as usual and may still fail otherwise.
+
+    K108-11: v0 answer has no message; v1+ carries the exception text.
+
+    K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
+    """
 
     async def use(policies: Policies) -> None:
         assert await create(policies, topic) == answer
@@ -213,7 +224,7 @@ def test_a_class_that_several_properties_name_is_one_instance_on_one_thread(rule
 
 
 def test_a_class_may_have_a_method_for_each_kind(rules: Any) -> None:
-    """K108-26"""
+    """K108-26: One policy config per request type; a class may implement several but every config must be set."""
 
     async def use(policies: Policies) -> None:
         for kind, details, word in (
@@ -265,7 +276,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, faul
 @pytest.mark.process
 @pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
 def test_a_policy_that_ends_its_process_ends_a_call_or_its_own_child(rules: Any, topic: str, answer: str) -> None:
-    """K108-19"""
+    """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on."""
 
     async def use(policies: Policies) -> None:
         assert await create(policies, topic) == answer
@@ -329,7 +340,7 @@ def test_too_many_calls_that_hang_make_no_further_threads(rules: Any) -> None:
 
 
 def test_a_client_that_goes_away_does_not_let_two_calls_overlap(rules: Any) -> None:
-    """K108-25"""
+    """K108-25: Calls are not concurrent."""
 
     async def use(policies: Policies) -> None:
         asking = asyncio.create_task(create(policies, "slow-1"))
@@ -344,7 +355,11 @@ def test_a_client_that_goes_away_does_not_let_two_calls_overlap(rules: Any) -> N
 
 
 def test_turns_pass_in_order_and_are_held_until_what_was_decided_is_applied(rules: Any, either: str) -> None:
-    """K108-07, K108-25"""
+    """K108-07: Topics are processed one after the other in request order; per topic: hard-coded checks, then policy,
+    then creation.
+
+    K108-25: Calls are not concurrent.
+    """
 
     async def use(policies: Policies) -> None:
         applied: list[str] = []

@@ -115,7 +115,10 @@ def test_a_message_cut_anywhere_is_refused(text: str, message: Message) -> None:
     ids=["null components", "null entity type", "null value of an op", "null entries"],
 )
 def test_null_is_refused_where_the_kip_has_no_null(message_class: type[Message], text: str) -> None:
-    """K649-03, K649-15."""
+    """K649-03: Describe request field 1 ``Components``: array, not nullable.
+
+    K649-15: Op.Value is a non-null string even for Remove; it is ignored then (clients send "").
+    """
     with pytest.raises(ProtocolError):
         decode(message_class, 0, bytes.fromhex(text))
 
@@ -130,7 +133,10 @@ def test_null_is_refused_where_the_kip_has_no_null(message_class: type[Message],
     ],
 )
 def test_there_is_one_version_and_it_is_not_flexible(message_class: type[Message], key: int) -> None:
-    """K649-01, K649-02."""
+    """K649-01: DescribeClientConfigs has api key 50, versions 0..0.
+
+    K649-02: AlterClientConfigs has api key 51, versions 0..0.
+    """
     assert (key, (0, 0)) == (message_class.API_KEY, message_class.VERSIONS)
     assert not message_class.is_flexible(0)
 
@@ -281,7 +287,22 @@ DECLARED = {
 @pytest.mark.parametrize("name", DECLARED)
 @given(data=st.data())
 def test_any_message_has_the_bytes_of_an_independent_declaration(name: str, data: st.DataObject) -> None:
-    """K649-03, K649-05, K649-07, K649-09, K649-12, K649-13."""
+    """K649-03: Describe request field 1 ``Components``: array, not nullable.
+
+    K649-05: Describe request field 2 ``SupportedConfigs``: array of string, nullable (-1).
+
+    K649-07: Describe response: ThrottleTimeMs int32, ErrorCode int16, ErrorMessage nullable string, Entries nullable
+    array.
+
+    K649-09: Describe-response EntityData = EntityType string, EntityName nullable string (null = default),
+    EntityCompatibility array (not nullable).
+
+    K649-12: Alter request: Entries array{Entity array{EntityType string, EntityName nullable string}, Ops array{Key
+    string, Value string, Remove bool}}, ValidateOnly bool last.
+
+    K649-13: Alter response: ThrottleTimeMs int32, Entries array{ErrorCode int16, ErrorMessage nullable string, Entity
+    array{EntityType, nullable EntityName}}.
+    """
     declared = DECLARED[name]
     value = data.draw(declared.values())
     message = declared.of(value)

@@ -161,7 +161,9 @@ def _alter(body: str) -> bytes:
 
 
 def test_the_example_of_kip_339_reads_field_by_field() -> None:
-    """K339-02."""
+    """K339-02: Request v0 body = array resources{int8 type, string name, array configs{string name, int8 op, nullable
+    string value}}, then bool validate_only (after the array, not before).
+    """
     body = _alter(
         "00000001 02 0002 7431 00000002 000c 726574656e74696f6e2e6d73 00 0004 31303030"
         "000e 636c65616e75702e706f6c696379 02 0007 636f6d70616374 00"

@@ -64,7 +64,9 @@ def test_the_table_names_software_configs_and_how_far_they_reach() -> None:
 
 
 def test_the_summary_says_who_would_follow_and_who_would_not() -> None:
-    """K649-22."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+    """
     assert summary(REPORT) == [
         "5 clients, 6 records.",
         "1 of 6 records are no registrations and were left out.",

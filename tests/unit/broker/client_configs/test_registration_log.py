@@ -22,7 +22,10 @@ def register(log: RegistrationLog, information: str, *supported: str, entity: Cl
 
 
 def test_a_new_registration_becomes_a_record_and_is_visible() -> None:
-    """K649-40, K649-42."""
+    """K649-40: The broker writes the registration to an internal topic.
+
+    K649-42: Record value = the supported keys appended to the ClientInformation (software name and version).
+    """
     records = MemoryRecords()
     log = RegistrationLog(records)
     register(log, "a/1", "acks")
@@ -36,7 +39,9 @@ def test_a_new_registration_becomes_a_record_and_is_visible() -> None:
 
 
 def test_an_unchanged_registration_writes_nothing() -> None:
-    """K649-44."""
+    """K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the
+    last.
+    """
     records = MemoryRecords()
     log = RegistrationLog(records)
     for _ in range(3):
@@ -46,7 +51,11 @@ def test_an_unchanged_registration_writes_nothing() -> None:
 
 
 def test_versions_stay_beside_each_other() -> None:
-    """K649-22, K649-44."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+
+    K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the last.
+    """
     log = RegistrationLog(MemoryRecords())
     register(log, "a/1", "acks")
     register(log, "a/2")
@@ -54,7 +63,9 @@ def test_versions_stay_beside_each_other() -> None:
 
 
 def test_a_producer_and_a_consumer_under_one_client_id_do_not_take_turns() -> None:
-    """K649-22."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+    """
     records = MemoryRecords()
     log = RegistrationLog(records)
     for _ in range(3):
@@ -65,7 +76,7 @@ def test_a_producer_and_a_consumer_under_one_client_id_do_not_take_turns() -> No
 
 
 def test_a_restart_replays_what_was_registered() -> None:
-    """K649-45."""
+    """K649-45: Registrations survive broker restart and are visible from every broker."""
     records = MemoryRecords()
     first = RegistrationLog(records)
     register(first, "a/1", "acks")
@@ -139,7 +150,7 @@ def test_appends_wait_for_each_other_because_the_first_one_makes_the_topic() -> 
 
 
 def test_memory_and_disk_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """K649-48."""
+    """K649-48: The registration topic is not mirrored and not writable by clients."""
     monkeypatch.setattr(registration_log, "MAX_VERSIONS_PER_ENTITY", 3)
     monkeypatch.setattr(registration_log, "MAX_LISTS_PER_VERSION", 2)
     records = MemoryRecords()
@@ -157,7 +168,7 @@ def test_memory_and_disk_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: py
 
 
 def test_long_names_do_not_fill_memory_and_disk_either() -> None:
-    """K649-48."""
+    """K649-48: The registration topic is not mirrored and not writable by clients."""
     records = MemoryRecords()
     log = RegistrationLog(records, max_bytes=1_000)
     for number in range(5):

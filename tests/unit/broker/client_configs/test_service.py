@@ -47,7 +47,10 @@ async def alter(
 
 
 def test_configs_survive_a_restart(tmp_path: Path) -> None:
-    """K649-52, K649-63."""
+    """K649-52: EntityName null addresses the default entity.
+
+    K649-63: Configs survive restart; any broker may be asked.
+    """
     path = tmp_path / "metadata.sqlite"
 
     async def run() -> None:
@@ -76,7 +79,7 @@ def test_configs_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_validating_only_changes_nothing(tmp_path: Path) -> None:
-    """K649-61."""
+    """K649-61: ValidateOnly=true validates, applies nothing."""
 
     async def run() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
@@ -92,7 +95,7 @@ def test_validating_only_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_concurrent_changes_of_one_entity_all_survive(tmp_path: Path) -> None:
-    """K649-63."""
+    """K649-63: Configs survive restart; any broker may be asked."""
 
     async def run() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")

@@ -26,7 +26,7 @@ def described(admin: AdminClient, node_id: int) -> dict[str, ConfigEntry]:
 
 
 def test_each_broker_tells_its_id_roles_directory_and_the_port_that_it_got(tmp_path: Path) -> None:
-    """K339-24."""
+    """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     # given
     with klamm.Broker(brokers=2, data_dir=tmp_path / "data") as broker, AdminClient(broker.bootstrap_servers) as admin:
         # when

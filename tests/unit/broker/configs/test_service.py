@@ -58,7 +58,10 @@ def shown(service: ConfigService, kind: int, name: str, key: str, *, node_id: in
 
 
 def test_a_change_is_applied_stored_and_answered() -> None:
-    """K339-06, K339-38"""
+    """K339-06: SET stores the value for the key.
+
+    K339-38: Changes survive a broker restart.
+    """
     store = MemoryConfigStore()
     service = make_service(store)
     assert alter(service, topic("t", FLUSH)) == [(ErrorCode.NONE, None)]
@@ -68,7 +71,7 @@ def test_a_change_is_applied_stored_and_answered() -> None:
 
 
 def test_a_change_is_answered_only_when_it_is_on_disk() -> None:
-    """K339-38"""
+    """K339-38: Changes survive a broker restart."""
 
     async def scenario() -> None:
         store = MemoryConfigStore()
@@ -128,7 +131,7 @@ def test_all_that_a_request_changes_is_one_commit() -> None:
 
 
 def test_others_are_served_while_a_large_request_is_worked_off() -> None:
-    """K339-20"""
+    """K339-20: Every requested resource appears once in the response."""
 
     async def scenario() -> None:
         names = [f"t{n}" for n in range(1000)]
@@ -150,7 +153,14 @@ def test_others_are_served_while_a_large_request_is_worked_off() -> None:
 
 
 def test_resources_are_independent_and_answered_in_order() -> None:
-    """K339-19, K339-20, K339-32, K339-33"""
+    """K339-19: Resources are independent: one failing does not stop the others in the request.
+
+    K339-20: Every requested resource appears once in the response.
+
+    K339-32: Unknown resource type -> 42 for that resource, others processed.
+
+    K339-33: Unknown topic -> 3; empty topic name -> 42.
+    """
     service = make_service(MemoryConfigStore(topics=["a", "b"]))
     assert alter(
         service,
@@ -176,7 +186,7 @@ def test_resources_are_independent_and_answered_in_order() -> None:
 
 
 def test_a_resource_twice_is_refused_twice_and_its_neighbour_is_applied() -> None:
-    """K339-31"""
+    """K339-31: The same resource twice in a request: 42 for it (both), nothing applied."""
     service = make_service(MemoryConfigStore(topics=["a", "b"]))
     refused = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     assert alter(service, topic("a", FLUSH), topic("b", FLUSH), topic("a")) == [
@@ -189,7 +199,7 @@ def test_a_resource_twice_is_refused_twice_and_its_neighbour_is_applied() -> Non
 
 
 def test_a_broker_twice_is_the_same_broker_however_its_id_is_written() -> None:
-    """K339-31"""
+    """K339-31: The same resource twice in a request: 42 for it (both), nothing applied."""
     flush = operation("log.flush.interval.messages", SET, "5")
     outcomes = alter(make_service(), alteration(BROKER, "1", flush), alteration(BROKER, "01", flush))
     assert [code for code, _ in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
@@ -209,7 +219,10 @@ def test_an_unknown_operation_fails_its_resource_alone() -> None:
 
 
 def test_what_is_wrong_with_the_request_is_found_before_the_resource_is_looked_at() -> None:
-    """K339-07, K339-17"""
+    """K339-07: SET with null value fails the resource with 42 and changes nothing.
+
+    K339-17: The same key twice in one resource fails that resource with 42, whatever the ops.
+    """
     null, twice = operation("flush.ms", SET), (FLUSH, operation("flush.ms", DELETE))
     service = make_service()
     assert alter(service, topic("missing", null))[0][1] == "Null value not supported for : flush.ms"
@@ -219,13 +232,13 @@ def test_what_is_wrong_with_the_request_is_found_before_the_resource_is_looked_a
 
 
 def test_a_missing_topic_is_found_after_its_values_are_checked() -> None:
-    """K339-33"""
+    """K339-33: Unknown topic -> 3; empty topic name -> 42."""
     assert alter(make_service(), topic("missing", operation("zzz", SET, "1")))[0][0] is ErrorCode.INVALID_CONFIG
     assert alter(make_service(), topic("missing"))[0][0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_validate_only_decides_and_leaves_no_trace() -> None:
-    """K339-21"""
+    """K339-21: validate_only=true validates (same errors) but changes nothing."""
     store = MemoryConfigStore()
     service = make_service(store)
     bad = topic("t", operation("flush.ms", SET, "bad"))
@@ -241,7 +254,7 @@ def test_validate_only_decides_and_leaves_no_trace() -> None:
 
 
 def test_two_writers_lose_no_update() -> None:
-    """K339-23"""
+    """K339-23: No lost update: concurrent alterations of different keys of one resource all survive."""
 
     async def scenario() -> None:
         store = MemoryConfigStore()
@@ -267,7 +280,7 @@ def test_two_writers_lose_no_update() -> None:
 
 
 def test_legacy_alter_replaces_what_is_set() -> None:
-    """K339-25"""
+    """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     store = MemoryConfigStore()
     service = make_service(store)
     alter(service, topic("t", FLUSH, operation("segment.ms", SET, "7000000")))
@@ -282,7 +295,7 @@ def test_legacy_alter_knows_no_loggers() -> None:
 
 
 def test_a_broker_is_changed_by_its_own_id_or_as_the_clusters_default() -> None:
-    """K339-37"""
+    """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     service = make_service(node_ids=[1, 2])
     size = "message.max.bytes"
     assert alter(service, alteration(BROKER, "", operation(size, SET, "3000000")))[0][0] is ErrorCode.NONE
@@ -384,7 +397,10 @@ def test_groups_and_subscriptions_may_be_configured_before_they_exist() -> None:
 def test_what_cannot_be_described_is_refused_with_kafkas_words(
     kind: ResourceType, name: str, code: ErrorCode, message: str
 ) -> None:
-    """K339-33, K339-37"""
+    """K339-33: Unknown topic -> 3; empty topic name -> 42.
+
+    K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42.
+    """
     with pytest.raises(KafkaApiError) as refused:
         make_service().describe(kind, name, None, node_id=1)
     assert (refused.value.error_code, refused.value.error_message) == (code, message)
@@ -426,7 +442,7 @@ def test_every_change_is_written_into_the_history_with_its_author() -> None:
 
 
 def test_secrets_are_stored_and_kept_out_of_the_history() -> None:
-    """K339-24"""
+    """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     store = MemoryConfigStore()
     service = make_service(store)
     under = "listener.name.internal.ssl.key.password"
@@ -451,7 +467,9 @@ def test_listeners_hear_of_changes_when_they_are_applied() -> None:
 
 
 def test_a_policy_sees_what_is_altered_and_what_it_leads_to() -> None:
-    """K339-41"""
+    """K339-41: An AlterConfig policy hook (alter.config.policy.class.name), if built, sees only the altered keys (null
+    for deletes), never implicit deletes of legacy AlterConfigs.
+    """
     seen: list[tuple[object, ...]] = []
 
     class Guard:

@@ -85,7 +85,14 @@ def picture(service: ConfigService) -> dict[tuple[int, str], tuple[object, ...]]
 def test_memory_store_and_descriptions_agree_whatever_is_asked(
     requests: list[tuple[list[ResourceAlteration], bool]],
 ) -> None:
-    """K339-18, K339-20, K339-21, K339-38"""
+    """K339-18: All-or-nothing per resource: any bad op means no op of that resource is applied.
+
+    K339-20: Every requested resource appears once in the response.
+
+    K339-21: validate_only=true validates (same errors) but changes nothing.
+
+    K339-38: Changes survive a broker restart.
+    """
 
     async def scenario() -> None:
         store = MemoryConfigStore(topics=["t", "u"])

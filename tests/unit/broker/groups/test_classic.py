@@ -201,7 +201,9 @@ def test_a_member_with_another_subscription_starts_a_rebalance() -> None:
 
 @pytest.mark.parametrize("member_id", ["m1", "m2"], ids=["leader", "follower"])
 def test_a_changed_session_timeout_alone_disturbs_nobody(member_id: str) -> None:
-    """K649-78."""
+    """K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not
+    rebalance for that alone.
+    """
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
     scene.group.take_unsaved()

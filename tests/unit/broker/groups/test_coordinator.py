@@ -233,7 +233,9 @@ def test_a_silent_member_is_removed_by_time_alone(scene: Scene) -> None:
 
 
 def test_a_longer_session_prolongs_the_life_of_a_member(scene: Scene) -> None:
-    """K649-78."""
+    """K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not
+    rebalance for that alone.
+    """
 
     async def main() -> None:
         scene.config["group.min.session.timeout.ms"] = 1

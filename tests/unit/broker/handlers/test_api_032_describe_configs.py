@@ -40,7 +40,7 @@ def test_versions_1_to_4_are_served() -> None:
 
 
 def test_a_topic_is_described_with_value_source_type_and_synonyms() -> None:
-    """K339-06"""
+    """K339-06: SET stores the value for the key."""
     service = make_service(
         MemoryConfigStore(configs=[PutConfig(resource_type=2, resource_name="t", name="flush.ms", value="5")])
     )
@@ -75,7 +75,7 @@ def test_documentation_comes_only_when_it_is_asked_for() -> None:
 
 
 def test_a_missing_topic_is_answered_with_an_empty_text() -> None:
-    """K339-33"""
+    """K339-33: Unknown topic -> 3; empty topic name -> 42."""
     (result,) = describe(Resource(resource_type=2, resource_name="missing", configuration_keys=None))
     assert (result.error_code, result.error_message, result.configs) == (3, "", [])
 
@@ -86,7 +86,7 @@ def test_one_resource_of_an_unknown_type_fails_them_all() -> None:
 
 
 def test_secrets_are_not_told() -> None:
-    """K339-24"""
+    """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     under = "listener.name.internal.ssl.key.password"
     service = make_service(
         MemoryConfigStore(configs=[PutConfig(resource_type=4, resource_name="1", name=under, value="geheim")])
@@ -107,7 +107,7 @@ def test_every_version_can_be_written_and_read_again() -> None:
 
 
 def test_what_is_described_is_on_disk_and_void_when_the_disk_refuses() -> None:
-    """K339-38"""
+    """K339-38: Changes survive a broker restart."""
 
     async def scenario() -> None:
         store = MemoryConfigStore()

@@ -13,12 +13,12 @@ Config = AlterConfigsRequest.AlterableConfig
 
 
 def test_the_old_api_stays() -> None:
-    """K339-01"""
+    """K339-01: The broker offers a new RPC IncrementalAlterConfigs; AlterConfigs stays."""
     assert (API.key, API.min_version, API.max_version) == (33, 0, 2)
 
 
 def test_what_is_not_named_is_removed_and_each_resource_is_answered() -> None:
-    """K339-25"""
+    """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     store = MemoryConfigStore(topics=["t"])
     service = make_service(store)
 

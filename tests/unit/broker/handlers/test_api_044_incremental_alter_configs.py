@@ -28,13 +28,22 @@ def answer(request: IncrementalAlterConfigsRequest, store: MemoryConfigStore) ->
 
 
 def test_versions_0_and_1_are_served() -> None:
-    """K339-01, K339-05"""
+    """K339-01: The broker offers a new RPC IncrementalAlterConfigs; AlterConfigs stays.
+
+    K339-05: Versions: v0 required; v1 is flexible (compact types, tags).
+    """
     assert (API.key, API.min_version, API.max_version) == (44, 0, 1)
     assert ROUTE.request is IncrementalAlterConfigsRequest
 
 
 def test_the_bytes_of_the_kip_are_understood_and_answered() -> None:
-    """K339-02, K339-03, K339-29"""
+    """K339-02: Request v0 body = array resources{int8 type, string name, array configs{string name, int8 op, nullable
+    string value}}, then bool validate_only (after the array, not before).
+
+    K339-03: Response has one element per resource with error code and nullable message.
+
+    K339-29: Error text is returned in error_message on failure, null on success.
+    """
     store = MemoryConfigStore(topics=["t1"])
     response = answer(decode(IncrementalAlterConfigsRequest, 0, REQUEST_V0), store)
     assert bytes(encode(response, 0)) == RESPONSE_V0
@@ -45,7 +54,11 @@ def test_the_bytes_of_the_kip_are_understood_and_answered() -> None:
 
 
 def test_validate_only_stands_behind_the_resources() -> None:
-    """K339-02, K339-21"""
+    """K339-02: Request v0 body = array resources{int8 type, string name, array configs{string name, int8 op, nullable
+    string value}}, then bool validate_only (after the array, not before).
+
+    K339-21: validate_only=true validates (same errors) but changes nothing.
+    """
     store = MemoryConfigStore(topics=["t1"])
     request = decode(IncrementalAlterConfigsRequest, 0, REQUEST_V0[:-1] + b"\x01")
     assert request.validate_only
@@ -54,7 +67,10 @@ def test_validate_only_stands_behind_the_resources() -> None:
 
 
 def test_a_refused_resource_is_answered_with_code_and_message() -> None:
-    """K339-20, K339-29"""
+    """K339-20: Every requested resource appears once in the response.
+
+    K339-29: Error text is returned in error_message on failure, null on success.
+    """
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     config = IncrementalAlterConfigsRequest.AlterableConfig(name="retention.ms", config_operation=0, value="abc")
     request = IncrementalAlterConfigsRequest(

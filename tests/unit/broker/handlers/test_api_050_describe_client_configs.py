@@ -120,12 +120,24 @@ def outcome(response: DescribeClientConfigsResponse) -> dict[tuple[str | None, .
 
 
 def test_it_is_served_in_version_0_only() -> None:
-    """K649-01, K649-17."""
+    """K649-01: DescribeClientConfigs has api key 50, versions 0..0.
+
+    K649-17: Unknown request versions (1+) are not advertised; sent anyway, the connection is closed, as Kafka does for
+    all but ApiVersions.
+    """
     assert (ROUTE.api.key, ROUTE.api.min_version, ROUTE.api.max_version) == (50, 0, 0)
 
 
 def test_an_operator_sees_what_each_entity_has(broker: Broker) -> None:
-    """K649-16, K649-19, K649-24, K649-26."""
+    """K649-16: On request-level failure: ErrorCode != 0, ErrorMessage set, Entries null; on success Entries is non-null
+    (maybe empty), message null.
+
+    K649-19: MatchType 0 returns entities whose name for that type equals Match.
+
+    K649-24: Strict=true: only entities with exactly the listed types; false: also entities with further types.
+
+    K649-26: Values hold only that entity's own keys (no merging) when ResolveEntity=false.
+    """
     broker.set("alice", "acks", "0")
     broker.set("alice", "session.timeout.ms", "9000", client_id="app1")
     broker.set("bob", "acks", "1")
@@ -137,7 +149,11 @@ def test_an_operator_sees_what_each_entity_has(broker: Broker) -> None:
 
 
 def test_an_unknown_user_gives_no_entries_and_no_error(broker: Broker) -> None:
-    """K649-16, K649-27."""
+    """K649-16: On request-level failure: ErrorCode != 0, ErrorMessage set, Entries null; on success Entries is non-null
+    (maybe empty), message null.
+
+    K649-27: Entities with neither configs nor registrations are not returned.
+    """
     assert outcome(broker.ask(("user", 0, "nobody"))) == {}
 
 
@@ -152,7 +168,13 @@ def test_an_unknown_user_gives_no_entries_and_no_error(broker: Broker) -> None:
 def test_a_filter_that_is_refused_has_a_message_and_null_entries(
     broker: Broker, components: tuple[tuple[str, int, str | None], ...], code: ErrorCode
 ) -> None:
-    """K649-16, K649-18, K649-25."""
+    """K649-16: On request-level failure: ErrorCode != 0, ErrorMessage set, Entries null; on success Entries is non-null
+    (maybe empty), message null.
+
+    K649-18: A request without a ``user`` component gets 42.
+
+    K649-25: Unknown entity type in a filter -> 35; empty type "" -> 42.
+    """
     response = broker.ask(*components)
     assert response.error_code == code
     assert response.error_message
@@ -160,7 +182,14 @@ def test_a_filter_that_is_refused_has_a_message_and_null_entries(
 
 
 def test_an_application_is_answered_with_one_merged_entry(broker: Broker) -> None:
-    """K649-30, K649-31, K649-32, K649-38."""
+    """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
+
+    K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values.
+
+    K649-32: Precedence per key: <user, client-id> over <user>.
+
+    K649-38: EntityCompatibility is [] in resolve answers.
+    """
     broker.set("alice", "acks", "0")
     broker.set("alice", "session.timeout.ms", "20000")
     broker.set("alice", "acks", "all", client_id="app1")
@@ -170,19 +199,33 @@ def test_an_application_is_answered_with_one_merged_entry(broker: Broker) -> Non
 
 
 def test_an_application_without_configs_is_answered_with_an_empty_entry(broker: Broker) -> None:
-    """K649-31, K649-36."""
+    """K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values.
+
+    K649-36: client-id component missing -> use the request header's client id; default/any match -> 42.
+    """
     assert outcome(broker.ask(resolve=True)) == {("ANONYMOUS", "header-client"): {}}
 
 
 def test_nobody_asks_for_somebody_else(broker: Broker) -> None:
-    """K649-35."""
+    """K649-35: A user component that is sent anyway must equal the principal."""
     broker.set("bob", "acks", "0")
     response = broker.ask(("user", 0, "bob"), ("client-id", 0, "a"), resolve=True, session=logged_in("alice"))
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 
 
 def test_an_application_registers_what_it_can_take(broker: Broker) -> None:
-    """K649-22, K649-39, K649-41, K649-42, K649-43."""
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+
+    K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request (SupportedConfigs
+    non-null).
+
+    K649-41: Record key = the <user, client-id> entity.
+
+    K649-42: Record value = the supported keys appended to the ClientInformation (software name and version).
+
+    K649-43: Software name/version come from the connection's ApiVersions v3+ request (KIP-511), else "unknown".
+    """
     for version in ("1.0", "1.1"):
         session = logged_in("alice", ("klamm", version))
         broker.ask(("client-id", 0, "app1"), supported=["acks"], resolve=True, session=session)
@@ -200,20 +243,24 @@ def test_an_application_registers_what_it_can_take(broker: Broker) -> None:
 
 
 def test_an_operators_list_registers_nothing(broker: Broker) -> None:
-    """K649-29."""
+    """K649-29: SupportedConfigs non-null with ResolveEntity=false registers nothing."""
     broker.ask(("user", 0, "alice"), supported=["acks"])
     assert broker.records.records == []
 
 
 def test_registering_changes_no_config(broker: Broker) -> None:
-    """K649-37, K649-46."""
+    """K649-37: Values are not filtered by SupportedConfigs; unknown keys are the client's to ignore.
+
+    K649-46: Registering never changes the entity's configs; ``supported.configs``/``supported.config`` is not a config
+    key.
+    """
     broker.set("alice", "session.timeout.ms", "9000")
     response = broker.ask(("client-id", 0, "app1"), supported=["acks"], resolve=True, session=logged_in("alice"))
     assert outcome(response) == {("alice", "app1"): {"session.timeout.ms": "9000"}}
 
 
 def test_a_list_without_end_is_refused(broker: Broker) -> None:
-    """K649-48."""
+    """K649-48: The registration topic is not mirrored and not writable by clients."""
     response = broker.ask(supported=["k"] * 101, resolve=True)
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 

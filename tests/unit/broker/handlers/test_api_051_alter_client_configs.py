@@ -88,12 +88,19 @@ def put(key: str, value: str) -> Op:
 
 
 def test_it_is_served_in_version_0_only() -> None:
-    """K649-02, K649-17."""
+    """K649-02: AlterClientConfigs has api key 51, versions 0..0.
+
+    K649-17: Unknown request versions (1+) are not advertised; sent anyway, the connection is closed, as Kafka does for
+    all but ApiVersions.
+    """
     assert (ROUTE.api.key, ROUTE.api.min_version, ROUTE.api.max_version) == (51, 0, 0)
 
 
 def test_each_entity_is_echoed_with_its_outcome(broker: Broker) -> None:
-    """K649-50, K649-62."""
+    """K649-50: An entry without a user component gets 42; other entries are still processed.
+
+    K649-62: Response echoes each entity with its code, null message on success.
+    """
     orphan = [Entity(entity_type="client-id", entity_name="app1")]
     answer = broker.alter(
         Entry(entity=orphan, ops=[put("acks", "all")]),
@@ -111,14 +118,20 @@ def test_each_entity_is_echoed_with_its_outcome(broker: Broker) -> None:
 
 
 def test_a_value_is_set_and_removed(broker: Broker) -> None:
-    """K649-12, K649-15, K649-49."""
+    """K649-12: Alter request: Entries array{Entity array{EntityType string, EntityName nullable string}, Ops array{Key
+    string, Value string, Remove bool}}, ValidateOnly bool last.
+
+    K649-15: Op.Value is a non-null string even for Remove; it is ignored then (clients send "").
+
+    K649-49: Remove=false sets key to value for the entity; Remove=true removes it.
+    """
     broker.alter(Entry(entity=user("alice"), ops=[put("acks", "all"), put("session.timeout.ms", "9000")]))
     broker.alter(Entry(entity=user("alice"), ops=[Op(key="acks", value="junk", remove=True)]))
     assert list(broker.service.configs.values()) == [{"session.timeout.ms": "9000"}]
 
 
 def test_validating_only_gives_the_same_answer_and_changes_nothing(broker: Broker) -> None:
-    """K649-61."""
+    """K649-61: ValidateOnly=true validates, applies nothing."""
     entries = [
         Entry(entity=user("alice"), ops=[put("acks", "all")]),
         Entry(entity=user("bob"), ops=[put("acks", "2")]),

@@ -40,7 +40,7 @@ def place(
 
 
 def test_unset_numbers_mean_the_defaults() -> None:
-    """K108-17."""
+    """K108-17: No assignment: numbers filled (defaults resolved when -1), replicasAssignments None."""
     placement = place()
     assert (len(placement.partitions), placement.replication_factor, placement.is_manual) == (4, 2, False)
 
@@ -80,13 +80,13 @@ def test_leaders_are_spread_evenly_and_replicas_differ(count: int, replicas: int
     ],
 )
 def test_what_cannot_be_placed_is_refused(arguments: dict[str, object], error: type[KafkaApiError]) -> None:
-    """K108-08."""
+    """K108-08: numPartitions/replicationFactor together with replicaAssignments -> 42 before the policy runs."""
     with pytest.raises(error):
         place(**arguments)  # type: ignore[arg-type]
 
 
 def test_a_manual_assignment_is_taken_as_it_is() -> None:
-    """K108-16."""
+    """K108-16: Manual assignment: replicasAssignments filled, the two numbers unset."""
     placement = place(assignments={1: [2, 3], 0: [3, 1]})
     assert placement.partitions == ((3, 1), (2, 3))
     assert placement.is_manual

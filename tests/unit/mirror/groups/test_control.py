@@ -131,7 +131,11 @@ class Run:
 
 
 def test_checkpoints_follow_a_group_and_repeat_nothing() -> None:
-    """K894-41, K894-42."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic.
+
+    K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
+    untranslatable (-1) or unknown offsets.
+    """
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
@@ -192,7 +196,9 @@ def test_groups_are_found_by_the_filter_and_by_their_topics() -> None:
 
 
 def test_idle_groups_get_their_offsets_and_go_forwards_only() -> None:
-    """K894-43."""
+    """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
+    active members and only forwards (never below the group's current target offset.
+    """
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
@@ -208,7 +214,9 @@ def test_idle_groups_get_their_offsets_and_go_forwards_only() -> None:
 
 
 def test_a_group_in_use_on_the_target_is_left_alone_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-43."""
+    """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
+    active members and only forwards (never below the group's current target offset.
+    """
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
@@ -225,7 +233,9 @@ def test_a_group_in_use_on_the_target_is_left_alone_and_told_once(caplog: pytest
 
 
 def test_members_that_come_in_between_and_other_refusals_are_told() -> None:
-    """K894-43."""
+    """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
+    active members and only forwards (never below the group's current target offset.
+    """
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)

@@ -14,7 +14,7 @@ def sync(upstream: int, downstream: int, first: int = -1) -> RunSync:
 
 
 def test_inside_a_run_every_offset_translates_exactly() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(999, 499, first=500))
     assert translation.translate(500) == Translation(0, 0)
     assert translation.translate(777) == Translation(277, 0)
@@ -27,12 +27,14 @@ def test_beyond_what_is_mirrored_a_group_goes_on_right_behind_it() -> None:
 
 
 def test_before_the_first_run_nothing_is_translated() -> None:
-    """K894-42."""
+    """K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
+    untranslatable (-1) or unknown offsets.
+    """
     assert PartitionTranslation(sync(999, 499, first=500)).translate(499) is None
 
 
 def test_syncs_without_runs_translate_as_mirrormaker_does() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(100, 50))
     for pair in ((200, 150), (300, 250)):
         translation.add(sync(*pair))
@@ -41,7 +43,7 @@ def test_syncs_without_runs_translate_as_mirrormaker_does() -> None:
 
 
 def test_a_run_that_grows_is_one_run_and_older_ones_stay_known() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(99, 99, first=0))
     for number in range(10):
         translation.add(sync(210 + number, 110 + number, first=200))
@@ -60,7 +62,7 @@ def test_a_topic_that_was_made_anew_forgets_what_was_known() -> None:
 
 
 def test_a_header_tells_the_run_and_mirrormakers_records_have_none() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     run = sync(999, 499, first=500)
     ((name, value),) = run.headers()
     assert (name, value) == (RUN_HEADER, bytes.fromhex("00000000000001f4"))
@@ -71,7 +73,7 @@ def test_a_header_tells_the_run_and_mirrormakers_records_have_none() -> None:
 
 
 def test_a_gap_on_either_side_ends_a_run() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     tracker = RunTracker()
     tracker.extend(SyncPair(0, 0), 10)
     tracker.extend(SyncPair(10, 10), 10)
@@ -96,7 +98,7 @@ def test_a_mirror_that_was_killed_keeps_what_is_known_of_the_records_before() ->
 
 
 def test_a_source_that_was_made_anew_forgets_what_was_known() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(999, 999, first=0))
     translation.add(sync(9, 1009, first=0))
     assert translation.translate(5) == Translation(1005, 0)

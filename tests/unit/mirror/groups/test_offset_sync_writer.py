@@ -71,7 +71,7 @@ def batch(last_offset: int, count: int, *, is_dense: bool = True) -> Outgoing:
 
 
 def test_of_a_batch_the_first_and_the_newest_record_are_written(writer: SyncWriter, written: Written) -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     writer.acknowledged(ORDERS, batch(1009, 10), 500)
     write(writer)
     assert written.syncs == [(1000, 500), (1009, 509)]
@@ -87,7 +87,7 @@ def test_syncs_within_a_large_batch_are_no_further_apart_than_asked_for(writer: 
 
 
 def test_of_records_with_gaps_each_is_a_sync_that_follows_a_gap(writer: SyncWriter, written: Written) -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     compacted = replace(batch(1010, 5, is_dense=False), offsets=(1000, 1001, 1005, 1006, 1010))
     writer.acknowledged(ORDERS, compacted, 500)
     write(writer)
@@ -110,7 +110,7 @@ def test_many_syncs_are_due_before_the_interval_is_over_and_too_many_are_thinned
 
 
 def test_a_batch_with_gaps_counts_by_its_last_record(writer: SyncWriter, written: Written) -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     writer.acknowledged(ORDERS, batch(1009, 3, is_dense=False), 500)
     write(writer)
     assert written.syncs == [(1009, 502)]
@@ -140,7 +140,7 @@ def test_what_could_not_be_written_is_written_later_and_told_once(
 
 
 def test_what_is_copied_while_syncs_are_written_is_kept(writer: SyncWriter, written: Written) -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     # given
     writer.acknowledged(ORDERS, batch(9, 10), 0)
     records = writer.take()

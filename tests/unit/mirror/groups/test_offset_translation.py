@@ -17,7 +17,7 @@ def history(*pairs: tuple[int, int]) -> SyncHistory:
 
 
 def test_a_sync_is_written_when_mirrormaker_writes_one() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(50)
     pairs = [(0, 100), (2, 102), (3, 152), (4, 153), (5, 154), (6, 203), (7, 204), (2, 206), (4, 3)]
     written = [pair for pair in pairs if rule.note(SyncPair(*pair))]
@@ -25,13 +25,13 @@ def test_a_sync_is_written_when_mirrormaker_writes_one() -> None:
 
 
 def test_with_a_lag_of_0_every_record_is_written() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(0)
     assert all(rule.note(SyncPair(n, n + 7)) for n in range(20))
 
 
 def test_what_is_not_due_is_written_at_the_next_flush_once() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(100)
     assert rule.note(SyncPair(0, 10))
     assert rule.flush() is None
@@ -41,7 +41,7 @@ def test_what_is_not_due_is_written_at_the_next_flush_once() -> None:
 
 
 def test_a_batch_counts_as_its_records() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(100)
     assert rule.note_batch(SyncPair(0, 50), 10) == [(0, 50)]
     assert rule.note_batch(SyncPair(10, 60), 10) == []
@@ -71,24 +71,26 @@ FOUR = ((0, 0), (100, 50), (200, 150), (300, 250))
     ("upstream", "downstream"), [(0, 0), (50, 1), (100, 1), (200, 150), (250, 151), (300, 250), (301, 251), (5000, 251)]
 )
 def test_a_group_is_translated_by_the_newest_sync_that_it_has_passed(upstream: int, downstream: int) -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     assert history(*FOUR).translate(upstream) == downstream
 
 
 @pytest.mark.parametrize(("upstream", "downstream"), [(99, UNTRANSLATABLE), (100, 100), (250, 201), (400, 301)])
 def test_a_group_before_the_oldest_sync_is_not_translated(upstream: int, downstream: int) -> None:
-    """K894-42."""
+    """K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
+    untranslatable (-1) or unknown offsets.
+    """
     assert history((100, 100), (200, 200), (300, 300)).translate(upstream) == downstream
 
 
 @pytest.mark.parametrize(("upstream", "downstream"), [(250, 176), (370, 176), (400, 376)])
 def test_syncs_in_between_are_thinned_out(upstream: int, downstream: int) -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     assert history((175, 175), (275, 275), (375, 375), (475, 475)).translate(upstream) == downstream
 
 
 def test_a_sync_that_goes_back_forgets_all_others() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     gone_back = history((100, 100), (200, 200), (50, 300))
     assert set(gone_back) == {(50, 300)}
     assert gone_back.translate(40) == UNTRANSLATABLE

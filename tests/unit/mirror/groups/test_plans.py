@@ -38,13 +38,13 @@ def checkpoint(upstream: int, downstream: int, topic: str = "A.orders") -> Check
 
 
 def test_only_offsets_on_accepted_topics_count() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     offsets = {("orders", 0): Committed(5), ("orders", 1): Committed(-1), ("other", 0): Committed(5)}
     assert accepted(FLOW, offsets) == {("orders", 0): Committed(5)}
 
 
 def test_topics_are_renamed_and_those_born_on_the_target_get_their_old_name_back() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     assert remote_topic_of(FLOW, "orders") == "A.orders"
     assert remote_topic_of(FLOW, "C.orders") == "A.C.orders"
     assert remote_topic_of(FLOW, "B.born-there") == "born-there"
@@ -52,7 +52,7 @@ def test_topics_are_renamed_and_those_born_on_the_target_get_their_old_name_back
 
 
 def test_an_offset_keeps_its_metadata() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     (made,) = translate_group(
         FLOW, "g", {("orders", 0): Committed(40, "from here")}, Knowledge("orders"), {("A.orders", 0): 30}
     )

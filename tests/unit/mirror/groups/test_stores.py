@@ -42,7 +42,7 @@ def checkpoint(group: str, downstream: int) -> Checkpoint:
 
 
 def test_offset_syncs_are_read_once_and_then_only_what_is_new() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     topic.sync(100, 50)
     store = SyncStore(topic, "syncs")
@@ -57,7 +57,7 @@ def test_offset_syncs_are_read_once_and_then_only_what_is_new() -> None:
 
 
 def test_a_topic_of_offset_syncs_that_was_made_anew_is_read_anew() -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     for number in range(3):
         topic.sync(number, number)
@@ -73,7 +73,7 @@ def test_a_topic_of_offset_syncs_that_was_made_anew_is_read_anew() -> None:
 
 
 def test_records_that_are_something_else_are_ignored_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-41."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     topic.records = [Record(key=b"?", value=b"?", offset=0), Record(key=None, value=None, offset=1)]
     topic.sync(5, 5)
@@ -88,7 +88,9 @@ def test_records_that_are_something_else_are_ignored_and_told(caplog: pytest.Log
 
 
 def test_checkpoints_of_other_groups_are_not_kept() -> None:
-    """K894-42."""
+    """K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
+    untranslatable (-1) or unknown offsets.
+    """
     topic = Topic()
     writer = CheckpointStore(topic, topic, "checkpoints")
     writer.write([checkpoint("mine", 1), checkpoint("other", 2), checkpoint("mine", 3)], now_ms=5)

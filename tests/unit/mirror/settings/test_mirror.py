@@ -39,14 +39,18 @@ def flow(more: str = "") -> FlowSettings:
 
 
 def test_clusters_addresses_and_enabled_flows_are_read() -> None:
-    """K894-26."""
+    """K894-26: mm2.properties: ``clusters``, ``<alias>.bootstrap.servers``, ``A->B.enabled=true``; a flow is off unless
+    enabled.
+    """
     parsed = settings()
     assert [f.name for f in parsed.flows] == ["A->B"]
     assert parsed.clusters["A"].bootstrap_servers == ("a1:9092", "a2:9092")
 
 
 def test_a_flow_is_off_unless_it_is_enabled() -> None:
-    """K894-26."""
+    """K894-26: mm2.properties: ``clusters``, ``<alias>.bootstrap.servers``, ``A->B.enabled=true``; a flow is off unless
+    enabled.
+    """
     assert [f.name for f in settings("B->A.enabled=true\n").flows] == ["A->B", "B->A"]
     with pytest.raises(SettingsError, match="No flow is enabled"):
         settings("A->B.enabled=false\nemit.heartbeats.enabled=false\n")
@@ -66,7 +70,9 @@ def test_defaults_are_those_of_mirrormaker() -> None:
 
 @pytest.mark.parametrize("value", ["requested", "required", "never"])
 def test_use_incremental_alter_configs_takes_three_values(value: str) -> None:
-    """K894-01."""
+    """K894-01: New key ``use.incremental.alter.configs``: string, default ``requested``; values requested, required,
+    never.
+    """
     assert flow(f"use.incremental.alter.configs={value}\n").use_incremental_alter_configs == value
     assert flow().use_incremental_alter_configs is IncrementalAlterConfigs.REQUESTED
 
@@ -90,19 +96,24 @@ def test_the_setting_is_told_to_be_deprecated_when_it_is_used() -> None:
 
 @pytest.mark.parametrize("key", ["use.defaults.from", "A->B.use.defaults.from"])
 def test_use_defaults_from_works_at_top_level_and_per_flow(key: str) -> None:
-    """K894-12, K894-16."""
+    """K894-12: DefaultConfigPropertyFilter gains ``use.defaults.from``: source or target.
+
+    K894-16: ``use.defaults.from`` works at top level of mm2.properties and per flow.
+    """
     assert not flow().config_filter.should_replicate_source_default("retention.ms")
     assert flow(f"{key}=source\n").config_filter.should_replicate_source_default("retention.ms")
 
 
 def test_a_wrong_use_defaults_from_is_refused() -> None:
-    """K894-12."""
+    """K894-12: DefaultConfigPropertyFilter gains ``use.defaults.from``: source or target."""
     with pytest.raises(SettingsError, match=r"use.defaults.from=broker: expected one of source, target"):
         flow("use.defaults.from=broker\n")
 
 
 def test_keys_of_the_flow_win_over_top_level() -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     parsed = flow("replication.factor=1\nA->B.replication.factor=3\ntopics=x\nA->B.topics=orders\n")
     assert parsed.replication_factor == 3
     assert parsed.selection.includes("orders")
@@ -110,7 +121,9 @@ def test_keys_of_the_flow_win_over_top_level() -> None:
 
 
 def test_client_keys_win_in_the_order_of_their_closeness() -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     parsed = flow(
         """
 sasl.mechanism = PLAIN
@@ -155,7 +168,9 @@ def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> N
 
 @pytest.mark.parametrize("key", ["A.fetch.max.bytes", "A->B.source.cluster.fetch.max.bytes"])
 def test_a_client_property_that_stands_where_only_those_of_security_count_is_told(key: str) -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     parsed = settings(f"{key}=1\n")
     assert parsed.notes == (f"Client properties that klamm's clients do not support, ignored: {key}",)
     assert "fetch.max.bytes" not in parsed.flows[0].clients["source.consumer"]
@@ -246,7 +261,9 @@ def test_a_class_that_can_not_be_loaded_is_refused() -> None:
 
 
 def test_clusters_limits_the_targets_that_are_served() -> None:
-    """K894-29."""
+    """K894-29: ``--clusters X Y`` limits the *target* clusters served; no flow -> error; bad args/fatal -> non-zero
+    exit.
+    """
     both = "B->A.enabled=true\n"
     assert [f.name for f in settings(both, "A").flows] == ["B->A"]
     with pytest.raises(SettingsError, match="No flow to A is enabled"):
@@ -288,7 +305,9 @@ def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str
 
 
 def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_told() -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     parsed = settings("something.else=1\nA->B.tpoics=x\nA->B.consumer.poll.timeout.ms=5\n")
     without_effect, unknown = parsed.notes
     assert without_effect.startswith("A->B.consumer.poll.timeout.ms has no effect: ")
@@ -360,7 +379,9 @@ def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> Non
 
 
 def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
-    """K894-27."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+    """
     parsed = settings(
         "A->B.topics=x\ntopics=y\ngroups.blacklist=z\ntopics.blacklist=q\nB.exactly.once.source.support=disabled\n"
         "A.consumer.fetch.min.bytes=1\nA->B.source.consumer.fetch.min.bytes=1\nA->B.producer.override.acks=all\n"
@@ -394,7 +415,11 @@ def test_every_pair_of_clusters_has_heartbeats_unless_they_are_switched_off() ->
 
 
 def test_groups_are_those_of_mirrormaker_and_can_be_named() -> None:
-    """K894-41, K894-43."""
+    """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic.
+
+    K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no active
+    members and only forwards (never below the group's current target offset.
+    """
     parsed = flow().groups
     assert parsed is not None
     wanted = {
@@ -411,7 +436,7 @@ def test_groups_are_those_of_mirrormaker_and_can_be_named() -> None:
 
 
 def test_checkpoints_need_offset_syncs_and_group_offsets_need_checkpoints() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     assert flow("emit.offset-syncs.enabled=false\n").groups is None
     with pytest.raises(
         SettingsError, match=r"emit.checkpoints.enabled=true: expected false, because emit.offset-syncs"
@@ -425,7 +450,7 @@ def test_checkpoints_need_offset_syncs_and_group_offsets_need_checkpoints() -> N
 
 
 def test_offset_syncs_are_on_as_in_mirrormaker_and_can_be_switched_off() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     parsed = flow()
     assert (parsed.syncs_topic, parsed.offset_lag_max) == ("mm2-offset-syncs.B.internal", 100)
     assert parsed.syncs_replication_factor == 3
@@ -437,7 +462,11 @@ def test_offset_syncs_are_on_as_in_mirrormaker_and_can_be_switched_off() -> None
 
 
 def test_offset_syncs_go_out_by_the_producer_of_the_cluster_that_holds_them() -> None:
-    """K894-27, K894-40."""
+    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
+
+    K894-40: Offset syncs: as 3.5.
+    """
     more = "A.producer.client.id=to-a\nB.producer.client.id=to-b\n"
     here = copy_settings(flow(more)).syncs
     there = copy_settings(flow(more + "offset-syncs.topic.location=target\n")).syncs
@@ -491,7 +520,7 @@ def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
 def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaults_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K894-11."""
+    """K894-11: ConfigPropertyFilter gains shouldReplicateSourceDefault(prop), default false."""
     (tmp_path / "klamm_test_own_filters.py").write_text(
         "class OnlyRetention:\n"
         "    def should_replicate_config_property(self, name):\n"

@@ -18,7 +18,7 @@ def with_provider(name: str, java_class: str, **more: str) -> dict[str, str]:
 
 
 def test_a_value_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
-    """K894-28."""
+    """K894-28: ``${provider:path:key}`` via config.providers."""
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("password=p:w}\nuser=alice\n")
     given = with_provider("file", "FileConfigProvider", login=f"${{file:{secrets}:user}}/${{file:{secrets}:password}}")
@@ -28,7 +28,7 @@ def test_a_value_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
 def test_a_value_may_be_a_whole_file_or_a_variable_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K894-28."""
+    """K894-28: ``${provider:path:key}`` via config.providers."""
     (tmp_path / "password").write_text("secret")
     monkeypatch.setenv("KLAMM_TEST_USER", "alice")
     given = with_provider(

@@ -44,7 +44,7 @@ def test_partitions_go_round_the_slots() -> None:
 
 
 def test_there_are_no_more_groups_than_partitions() -> None:
-    """K894-48."""
+    """K894-48: Tasks: partitions dealt round-robin to min(tasks.max, partitions)."""
     assert len(deal([share("A->B", 2)], slots=8, tasks_max={"A->B": 8})) == 2
 
 
@@ -53,7 +53,7 @@ def test_a_group_has_some_partitions_so_that_requests_are_worth_their_cost() -> 
 
 
 def test_tasks_max_tells_the_groups_of_a_flow() -> None:
-    """K894-48."""
+    """K894-48: Tasks: partitions dealt round-robin to min(tasks.max, partitions)."""
     assert dealt(deal([share("A->B", 3)], slots=8, tasks_max={"A->B": 1})) == [[("A->B", [0, 1, 2])]]
     assert len(deal([share("A->B", 3)], slots=8, tasks_max={"A->B": 2})) == 2
 

@@ -67,7 +67,7 @@ def test_what_can_not_be_synced_is_not_compared() -> None:
 
 
 def test_what_alter_configs_will_reset_is_drift_although_it_is_excluded() -> None:
-    """K894-10."""
+    """K894-10: MirrorMaker must not clear target topic configs that are excluded from replication."""
     # when
     [found] = config_differences(
         "A.t",

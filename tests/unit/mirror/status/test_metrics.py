@@ -23,7 +23,7 @@ _TAGS = '{source="A",target="B",topic="A.orders",partition="0"}'
 
 
 def test_a_partition_has_the_gauges_of_mirror_source_connector() -> None:
-    """K894-47."""
+    """K894-47: Metrics of 3.6."""
     # given
     now = [100.0]
     status = MirrorStatus(["A->B"], clock=lambda: now[0])
@@ -90,7 +90,7 @@ def test_only_what_the_sync_would_change_is_drift() -> None:
 
 
 def test_checkpoints_have_the_gauges_of_mirror_checkpoint_connector() -> None:
-    """K894-47."""
+    """K894-47: Metrics of 3.6."""
     # given
     offset = MirroredGroupOffset(
         group="g",

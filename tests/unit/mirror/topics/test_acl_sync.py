@@ -31,26 +31,34 @@ def remote(*acls: Acl) -> tuple[Acl, ...]:
 
 
 def test_acls_of_mirrored_topics_are_wanted_for_their_remote_topics() -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     describe = replace(READ, resource_name="users", operation=AclOperation.DESCRIBE, host="10.0.0.1")
     assert remote(READ, describe) == (REMOTE_READ, replace(describe, resource_name="A.users"))
 
 
 def test_the_right_to_write_stays_behind_and_of_the_right_to_all_the_right_to_read_is_left() -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     assert remote(replace(READ, operation=AclOperation.WRITE)) == ()
     assert remote(replace(READ, operation=AclOperation.ALL), READ) == (REMOTE_READ,)
 
 
 @pytest.mark.parametrize("operation", [AclOperation.WRITE, AclOperation.ALL, AclOperation.READ])
 def test_what_is_denied_is_denied_on_the_target_too(operation: AclOperation) -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     denied = replace(READ, operation=operation, permission=AclPermission.DENY)
     assert remote(denied) == (replace(denied, resource_name="A.orders"),)
 
 
 def test_prefixes_other_topics_and_other_resources_are_left_out() -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     assert (
         remote(
             replace(READ, pattern_type=PatternType.PREFIXED),
@@ -87,7 +95,9 @@ def sync(source: FakeAcls, target: FakeAcls) -> AclSync:
 
 
 def test_only_what_the_target_lacks_is_created_and_nothing_is_deleted() -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     bob = replace(READ, principal="User:bob")
     target = FakeAcls(REMOTE_READ, replace(REMOTE_READ, principal="User:carol"))
     sync(FakeAcls(READ, bob), target).run(["orders"])
@@ -101,7 +111,9 @@ def test_where_acls_may_not_be_described_all_are_sent() -> None:
 
 
 def test_a_source_without_acls_is_told_once_with_advice(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     once = sync(FakeAcls(describe=AdminRefusedError("SECURITY_DISABLED", "no authorizer")), FakeAcls())
     with caplog.at_level(logging.INFO):
         once.run(["orders"])
@@ -113,7 +125,9 @@ def test_a_source_without_acls_is_told_once_with_advice(caplog: pytest.LogCaptur
 
 
 def test_a_denial_names_what_was_tried(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     target = FakeAcls()
     target.create_refused = AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", "")
     sync(FakeAcls(READ), target).run(["orders"])

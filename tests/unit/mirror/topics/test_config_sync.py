@@ -146,7 +146,13 @@ def target(*, incremental: bool = True) -> FakeAdmin:
 
 
 def test_requested_writes_with_incremental_alter_configs_and_leaves_excluded_ones() -> None:
-    """K894-04, K894-10, K894-13."""
+    """K894-04: requested: topic configs are written with IncrementalAlterConfigs.
+
+    K894-10: MirrorMaker must not clear target topic configs that are excluded from replication.
+
+    K894-13: Incremental + shouldReplicateSourceDefault false: a prop that is default on the source topic is DELETEd on
+    the target.
+    """
     there = target()
     ConfigSync(flow(), source(), there).run(["t", "u"])
     assert there.configs == {"A.t": {"min.insync.replicas": "2", "retention.ms": "5"}, "A.u": {}}
@@ -154,7 +160,11 @@ def test_requested_writes_with_incremental_alter_configs_and_leaves_excluded_one
 
 
 def test_requested_falls_back_at_once_for_good_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-05, K894-06."""
+    """K894-05: requested + incompatible target: fall back to AlterConfigs for subsequent calls.
+
+    K894-06: The fallback logs WARN "The target cluster <ALIAS> is not compatible with IncrementalAlterConfigs API.
+    Therefore using deprecated AlterConfigs API for syncing ...".
+    """
     there = target(incremental=False)
     sync = ConfigSync(flow(), source(), there)
     with caplog.at_level(logging.WARNING):
@@ -170,7 +180,15 @@ def test_requested_falls_back_at_once_for_good_and_says_so_once(caplog: pytest.L
 
 
 def test_a_refusal_of_one_topic_is_no_reason_to_fall_back(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-07, K894-22, K894-25."""
+    """K894-07: "Incompatible" = API missing/unsupported version only; authorization, invalid config, timeouts, unknown
+    topic do not trigger fallback.
+
+    K894-22: Per-topic failure logs WARN "Could not alter configuration of topic X" and does not stop other topics or
+    later rounds.
+
+    K894-25: Target ACL needed: ALTER_CONFIGS on target topics; source: DESCRIBE_CONFIGS on source topics; a denial is
+    logged with the operation's name.
+    """
     there = target()
     there.configs["A.u"]["retention.ms"] = "9"
     there.refuses["A.t"] = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no")
@@ -195,7 +213,7 @@ def test_what_the_target_lacks_is_found_out_though_nothing_is_to_be_changed(mode
 
 
 def test_the_target_is_asked_once_whether_it_takes_single_configs() -> None:
-    """K894-04."""
+    """K894-04: requested: topic configs are written with IncrementalAlterConfigs."""
     there = target()
     sync = ConfigSync(flow(), source(), there)
     sync.run(["t"])
@@ -212,7 +230,7 @@ def test_never_uses_alter_configs_only() -> None:
 
 
 def test_required_fails_the_flow_and_never_calls_alter_configs() -> None:
-    """K894-09."""
+    """K894-09: required: only IncrementalAlterConfigs; if incompatible, report to the user and fail the connector."""
     there = target(incremental=False)
     expected = "use.incremental.alter.configs was set to required, but the target cluster B is not compatible"
     with pytest.raises(FlowFailedError, match=expected):
@@ -241,7 +259,7 @@ def test_what_is_sent_unseen_is_not_told_as_a_change(caplog: pytest.LogCaptureFi
 
 
 def test_where_the_target_hides_its_configs_everything_is_sent() -> None:
-    """K894-21."""
+    """K894-21: No describe-then-replace emulation on the target (rejected alternative)."""
     there = target()
     there.hides.add("A.t")
     sync = ConfigSync(flow(), source(), there)
@@ -260,7 +278,9 @@ def test_nothing_is_sent_and_nothing_said_when_nothing_changes(caplog: pytest.Lo
 
 
 def test_a_source_topic_that_can_not_be_described_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-25."""
+    """K894-25: Target ACL needed: ALTER_CONFIGS on target topics; source: DESCRIBE_CONFIGS on source topics; a denial
+    is logged with the operation's name.
+    """
     here, there = source(), target()
     here.hides.add("t")
     with caplog.at_level(logging.ERROR):
@@ -290,7 +310,9 @@ def test_a_config_that_the_target_does_not_know_is_told_once_and_the_others_are_
 
 
 def test_a_refusal_is_told_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-22."""
+    """K894-22: Per-topic failure logs WARN "Could not alter configuration of topic X" and does not stop other topics or
+    later rounds.
+    """
     source, target = FakeAdmin({"t": {"retention.ms": "5"}}), FakeAdmin({"A.t": {}})
     sync = ConfigSync(flow(), source, target)
     target.refuses["A.t"] = AdminRefusedError("INVALID_CONFIG", "no")

@@ -74,7 +74,12 @@ def flow() -> FlowSettings:
 
 
 def test_remote_topics_are_created_with_their_configs_before_anything_is_copied() -> None:
-    """K894-35, K894-45."""
+    """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
+    created before data flows.
+
+    K894-45: Internal topics: 1 partition, compacted, RF 3 default; existing topic is fine; no right to create -> assume
+    it exists.
+    """
     source, target = FakeCluster(orders=3, other=1), FakeCluster()
     source.configs["orders"] = {"retention.ms": "-1", "min.insync.replicas": "2"}
     run = Run(source, target)
@@ -172,7 +177,9 @@ def test_a_positions_topic_that_can_not_be_created_says_which_key_to_change() ->
 
 
 def test_a_positions_topic_that_exists_or_may_not_be_created_is_taken_as_there() -> None:
-    """K894-45."""
+    """K894-45: Internal topics: 1 partition, compacted, RF 3 default; existing topic is fine; no right to create ->
+    assume it exists.
+    """
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED"):
         target = FakeCluster(**{POSITIONS: 1})
         target.refuses[POSITIONS] = AdminRefusedError(name, "")
@@ -315,7 +322,7 @@ def test_a_plan_shows_what_alter_configs_resets(mode: str) -> None:
 
 
 def test_a_plan_of_a_flow_that_will_fail_says_so() -> None:
-    """K894-09."""
+    """K894-09: required: only IncrementalAlterConfigs; if incompatible, report to the user and fail the connector."""
     target = mirrored()
     target.incompatible = True
     with pytest.raises(FlowFailedError, match=r"use\.incremental\.alter\.configs was set to required"):
@@ -349,7 +356,11 @@ def test_the_topic_of_heartbeats_is_on_the_source_before_the_topics_are_looked_a
 
 
 def test_the_topic_of_offset_syncs_is_created_on_the_source_unless_the_file_says_target() -> None:
-    """K894-40, K894-45."""
+    """K894-40: Offset syncs: as 3.5.
+
+    K894-45: Internal topics: 1 partition, compacted, RF 3 default; existing topic is fine; no right to create -> assume
+    it exists.
+    """
     source, target = FakeCluster(orders=1), FakeCluster()
     Run(source, target, **{"offset-syncs.topic.replication.factor": "1"}).control.turn()
     (syncs,) = source.created
@@ -362,7 +373,7 @@ def test_the_topic_of_offset_syncs_is_created_on_the_source_unless_the_file_says
 
 
 def test_without_offset_syncs_their_topic_is_not_created() -> None:
-    """K894-40."""
+    """K894-40: Offset syncs: as 3.5."""
     source = FakeCluster(orders=1)
     Run(source, FakeCluster(), **{"emit.offset-syncs.enabled": "false"}).control.turn()
     assert not source.created
@@ -381,7 +392,9 @@ def test_records_are_copied_where_the_topic_of_offset_syncs_is_refused(caplog: p
 
 
 def test_acls_are_synced_at_the_start_and_then_in_their_own_interval_unless_switched_off() -> None:
-    """K894-46."""
+    """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
+    skip ALLOW WRITE.
+    """
     source, target = FakeCluster(orders=1), FakeCluster()
     source.acls = [acl("orders")]
     run = Run(source, target, **{"sync.topic.acls.interval.seconds": "5"})
@@ -400,7 +413,9 @@ def test_acls_are_synced_at_the_start_and_then_in_their_own_interval_unless_swit
 
 
 def test_a_config_that_the_target_does_not_know_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-35."""
+    """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
+    created before data flows.
+    """
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     target.unknown = frozenset({"confluent.value.schema.validation"})
     source.configs["orders"] = {"cleanup.policy": "compact", "confluent.value.schema.validation": "true"}

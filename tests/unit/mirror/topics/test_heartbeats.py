@@ -51,7 +51,11 @@ class Writer:
 
 
 def test_a_heartbeat_names_the_pair_and_the_time_and_its_topic_is_compacted() -> None:
-    """K894-44, K894-45."""
+    """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster.
+
+    K894-45: Internal topics: 1 partition, compacted, RF 3 default; existing topic is fine; no right to create -> assume
+    it exists.
+    """
     target, writer = FakeCluster(), Writer()
     heartbeats = Heartbeats(pair(), target, writer, now=lambda: NOON)
     assert heartbeats.beat()
@@ -67,7 +71,9 @@ def test_a_heartbeat_names_the_pair_and_the_time_and_its_topic_is_compacted() ->
 
 
 def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() -> None:
-    """K894-45."""
+    """K894-45: Internal topics: 1 partition, compacted, RF 3 default; existing topic is fine; no right to create ->
+    assume it exists.
+    """
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
         target = FakeCluster(heartbeats=1)
         target.refuses["heartbeats"] = AdminRefusedError(name, "")
@@ -75,7 +81,7 @@ def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() 
 
 
 def test_what_is_wrong_is_told_once_until_it_changes_or_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-44."""
+    """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     target, writer, now = FakeCluster(), Writer(), NOON
     heartbeats = Heartbeats(pair(), target, writer, now=lambda: now)
     target.refuses["heartbeats"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
@@ -114,7 +120,7 @@ def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCa
 
 @pytest.mark.process
 def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:
-    """K894-44."""
+    """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     with klamm.Broker() as there:
         # given
         more = {"A->B.enabled": "false", "heartbeats.topic.replication.factor": "1"}

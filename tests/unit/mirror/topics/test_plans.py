@@ -58,19 +58,23 @@ def test_source_defaults_are_set_explicitly_when_they_are_wanted() -> None:
 
 
 def test_excluded_configs_get_no_operation_whoevers_defaults_count() -> None:
-    """K894-10, K894-15."""
+    """K894-10: MirrorMaker must not clear target topic configs that are excluded from replication.
+
+    K894-15: config.properties.exclude applies regardless of use.defaults.from: excluded props are neither SET nor
+    DELETEd.
+    """
     for source_defaults in (False, True):
         assert "min.insync.replicas" not in operations(source_defaults=source_defaults)
 
 
 def test_read_only_and_sensitive_configs_are_never_synced() -> None:
-    """K894-20."""
+    """K894-20: Read-only and sensitive entries are never synced."""
     planned = operations(source_defaults=True)
     assert not {"read.only", "secret"} & planned.keys()
 
 
 def test_only_operations_that_change_something_are_sent_when_the_target_is_known() -> None:
-    """K894-21."""
+    """K894-21: No describe-then-replace emulation on the target (rejected alternative)."""
     target = (
         TopicConfigEntry(name="retention.ms", value="-1", config_source=TOPIC),
         TopicConfigEntry(name="cleanup.policy", value="compact", config_source=TOPIC),
@@ -90,7 +94,7 @@ def test_a_source_default_that_the_target_has_as_its_own_default_is_still_set() 
 
 
 def test_the_complete_set_holds_what_is_set_and_defaults_only_if_wanted() -> None:
-    """K894-19."""
+    """K894-19: Legacy mode sends only non-default props, plus defaults if shouldReplicateSourceDefault."""
     assert complete_configs(ENTRIES, config_filter(source_defaults=False)) == {"retention.ms": "-1"}
     assert complete_configs(ENTRIES, config_filter(source_defaults=True)) == {
         "retention.ms": "-1",
@@ -108,7 +112,9 @@ def test_missing_topics_are_created_and_short_ones_grown() -> None:
 
 
 def test_a_remote_topic_is_created_with_its_final_configs() -> None:
-    """K894-35."""
+    """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
+    created before data flows.
+    """
     planned = plan_new_topic(
         topic("flights", 6),
         ENTRIES,

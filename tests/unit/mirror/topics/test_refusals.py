@@ -95,7 +95,9 @@ def test_a_topic_whose_configs_may_not_be_described_is_shown_as_refused() -> Non
 
 
 def test_a_topic_that_goes_away_on_the_source_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-36."""
+    """K894-36: New partitions on source -> target grown; deletions on source are not propagated; target topic deleted
+    -> recreated at next refresh.
+    """
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     run = Run(source, target)
     run.refresh()

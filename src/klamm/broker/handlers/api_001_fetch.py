@@ -13,64 +13,28 @@ Not implemented: follower fetching (KIP-392), fetches of replicas, tiered storag
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetch.response import FetchedBody, PartitionRead
+from klamm.broker.fetch.lookup import FetchLookup
+from klamm.broker.fetch.response import FetchedBody
 from klamm.broker.fetch.sessions import named_partitions
-from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
+from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
-from klamm.security.acls import AclOperation
 from klamm.server.route import Route
-from klamm.storage.log import WAITING_ENDS, LogRange, aborted_in, find_committed
+from klamm.storage.log import LogRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.fetch.lookup import FoundPartition
+    from klamm.broker.fetch.response import PartitionRead
     from klamm.broker.fetch.sessions import FetchPartition, FetchPlan
-    from klamm.storage.log import PartitionLog
 
 API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)
-_READ_COMMITTED: Final = 1
-"""Value of ``isolation_level``; 0 is read_uncommitted."""
 _READ_AT_ONCE: Final = 512 * 1024
 """Bytes of a response that the handler reads. If the disk fails for these, the partition gets an error code."""
-_NAMES_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-"""Errors that are answered with the current leader and its epoch (KIP-951)."""
-_UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-
-
-class _Waiter:
-    """Waiting fetch that is woken when enough bytes were appended."""
-
-    __slots__ = ("_left", "woken")
-
-    def __init__(self, min_bytes: int) -> None:
-        self._left = min_bytes
-        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def appended(self, size: int) -> None:
-        """Count appended bytes, and wake the fetch when they are enough."""
-        self._left -= size
-        if self._left <= 0 and not self.woken.done():
-            self.woken.set_result(None)
-
-
-class _Found:
-    """Result of one pass over all partitions."""
-
-    __slots__ = ("failed", "logs", "partitions", "seen", "size")
-
-    def __init__(self) -> None:
-        self.partitions: list[tuple[FetchPartition, PartitionRead]] = []
-        self.logs: list[PartitionLog] = []
-        self.seen: list[int] = []
-        """End offset of each log at the time of the pass."""
-        self.size = 0
-        self.failed = False
 
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
@@ -79,108 +43,17 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
     plan = context.services.fetch_sessions.plan(request, context.api_version, named)
     if plan.error_code:
         return FetchedBody(error_code=plan.error_code)
-    found = await _look(plan.partitions, request, context)
-    if request.max_wait_ms > 0 and _is_too_little(found, request):
-        found = await _wait_for_more(plan, found, request, context)
-    return await _answer(plan, found, context)
+    lookup = FetchLookup(plan.partitions, request, context)
+    await lookup.find()
+    return await _answer(plan, lookup.found, context)
 
 
-def _is_too_little(found: _Found, request: FetchRequest) -> bool:
-    return not found.failed and bool(found.logs) and found.size < request.min_bytes
-
-
-async def _wait_for_more(plan: FetchPlan, found: _Found, request: FetchRequest, context: RequestContext) -> _Found:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + request.max_wait_ms / 1000
-    while True:
-        await _wait(found, request, deadline - loop.time())
-        found = await _look(plan.partitions, request, context)
-        # Records of an open transaction are in the log, but must not be read yet.
-        may_wait = request.isolation_level == _READ_COMMITTED and loop.time() < deadline
-        if not (may_wait and _is_too_little(found, request)):
-            return found
-
-
-async def _wait(found: _Found, request: FetchRequest, timeout_s: float) -> None:
-    waiter = _Waiter(request.min_bytes - found.size)
-    timer = asyncio.get_running_loop().call_later(timeout_s, waiter.appended, WAITING_ENDS)
-    for log in found.logs:
-        log.waiters.add(waiter)
-    try:
-        # Appends between the pass and the registration of the waiter did not wake it.
-        if all(log.high_watermark == seen for log, seen in zip(found.logs, found.seen, strict=True)):
-            await waiter.woken
-    finally:
-        timer.cancel()
-        for log in found.logs:
-            log.waiters.discard(waiter)
-
-
-async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: RequestContext) -> _Found:
-    found = _Found()
-    left = min(request.max_bytes, context.services.configs.int_value("fetch.max.bytes"))
-    for wanted in partitions:
-        await context.time_slice.give_way()
-        answer = PartitionRead(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)
-        found.partitions.append((wanted, answer))
-        try:
-            _find(wanted, answer, left, found, context, is_committed=request.isolation_level == _READ_COMMITTED)
-        except KafkaApiError as error:
-            answer.error_code = error.error_code
-            # An unknown partition must not end the wait: its client would retry without a pause.
-            found.failed = found.failed or error.error_code not in _UNKNOWN
-        left -= len(answer.records)
-        found.size += len(answer.records)
-    return found
-
-
-def _find(
-    wanted: FetchPartition,
-    answer: PartitionRead,
-    left: int,
-    found: _Found,
-    context: RequestContext,
-    *,
-    is_committed: bool,
-) -> None:
-    topic = find_topic(context, AclOperation.READ, name=wanted.topic, topic_id=wanted.topic_id)
-    try:
-        log = leader_log(context, topic, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
-    except KafkaApiError as error:
-        if error.error_code in _NAMES_LEADER:
-            answer.current_leader = topic.leader(wanted.partition), context.services.cluster.leader_epoch
-        raise
-    found.logs.append(log)
-    found.seen.append(log.high_watermark)
-    if wanted.last_fetched_epoch >= 0:
-        diverging = log.end_offset_for_epoch(wanted.last_fetched_epoch)
-        if diverging.epoch < 0:
-            raise OffsetOutOfRangeError(f"Leader epoch {wanted.last_fetched_epoch} of {log.name} is not known")
-        if diverging.epoch < wanted.last_fetched_epoch or diverging.start_offset < wanted.fetch_offset:
-            answer.diverging_epoch = diverging
-            _set_offsets(answer, log)
-            found.failed = True
-            return
-    offset, max_bytes = wanted.fetch_offset, min(wanted.max_bytes, left)
-    if is_committed:
-        records = find_committed(log, offset, max_bytes, min_one_batch=found.size == 0)
-        answer.aborted = aborted_in(log, offset, records)
-    else:
-        records = log.find(offset, max_bytes, min_one_batch=found.size == 0)
-    answer.records = b"" if records is None else records
-    _set_offsets(answer, log)
-
-
-def _set_offsets(answer: PartitionRead, log: PartitionLog) -> None:
-    answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
-    answer.last_stable_offset = log.last_stable_offset
-
-
-async def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> FetchedBody:
+async def _answer(plan: FetchPlan, found: Sequence[FoundPartition], context: RequestContext) -> FetchedBody:
     answers = []
     session = plan.session
     left = _READ_AT_ONCE
-    async for wanted, answer in context.time_slice.over(found.partitions):
+    async for each in context.time_slice.over(found):
+        wanted, answer = each.wanted, each.answer
         left -= _read_small(answer, left)
         if session is not None and not _has_news(wanted, answer) and plan.is_incremental:
             continue

@@ -53,8 +53,8 @@ class AppendResult(NamedTuple):
 class AppendWaiter(Protocol):
     """A reader that waits for new records, such as a Fetch request."""
 
-    def appended(self, size: int) -> None:
-        """Notify the reader of ``size`` new bytes, or of ``WAITING_ENDS`` if the log goes away."""
+    def appended(self, log: PartitionLog, size: int) -> None:
+        """Notify the reader of ``size`` new bytes in a log, or of ``WAITING_ENDS`` if the log goes away."""
         ...
 
 
@@ -267,7 +267,7 @@ class PartitionLog:
     def wake(self, size: int) -> None:
         """Notify all waiting readers of ``size`` new bytes."""
         for waiter in tuple(self.waiters):
-            waiter.appended(size)
+            waiter.appended(self, size)
 
     def _write(self, batch: RecordBatch, base_offset: int, now_ms: int, config: LogConfig) -> int:
         segment = self.segments[-1] if self.segments else self._first_segment()

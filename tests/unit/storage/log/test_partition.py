@@ -21,7 +21,7 @@ from klamm.protocol.errors import (
     UnsupportedCompressionTypeError,
 )
 from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches, patch_header, verify_crc
-from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError
+from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError, PartitionLog
 from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all, records_in
 
 if TYPE_CHECKING:
@@ -365,7 +365,8 @@ class Waiter:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def appended(self, size: int) -> None:
+    def appended(self, log: PartitionLog, size: int) -> None:
+        assert log.name == "t-0"
         self.sizes.append(size)
 
 

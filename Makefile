@@ -63,7 +63,8 @@ bench-quick: setup
 	$(WITH_BENCH_TOOLS) python -m benchmarks --quick
 
 soak: setup
-	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash tests/spark/test_mirror_rig.py
+	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash tests/interop/test_lost_nodes.py \
+		tests/spark/test_mirror_rig.py
 
 generate: setup
 	$(PYTHON_BIN)/python scripts/generate_messages.py

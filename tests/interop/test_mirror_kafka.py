@@ -138,7 +138,7 @@ def test_leaders_move_and_a_broker_dies_and_comes_back_in_the_middle(
 
     def write(batch: list[tuple[int, Seen]]) -> None:
         produce(one, "moves-target", batch)
-        produce(three, "moves-source", batch)
+        produce(three, "moves-source", batch, {"enable.idempotence": True})  # one of its nodes is killed
 
     def wait_for(count: str) -> None:
         for flow in ("A->B", "A->C", "B->A"):

@@ -35,7 +35,7 @@ from tests.support.mirror import Seen, create_topic, produce, read, wait_for_par
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from klamm.mirror.copy.copier import PartitionProgress
+    from klamm.mirror.partition_progress import PartitionProgress
 
 YEAR_2013 = 1_356_998_400_000
 AWAY_S = 15.0 if os.environ.get("KLAMM_SOAK") else 6.0

@@ -11,7 +11,7 @@ import pytest
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import SourceOffset
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker

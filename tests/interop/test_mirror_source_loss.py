@@ -14,7 +14,7 @@ from klamm.client.cluster import LATEST, Cluster
 from klamm.client.partitioner import partition_for_key
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker

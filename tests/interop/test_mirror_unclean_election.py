@@ -12,7 +12,7 @@ import pytest
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.kafka import KafkaCluster

@@ -8,12 +8,11 @@ import re
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.copy_state import CopyState
-from klamm.mirror.record_ages import Ages
+from klamm.mirror.partition_progress import CopyState, PartitionProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,30 +60,12 @@ class FlowState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatus:
-    """Progress of one partition."""
+class PartitionStatus(PartitionProgress):
+    """Progress of one partition over all tasks that have copied it in this run."""
 
-    topic: str
-    partition: int
-    remote_topic: str
-    next_offset: int
-    """Source offset before which all records are on the target. -1: not started."""
-    end_offset: int
-    """End offset of the source partition. -1: not known yet."""
-    state: CopyState
-    reason: str
-    last_timestamp: int
-    """Newest record timestamp copied in this run, in milliseconds since the epoch. -1: none."""
-    records: int = 0
-    """Number of records copied in this run. ``bytes`` counts the same records."""
-    bytes: int = 0
     records_per_s: float = 0.0
     """Rate over the last seconds, like ``bytes_per_s``."""
     bytes_per_s: float = 0.0
-    record_age: Ages | None = None
-    """Age of recent records when they were fetched."""
-    replication_latency: Ages | None = None
-    """Age of recent records when the target acknowledged them."""
 
     @property
     def is_waiting(self) -> bool:
@@ -312,57 +293,61 @@ class MirrorStatus:
 
         Args:
             session: Lease session of the copier that counted ``records`` and ``bytes``.
-            rows: Fields of ``PartitionProgress`` of each partition.
+            rows: Progress of partitions, as by ``PartitionProgress.to_json``.
         """
         with self._lock:
             for row in rows:
                 flow = self._flows.get(row["flow"])
                 if flow is not None:
-                    self._update_one(flow, session, row)
+                    self._update_one(flow, session, PartitionProgress.from_json(row))
 
-    def _update_one(self, flow: _Flow, session: str, row: Mapping[str, Any]) -> None:
-        key = (row["topic"], row["partition"])
+    def _update_one(self, flow: _Flow, session: str, new: PartitionProgress) -> None:
+        key = (new.topic, new.partition)
         counter = (session, *key)
         records, size = flow.counters.get(counter, (0, 0))
-        if self._counts(row["flow"], row["topic"]):
-            flow.records += row["records"] - records
-            flow.bytes += row["bytes"] - size
-        flow.counters[counter] = (row["records"], row["bytes"])
+        if self._counts(new.flow, new.topic):
+            flow.records += new.records - records
+            flow.bytes += new.bytes - size
+        flow.counters[counter] = (new.records, new.bytes)
         if flow.wanted and key not in flow.wanted:
             return  # last report of a task that ends
         known = flow.partitions.get(key)
-        if row["state"] == CopyState.STOPPED and (known is None or known.state is not CopyState.STOPPED):
+        if new.state is CopyState.STOPPED and (known is None or known.state is not CopyState.STOPPED):
             # Spark keeps the logs of tasks elsewhere, so the driver logs stopped partitions too.
-            logger.error("%s: %s-%d stopped: %s", row["flow"], row["topic"], row["partition"], row["reason"])
-        started = row["next_offset"] >= 0 or known is None
-        total_records = row["records"] - records + (known.records if known else 0)
-        total_bytes = row["bytes"] - size + (known.bytes if known else 0)
-        now = self._clock()
-        rate = flow.rates.setdefault(key, _Rate(now))
-        records_per_s, bytes_per_s = rate.at(now, total_records, total_bytes)
-        if row["records"] > records:
+            logger.error("%s: %s-%d stopped: %s", new.flow, new.topic, new.partition, new.reason)
+        if new.records > records:
             flow.progressed_at = time.time()
-        new = PartitionStatus(
-            topic=row["topic"],
-            partition=row["partition"],
-            remote_topic=row["remote_topic"],
-            next_offset=row["next_offset"] if started or known is None else known.next_offset,
-            end_offset=max(row["end_offset"], known.end_offset if known else -1),
-            state=CopyState(row["state"]),
-            reason=row["reason"],
-            last_timestamp=max(row["last_timestamp"], known.last_timestamp if known else -1),
-            records=total_records,
-            bytes=total_bytes,
-            records_per_s=records_per_s,
-            bytes_per_s=bytes_per_s,
-            record_age=_ages(row.get("record_age")),
-            replication_latency=_ages(row.get("replication_latency")),
-        )
-        if self._counts(row["flow"], row["topic"]):
+        status = self._status(flow, new, known, records=new.records - records, size=new.bytes - size)
+        if self._counts(new.flow, new.topic):
             expected = flow.expected is not None and key in flow.expected
             flow.totals.add(known, expected=expected, sign=-1)
-            flow.totals.add(new, expected=expected)
-        flow.partitions[key] = new
+            flow.totals.add(status, expected=expected)
+        flow.partitions[key] = status
+
+    def _status(
+        self, flow: _Flow, new: PartitionProgress, known: PartitionStatus | None, *, records: int, size: int
+    ) -> PartitionStatus:
+        """Return the status of a partition after a report.
+
+        Args:
+            flow: Flow of the partition.
+            new: Reported progress.
+            known: Status before the report; None for the first one.
+            records: Number of records copied since the last report of the same task.
+            size: Their bytes.
+        """
+        now = self._clock()
+        reported = {each.name: getattr(new, each.name) for each in fields(PartitionProgress)}
+        if known is not None:
+            records, size = records + known.records, size + known.bytes
+            reported["end_offset"] = max(new.end_offset, known.end_offset)
+            reported["last_timestamp"] = max(new.last_timestamp, known.last_timestamp)
+            if new.next_offset < 0:  # a task that has only received the partition
+                reported["next_offset"] = known.next_offset
+        rate = flow.rates.setdefault((new.topic, new.partition), _Rate(now))
+        records_per_s, bytes_per_s = rate.at(now, records, size)
+        reported |= {"records": records, "bytes": size}
+        return PartitionStatus(**reported, records_per_s=records_per_s, bytes_per_s=bytes_per_s)
 
     def snapshot(self) -> tuple[FlowProgress, ...]:
         """Return the current progress of all flows."""
@@ -409,10 +394,6 @@ class MirrorStatus:
 def needs_person(reason: str) -> bool:
     """Return whether only an operator can resolve a reason, such as a missing ACL."""
     return _MENDED_BY_PEOPLE.search(reason) is not None
-
-
-def _ages(figures: Sequence[float] | None) -> Ages | None:
-    return None if figures is None else Ages(*figures)
 
 
 def _is_done(partition: PartitionStatus | None) -> bool:

@@ -11,7 +11,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.progress import FlowState, describe
 from klamm.mirror.run import ProgressLines
 

@@ -35,7 +35,7 @@ import logging
 import math
 import select
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.client.buffers import BufferPool
@@ -47,8 +47,8 @@ from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.copy.source_offset_writer import PositionWriter
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
-from klamm.mirror.copy_state import CopyState
 from klamm.mirror.groups.offset_sync_writer import SyncWriter
+from klamm.mirror.partition_progress import CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.settings import CopySettings
-    from klamm.mirror.record_ages import Ages
 
 logger = logging.getLogger(__name__)
 
@@ -72,31 +71,6 @@ _FAR_S: Final = 0.005
 """Round trip from which on the target counts as far, in seconds. At this round trip, five batches of 16 KiB in flight
 limit a partition to 16 MB/s.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProgress:
-    """Progress of one partition, as reported to the driver."""
-
-    flow: str
-    topic: str
-    partition: int
-    remote_topic: str
-    next_offset: int
-    """Source offset before which all records are on the target (exactly once: committed). -1: not started."""
-    end_offset: int
-    """End offset of the source partition. -1: not known yet."""
-    records: int
-    """Number of records copied by this copier. ``bytes`` counts the same records."""
-    bytes: int
-    last_timestamp: int
-    """Newest record timestamp copied, in milliseconds since the epoch. -1: none."""
-    state: CopyState
-    reason: str
-    record_age: Ages | None = None
-    """Age of recent records when they were fetched."""
-    replication_latency: Ages | None = None
-    """Age of recent records when the target acknowledged them."""
 
 
 class _CachedRow(NamedTuple):

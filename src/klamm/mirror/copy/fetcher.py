@@ -45,7 +45,7 @@ from klamm.client.fetch import (
 from klamm.client.fetch_sessions import FetchSessionHandler, Key
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.copy.refreshing import TopicRefreshes
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.copy.epochs import FetchedEpochs
 from klamm.mirror.copy.refreshing import backoff_s
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.types import MAX_SEQUENCE

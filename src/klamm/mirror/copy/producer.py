@@ -53,7 +53,7 @@ from klamm.client.produce import (
 )
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.copy.refreshing import TopicRefreshes
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.partition_progress import spark_schema
 from klamm.mirror.spark.channel import ChannelClient
 
 if TYPE_CHECKING:
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "klamm-mirror"
-SCHEMA: Final = (
-    "flow string, topic string, partition int, remote_topic string, next_offset long, end_offset long, "
-    "records long, bytes long, last_timestamp long, state string, reason string, "
-    "record_age struct<last double, least double, most double, mean double>, "
-    "replication_latency struct<last double, least double, most double, mean double>"
-)
 _PLAN_TIMEOUT_S: Final = 30.0
 
 
@@ -47,7 +42,7 @@ class MirrorSource(DataSource):
 
     def schema(self) -> str:
         """Return the fields of ``PartitionProgress`` as a Spark schema."""
-        return SCHEMA
+        return spark_schema()
 
     def streamReader(self, schema: StructType) -> MirrorReader:  # noqa: N802 - Spark's name
         """Return the reader. The schema is fixed."""
@@ -114,15 +109,13 @@ class MirrorReader(DataSourceStreamReader):
         except ImportError as error:
             self._tell_what_is_missing(error)
             raise
-        rows = worker.serve(
+        yield from worker.serve(
             leases.from_json(partition.group),
             lease=partition.lease,
             seconds=partition.seconds,
             address=self._address,
             token=self._token,
         )
-        for row in rows:
-            yield tuple(row.values())
 
     def _tell_what_is_missing(self, error: ImportError) -> None:
         """Report the missing module to the driver, which then ends the mirror: a retry would not help."""

@@ -17,16 +17,16 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.copy.copier import Copier, PartitionProgress
+from klamm.mirror.copy.copier import Copier
 from klamm.mirror.progress import RATE_WINDOW_S
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from klamm.mirror.partition_progress import PartitionProgress
     from klamm.mirror.spark.leases import Group, Share
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class _Lease:
 
     def report(self) -> None:
         """Send the progress rows that are new to the driver."""
-        news = [asdict(row) for row in self._news.of(self.rows(), time.monotonic())]
+        news = [row.to_json() for row in self._news.of(self.rows(), time.monotonic())]
         try:
             self._channel.send({"session": self._session.token, "progress": news})
         except OSError:
@@ -165,7 +165,7 @@ class _Lease:
 
 def serve(
     group: Group, *, lease: int, seconds: float, address: tuple[str, int], token: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[Any, ...]]:
     """Copy the partitions of a group until its lease is over, then yield one row of progress per partition.
 
     Args:
@@ -191,7 +191,7 @@ def serve(
         if finished:
             _sessions[group.number] = session
             channel.send({"finished": group.number, "lease": lease, "session": session.token})
-        yield from (asdict(row) for row in run.rows())
+        yield from (tuple(row.to_json().values()) for row in run.rows())
     finally:
         if not finished:
             session.close()

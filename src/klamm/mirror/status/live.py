@@ -85,15 +85,19 @@ def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
     drift = {flow: [asdict(row) for row in rows] for flow, rows in status.drift().items()}
     found = {flow: asdict(each) for flow, each in groups.snapshot().items()}
     flows = [
-        {**_fields(flow), "partitions": [_fields(partition) for partition in flow.partitions], "lag": flow.lag}
+        {
+            **_fields(flow),
+            "partitions": [_fields(partition, without="flow") for partition in flow.partitions],
+            "lag": flow.lag,
+        }
         for flow in status.snapshot()
     ]
     # No indentation, and no asdict() for the partitions: with ten thousand of them it would take almost a second.
     return json.dumps({"flows": flows, "config_differences": drift, "groups": found})
 
 
-def _fields(row: FlowProgress | PartitionStatus) -> dict[str, Any]:
-    return {field.name: getattr(row, field.name) for field in fields(row)}
+def _fields(row: FlowProgress | PartitionStatus, *, without: str = "") -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row) if field.name != without}
 
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:

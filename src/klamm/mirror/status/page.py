@@ -7,7 +7,7 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.progress import FlowState
 from klamm.monitoring.html import NO_ICON, page
 

@@ -11,7 +11,7 @@ import pytest
 from klamm.client.batches import ProducerStamp
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.records import Record, encode_batch

@@ -6,7 +6,7 @@ from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, encode_batch
 
 if TYPE_CHECKING:

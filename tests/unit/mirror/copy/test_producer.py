@@ -11,7 +11,7 @@ from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.producer import CopyProducer
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID

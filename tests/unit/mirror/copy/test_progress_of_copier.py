@@ -9,9 +9,9 @@ from unittest.mock import Mock, create_autospec
 import pytest
 
 from klamm.mirror.copy import copier as module
-from klamm.mirror.copy.copier import Copier, PartitionProgress
+from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState, PartitionProgress
 from klamm.mirror.record_ages import WINDOW_MS, Ages, RecentAges
 from tests.support.copiers import copy_settings
 

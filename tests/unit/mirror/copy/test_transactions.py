@@ -20,7 +20,7 @@ from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.copy.transactions import HeldUpError, ShardSettings, ShardTransactions
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch

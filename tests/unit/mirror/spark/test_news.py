@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from klamm.mirror.copy.copier import PartitionProgress
-from klamm.mirror.copy_state import CopyState
+from klamm.mirror.partition_progress import CopyState, PartitionProgress
 from klamm.mirror.progress import RATE_WINDOW_S
 from klamm.mirror.spark.worker import News
 

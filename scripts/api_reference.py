@@ -27,6 +27,7 @@ PAGES = Path(__file__).resolve().parents[1] / "docs" / "api"
 MODULES = (
     "klamm",
     "klamm.pytest_plugin",
+    "klamm.testing",
     "klamm.admin",
     "klamm.policy",
     "klamm.policy.testing",

@@ -1,14 +1,12 @@
 """Pytest fixtures that start brokers. Pytest loads this plugin automatically wherever klamm is installed.
 
-====================================  ==================================================================================
-``klamm_broker``                      a separate, empty broker for each test
-``klamm_module_broker``               one broker for the tests of a module
-``klamm_session_broker``              one broker for all tests of the run; with pytest-xdist, of a worker
-``make_klamm_broker``                 a function that starts brokers, with the arguments of ``klamm.Broker``
-``klamm_topic``                       name of a new topic on ``klamm_session_broker``, deleted after the test
-``make_klamm_topic``                  a function that creates such topics, with the arguments of ``Broker.create_topic``
-``klamm_broker_options``              arguments of ``klamm.Broker`` for the three brokers above; override it
-====================================  ==================================================================================
+- ``klamm_broker``: a separate, empty broker for each test.
+- ``klamm_module_broker``: one broker for the tests of a module.
+- ``klamm_session_broker``: one broker for all tests of the run; with pytest-xdist, one for each worker.
+- ``make_klamm_broker``: a function that starts any number of brokers, with the arguments of ``klamm.Broker``.
+- ``klamm_topic``: the name of a new topic on ``klamm_session_broker``, deleted after the test.
+- ``make_klamm_topic``: a function that creates such topics, with the arguments of ``Broker.create_topic``.
+- ``klamm_broker_options``: arguments of ``klamm.Broker`` for the first three. Override it to change them.
 
 All brokers have ``control=True``. After each test, the faults of the shared brokers are removed, and a paused one
 resumes. The report of a failed test shows the end of the log of every broker that the test uses as a fixture or

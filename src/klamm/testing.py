@@ -9,11 +9,23 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.embedded.controls import BrokerFault, SeenRequest, StoredRecord
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import EllipsisType
 
     from klamm.embedded.broker import Broker
-    from klamm.embedded.controls import IsolationLevel, SeenRequest, StoredRecord
+    from klamm.embedded.controls import IsolationLevel
+
+__all__ = [
+    "BrokerFault",
+    "SeenRequest",
+    "StoredRecord",
+    "assert_committed_offset",
+    "assert_requested",
+    "assert_topic_contains",
+]
 
 Expected: TypeAlias = "bytes | str | Callable[[bytes | None], bool] | None"
 """Expected bytes: as bytes, as text in UTF-8, None for null, or a function that accepts them."""
@@ -22,14 +34,13 @@ WITHIN_S: Final = 5.0
 """Default time in seconds that an assertion waits until it holds."""
 _PAUSE_S: Final = 0.01
 _SHOWN: Final = 10
-_ANY: Final = object()
 
 
 def assert_topic_contains(
     broker: Broker,
     topic: str,
     *values: Expected,
-    key: Expected | object = _ANY,
+    key: Expected | EllipsisType = ...,
     partition: int | None = None,
     isolation_level: IsolationLevel = "read_committed",
     within_s: float = WITHIN_S,
@@ -40,7 +51,7 @@ def assert_topic_contains(
         broker: Running broker with control.
         topic: Name of the topic. It need not exist yet.
         values: Expected values. Equal ones need as many records.
-        key: Expected key of all these records.
+        key: Expected key of all these records. The default, an ellipsis, means any.
         partition: Partition of these records; None means any.
         isolation_level: ``read_committed`` ignores records of aborted and open transactions.
         within_s: Time to wait, in seconds.
@@ -52,13 +63,13 @@ def assert_topic_contains(
     deadline = time.monotonic() + within_s
     while True:
         records = _records(broker, topic, partition, isolation_level)
-        candidates = [] if records is None else [one for one in records if key is _ANY or _matches(one.key, key)]
+        candidates = [] if records is None else [one for one in records if key is ... or _matches(one.key, key)]
         missing = _missing(values, candidates)
         if not missing and (values or candidates):
             return
         if time.monotonic() > deadline:
             wanted = ", ".join(map(_text, missing)) or "any record"
-            with_key = "" if key is _ANY else f" with key {_text(key)}"
+            with_key = "" if key is ... else f" with key {_text(key)}"
             raise AssertionError(f"{_place(topic, partition)} lacks {wanted}{with_key} {_shown(records)}")
         time.sleep(_PAUSE_S)
 

@@ -67,7 +67,13 @@ def python_of(page: str, *, containing: str) -> str:
 
 
 def test_every_page_with_python_is_covered_here() -> None:
-    assert {snippet.page for snippet in PYTHON} <= {"README.md", "docs/policies.md", "docs/adding.md", *ON_SPARK}
+    assert {snippet.page for snippet in PYTHON} <= {
+        "README.md",
+        "docs/policies.md",
+        "docs/adding.md",
+        "docs/testing.md",
+        *ON_SPARK,
+    }
 
 
 @pytest.mark.parametrize("snippet", PYTHON, ids=where)
@@ -96,7 +102,19 @@ def test_the_pytest_example_of_the_readme_passes(pytester: pytest.Pytester) -> N
     # when
     result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
     # then
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=2)
+
+
+@pytest.mark.process
+def test_the_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
+    # given
+    recipes = [snippet.text for snippet in PYTHON if snippet.page == "docs/testing.md"]
+    pytester.makepyfile(**{f"test_recipe_{number}": text for number, text in enumerate(recipes)})
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly", timeout=120)
+    # then
+    assert len(recipes) == 10
+    result.assert_outcomes(passed=11)
 
 
 def test_the_policy_of_the_readme_refuses_with_its_message() -> None:

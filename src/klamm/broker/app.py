@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.tls_renewal import TlsRenewal
     from klamm.broker.settings import BrokerSettings
-    from klamm.policy_runtime import PolicyReloader
+    from klamm.policy_runtime import PolicyRuntime
     from klamm.protocol.errors import StorageError
     from klamm.server.route import Route
     from klamm.server.security.endpoints import Endpoint
@@ -97,7 +97,7 @@ class BrokerApp:
         self._store = store
         self._services = services
         self._registrations = registrations
-        self._reloader: PolicyReloader | None = None
+        self._policies: PolicyRuntime | None = None
         store.on_failure = self._on_failed_commit
         configs = services.configs
         self._server = Server(
@@ -146,8 +146,8 @@ class BrokerApp:
         except BaseException:
             lock.release()
             raise
-        app._reloader = policies.reloader
-        policies.reloader.start()
+        app._policies = policies.runtime
+        policies.runtime.start()
         return app
 
     @classmethod
@@ -175,7 +175,9 @@ class BrokerApp:
             started_with=as_started(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
-            guards=[guard for guard in (alter_config_guard(policies.policies), policies, tls) if guard is not None],
+            guards=[
+                guard for guard in (alter_config_guard(policies.runtime.policies), policies, tls) if guard is not None
+            ],
         )
         shares = _share_descriptors(settings)
         logs = _open_logs(settings, configs, FilePool(shares.log_files), cluster.leader_epoch, now_ms)
@@ -203,7 +205,7 @@ class BrokerApp:
             ),
             quotas=quotas,
             mutation_quotas=MutationQuotas(quotas),
-            policies=policies.policies,
+            policies=policies.runtime.policies,
             authorizer=authorizer,
             credentials=credentials,
         )
@@ -245,8 +247,8 @@ class BrokerApp:
             await self._metrics.close()
         await self._services.logs.close()
         await self._store.close()
-        if self._reloader is not None:
-            await self._reloader.stop()
+        if self._policies is not None:
+            await self._policies.stop()
         await self._services.policies.close()
         self._lock.release()
         SPARE.release()

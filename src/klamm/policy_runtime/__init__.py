@@ -1,6 +1,6 @@
 """Runtime of policies: each runs in its own thread, with a time limit, and is reloaded when its source changes."""
 
-from klamm.policy_runtime.reloader import PolicyReloader
+from klamm.policy_runtime.runtime import PolicyRuntime
 from klamm.policy_runtime.service import Policies
 
-__all__ = ["Policies", "PolicyReloader"]
+__all__ = ["Policies", "PolicyRuntime"]

@@ -107,7 +107,8 @@ class PolicyWorker:
             return
         self._is_stopping = True
         self._work, self._last_work = None, last_work
-        self._go.release()
+        if self._go.locked():
+            self._go.release()  # otherwise the thread has not begun its call yet, and will find that there is none
         if interrupt and self._thread.ident is not None:
             import ctypes  # noqa: PLC0415  # rarely needed, so not loaded at start
 

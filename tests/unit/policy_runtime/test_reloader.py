@@ -14,7 +14,8 @@ import pytest
 
 from klamm.policy import PolicyLoadError, PolicyViolationError, TopicDetails
 from klamm.policy.kinds import CREATE_TOPIC
-from klamm.policy_runtime import Policies, PolicyReloader
+from klamm.policy_runtime import Policies
+from klamm.policy_runtime.reloader import PolicyReloader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,0 +1,100 @@
+"""Policies in use, with the properties they were created from. Properties may change while the policies run.
+
+A change of the rules file passes two steps: ``check`` creates instances with the new file and keeps them in ``_tried``.
+``follow`` runs after the change was applied and puts these instances into use. Modes and the time limit apply at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from klamm.configs.definitions import POLICY_RULES_FILE
+from klamm.policy.rules import RulesPolicy
+from klamm.policy_runtime.reloader import PolicyReloader
+from klamm.policy_runtime.service import Policies
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.policy_runtime.guard import Instance
+
+
+class PolicyRuntime:
+    """Owner of the policies, of their reloader and of their properties. Used on the event loop only.
+
+    Args:
+        policies: Policies in use.
+        properties: Properties that they were created from.
+
+    Raises:
+        PolicyLoadError: ``policy.reload.interval.ms`` is not allowed.
+    """
+
+    def __init__(self, policies: Policies, properties: Mapping[str, str]) -> None:
+        self.policies: Final = policies
+        self.properties = properties
+        """Properties in force."""
+        self._reloader = PolicyReloader(policies, properties)
+        self._tried: tuple[Mapping[str, str], Sequence[Instance]] | None = None
+
+    @classmethod
+    async def load(cls, properties: Mapping[str, str]) -> PolicyRuntime:
+        """Create the policies that the properties name.
+
+        Raises:
+            PolicyLoadError: A policy cannot be created.
+        """
+        return cls(await Policies.load(properties), properties)
+
+    def start(self) -> None:
+        """Start to reload policies whose files change."""
+        self._reloader.start()
+
+    async def stop(self) -> None:
+        """Stop reloading."""
+        await self._reloader.stop()
+
+    async def check(self, properties: Mapping[str, str], *, validate_only: bool) -> None:
+        """Load a changed rules file, and keep the new instances for ``follow`` unless ``validate_only``.
+
+        Raises:
+            PolicyLoadError: The policies cannot use the rules file.
+            RuleFileError: The rules file is malformed. No policy uses it so far.
+        """
+        if not self._has_new_rules(properties):
+            return
+        if not self.policies.guards and properties.get(POLICY_RULES_FILE, "").strip():
+            # Without policy classes the file is unused until a restart. It is checked now, so that it cannot prevent
+            # that start.
+            await asyncio.to_thread(RulesPolicy().configure, properties)
+        made = await self._reloader.prepare(properties)
+        self._discard_tried()
+        if validate_only:
+            self._reloader.discard(made)
+        else:
+            self._tried = properties, made
+
+    def follow(self, properties: Mapping[str, str]) -> None:
+        """Use changed properties from now on."""
+        if properties == self.properties:
+            return
+        has_new_rules = self._has_new_rules(properties)
+        self.properties = properties
+        self.policies.follow(properties)
+        if not has_new_rules:
+            return
+        if self._tried is not None and self._tried[0] == properties:
+            (_, made), self._tried = self._tried, None
+            self._reloader.follow(properties, made)
+        else:  # a change that was reverted because it could not be stored
+            self._discard_tried()
+            self._reloader.follow(properties, None)
+
+    def _has_new_rules(self, properties: Mapping[str, str]) -> bool:
+        return self.properties.get(POLICY_RULES_FILE) != properties.get(POLICY_RULES_FILE)
+
+    def _discard_tried(self) -> None:
+        if self._tried is not None:
+            self._reloader.discard(self._tried[1])
+            self._tried = None

@@ -1,0 +1,120 @@
+"""Properties of policies change while they run: a rules file is loaded before the change is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from klamm.policy.details import TopicDetails
+from klamm.policy.errors import PolicyLoadError
+from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy.rule_file import RuleFileError
+from klamm.policy_runtime import PolicyRuntime
+from klamm.protocol.errors import PolicyViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+POLICY: Final = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Write a rules file that requires a prefix; return the properties that name it."""
+
+    def write(prefix: str) -> dict[str, str]:
+        path = tmp_path / f"{prefix or 'malformed'}.yaml"
+        rule = f'rules: [{{name: names, naming: "{prefix}-.*"}}]'
+        path.write_text(rule if prefix else "rules: [")
+        return {"policy.rules.file": str(path)}
+
+    return write
+
+
+async def is_allowed(runtime: PolicyRuntime, topic: str) -> bool:
+    async with runtime.policies.turn(CREATE_TOPIC):
+        try:
+            await runtime.policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {}))
+        except PolicyViolationError:
+            return False
+        return True
+
+
+def run(main: Callable[[PolicyRuntime], Coroutine[None, None, None]], properties: dict[str, str]) -> None:
+    async def started() -> None:
+        runtime = await PolicyRuntime.load(properties)
+        try:
+            await main(runtime)
+        finally:
+            await runtime.stop()
+            await runtime.policies.close()
+
+    asyncio.run(asyncio.wait_for(started(), 20))
+
+
+def test_a_checked_file_is_used_once_the_change_is_applied(file: Callable[[str], dict[str, str]]) -> None:
+    async def main(runtime: PolicyRuntime) -> None:
+        new = {**POLICY, **file("b")}
+        # when
+        await runtime.check(new, validate_only=False)
+        # then
+        assert await is_allowed(runtime, "a-1")
+        assert not await is_allowed(runtime, "b-1")
+        # when
+        runtime.follow(new)
+        await asyncio.sleep(0)
+        # then
+        assert runtime.properties == new
+        assert not await is_allowed(runtime, "a-1")
+        assert await is_allowed(runtime, "b-1")
+
+    run(main, {**POLICY, **file("a")})
+
+
+def test_a_file_that_cannot_be_used_is_an_error_and_the_old_rules_stay(file: Callable[[str], dict[str, str]]) -> None:
+    async def main(runtime: PolicyRuntime) -> None:
+        with pytest.raises(PolicyLoadError):
+            await runtime.check({**POLICY, **file("")}, validate_only=False)
+        assert await is_allowed(runtime, "a-1")
+        assert not await is_allowed(runtime, "b-1")
+
+    run(main, {**POLICY, **file("a")})
+
+
+def test_a_change_that_is_only_validated_leaves_nothing_behind(file: Callable[[str], dict[str, str]]) -> None:
+    async def main(runtime: PolicyRuntime) -> None:
+        await runtime.check({**POLICY, **file("b")}, validate_only=True)
+        runtime.follow({**runtime.properties, "create.topic.policy.mode": "audit"})
+        assert await is_allowed(runtime, "b-1"), "audit only"
+        runtime.follow({**runtime.properties, "create.topic.policy.mode": "enforce"})
+        assert not await is_allowed(runtime, "b-1")
+
+    run(main, {**POLICY, **file("a")})
+
+
+def test_a_change_that_was_rolled_back_loads_the_old_file_again(file: Callable[[str], dict[str, str]]) -> None:
+    async def main(runtime: PolicyRuntime) -> None:
+        old, new = runtime.properties, {**POLICY, **file("b")}
+        runtime.start()
+        await runtime.check(new, validate_only=False)
+        runtime.follow(new)
+        runtime.follow(old)
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if await is_allowed(runtime, "a-1"):
+                break
+        assert await is_allowed(runtime, "a-1")
+
+    run(main, {**POLICY, **file("a")})
+
+
+def test_a_file_is_checked_even_when_no_policy_uses_it(file: Callable[[str], dict[str, str]]) -> None:
+    async def main(runtime: PolicyRuntime) -> None:
+        await runtime.check(file("b"), validate_only=False)
+        with pytest.raises(RuleFileError):
+            await runtime.check(file(""), validate_only=False)
+
+    run(main, {})

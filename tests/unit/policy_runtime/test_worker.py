@@ -1,0 +1,36 @@
+"""The thread of a policy, which may get the processor late."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+from klamm.policy_runtime.worker import PolicyWorker
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_thread_that_is_stopped_before_it_began_its_call_ends_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    late: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def keep(thread: threading.Thread) -> None:
+        late.append(thread)
+
+    async def main() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", keep)
+            worker = PolicyWorker("klamm-policy-Late")
+        assert worker.begin(lambda: ran.append("call")) is None
+        # when
+        worker.stop(lambda: ran.append("last"))
+        start(late[0])
+        # then
+        await asyncio.to_thread(worker.join, 10)
+        assert not worker.is_alive
+        assert ran == ["last"]
+
+    asyncio.run(main())

@@ -39,6 +39,8 @@ class FakeCluster(MirrorAdmin):
         self.acls: list[Acl] = []
         self.unlisted: set[str] = set()
         """Topics that are there but not listed: the broker that is asked has not heard of them."""
+        self.denied: set[str] = set()
+        """Topics that the principal may not describe."""
 
     def check_reachable(self) -> None:
         pass
@@ -46,8 +48,11 @@ class FakeCluster(MirrorAdmin):
     def list_topics(self) -> Mapping[str, TopicSummary]:
         if self.away():
             raise ClusterAwayError("nobody answers")
-        listed = {name: count for name, count in self.topics.items() if name not in self.unlisted}
+        listed = {name: count for name, count in self.topics.items() if name not in self.unlisted | self.denied}
         return {n: TopicSummary(name=n, topic_id="", partition_count=c) for n, c in listed.items()}
+
+    def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
+        return {name: AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "") for name in topics if name in self.denied}
 
     def describe_topic_configs(
         self, topics: Sequence[str]

@@ -153,6 +153,15 @@ class KafkaAdmin:
             if not isinstance(topic, AdminRefusedError)
         }
 
+    def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
+        """Return which of some topics the principal may not describe. They are not listed, whether they exist or not."""
+        described = _outcomes(self._admin.describe_topics(topics)) if topics else {}
+        return {
+            name: outcome
+            for name, outcome in described.items()
+            if isinstance(outcome, AdminRefusedError) and outcome.is_denial
+        }
+
     def describe_topic_configs(
         self, topics: Sequence[str]
     ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:

@@ -195,6 +195,10 @@ class MirrorAdmin(AclAdmin, Protocol):
         """Return all topics of the cluster, including internal ones."""
         ...
 
+    def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
+        """Return which of some topics the principal may not describe. They are not listed, whether they exist or not."""
+        ...
+
     def describe_topic_configs(
         self, topics: Sequence[str]
     ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:

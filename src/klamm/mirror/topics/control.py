@@ -340,12 +340,17 @@ class FlowControl:
 
     def _tell_gone(self, selected: Sequence[TopicSummary]) -> None:
         still = {topic.name for topic in selected}
-        for topic, remote_topic, _ in self._assignment:
-            if topic not in still:
-                logger.warning(
-                    "%s: topic %s is gone on cluster %s: topic %s on cluster %s is kept unchanged",
-                    self._settings.name, topic, self._settings.source.alias, remote_topic, self._settings.target.alias,
-                )  # fmt: skip
+        gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in still}
+        denied = self._source.denied_topics(list(gone)) if gone else {}
+        alias = self._settings.source.alias
+        for topic, remote_topic in gone.items():
+            is_gone = f"is gone on cluster {alias}"
+            if topic in denied:
+                is_gone = f"is not mirrored now, because cluster {alias} does not describe it ({denied[topic]})"
+            logger.warning(
+                "%s: topic %s %s: topic %s on cluster %s is kept unchanged",
+                self._settings.name, topic, is_gone, remote_topic, self._settings.target.alias,
+            )  # fmt: skip
 
     def _assign(self, selected: Sequence[TopicSummary], counts: Mapping[str, int]) -> None:
         """Publish the partitions that exist on both clusters, if they changed. The first refresh always publishes."""

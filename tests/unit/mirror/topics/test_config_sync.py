@@ -93,6 +93,9 @@ class FakeAdmin(MirrorAdmin):
     def list_topics(self) -> Mapping[str, TopicSummary]:
         return {name: TopicSummary(name=name, topic_id="", partition_count=1) for name in self.configs}
 
+    def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
+        raise NotImplementedError
+
     def create_topics(
         self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:

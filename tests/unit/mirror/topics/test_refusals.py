@@ -108,6 +108,19 @@ def test_a_topic_that_goes_away_on_the_source_is_told(caplog: pytest.LogCaptureF
     assert told == ["A->B: topic orders is gone on cluster A: topic A.orders on cluster B is kept unchanged"]
 
 
+def test_a_topic_that_may_not_be_described_any_more_is_not_reported_as_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker does not list it, so the mirror describes it by name: that response has the reason."""
+    source, target = FakeCluster(orders=1, users=1), FakeCluster()
+    run = Run(source, target)
+    run.refresh()
+    source.denied.add("orders")
+    run.refresh()
+    assert caplog.messages[-1] == (
+        "A->B: topic orders is not mirrored now, because cluster A does not describe it (TOPIC_AUTHORIZATION_FAILED): "
+        "topic A.orders on cluster B is kept unchanged"
+    )
+
+
 def test_a_flow_that_selects_no_topic_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     source = FakeCluster(payments=1, other=1, heartbeats=1)
     run = Run(source, FakeCluster())

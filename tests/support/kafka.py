@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shutil
 import signal
@@ -28,7 +29,7 @@ from tests.support.processes import free_port, start_process, stop_process, wait
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["JavaUnavailableError", "KafkaCluster", "KafkaNode", "class_path", "java_tool", "start_java"]
 
@@ -155,20 +156,28 @@ class KafkaCluster:
 
     def __enter__(self) -> Self:
         """Format, start and wait for every node."""
-        if self._jvm_options is None:
-            class_archives.write(kafka_archive(), _run_once)
         try:
-            bootstrap = _bootstrap_checkpoint()
-            for node in self.nodes.values():
-                self._format(node, bootstrap)
-                node.launch()
-            for node in self.nodes.values():
-                node.wait_ready(expected_nodes=len(self.nodes))
+            self.launch()
+            self.wait_ready()
         except BaseException:
             self._stop_all()
             self.keep_logs()
             raise
         return self
+
+    def launch(self) -> None:
+        """Format every node and start it without waiting for it."""
+        if self._jvm_options is None:
+            class_archives.write(kafka_archive(), _run_once)
+        bootstrap = _bootstrap_checkpoint()
+        for node in self.nodes.values():
+            self._format(node, bootstrap)
+            node.launch()
+
+    def wait_ready(self) -> None:
+        """Wait until every node knows all others."""
+        for node in self.nodes.values():
+            node.wait_ready(expected_nodes=len(self.nodes))
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -252,6 +261,18 @@ def _run_once(jvm_options: Sequence[str]) -> None:
     """Start and stop one node."""
     with KafkaCluster(jvm_options=(*QUICK_TO_START, *jvm_options)):
         pass
+
+
+@contextlib.contextmanager
+def started(*clusters: KafkaCluster) -> Iterator[None]:
+    """Start clusters at the same time, and stop them at the end."""
+    with contextlib.ExitStack() as stack:
+        for cluster in clusters:
+            stack.push(cluster)
+            cluster.launch()
+        for cluster in clusters:
+            cluster.wait_ready()
+        yield
 
 
 def _bootstrap_checkpoint() -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.support.java import java_tool
 from tests.support.kafka import KafkaCluster, KafkaNode
 from tests.support.mirror import Seen
 from tests.support.processes import free_port
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-YEAR_2013: Final = 1_356_998_400_000
+FIRST_TIMESTAMP_MS: Final = int(time.time() - 3_600) * 1_000
+"""Timestamp of the first record.
+
+Not far in the past: after a restart, Kafka forgets an idempotent producer whose last record is older than
+``producer.id.expiration.ms`` by its timestamp, and appends a batch that is sent again a second time. The source itself
+would then have repeated records.
+"""
 _KEYS: Final = 97
+_MISSING: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _PATIENCE_S: Final = 900.0
 """How long a record may take to reach a source that is away for minutes."""
 
@@ -35,7 +43,7 @@ def record(number: int) -> Seen:
     """Return the record with a number: no two are the same in every part."""
     value = None if number % 13 == 0 else b"%d " % number + b"v" * (number % 300)
     headers = (("number", b"%d" % number), ("empty", None)) if number % 2 else (("number", b"%d" % number),)
-    return Seen(b"k%d" % (number % _KEYS), value, headers, YEAR_2013 + number)
+    return Seen(b"k%d" % (number % _KEYS), value, headers, FIRST_TIMESTAMP_MS + number)
 
 
 class GuardedCluster(KafkaCluster):
@@ -167,9 +175,9 @@ def read_all(address: str, topic: str, partition: int, *, timeout_s: float = 120
     )
     out: list[Seen] = []
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 20)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         deadline = time.monotonic() + timeout_s
+        end = _end(consumer, TopicPartition(topic, partition), deadline)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         while end and consumer.position([TopicPartition(topic, partition)])[0].offset < end:
             assert time.monotonic() < deadline, f"an open transaction hides the end of {topic}-{partition}"
             for message in consumer.consume(10_000, 0.3):
@@ -179,6 +187,26 @@ def read_all(address: str, topic: str, partition: int, *, timeout_s: float = 120
     finally:
         consumer.close()
     return out
+
+
+def _end(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
+    """Return the end offset of a partition, whose leader may be about to move."""
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, 20)[1])
+        except KafkaException as error:
+            if error.args[0].code() in _MISSING or time.monotonic() >= deadline:
+                raise
+        time.sleep(0.1)
+
+
+def batches_of(directory: Path) -> str:
+    """Return the batches of a partition as a node has them: offsets, producer, epoch, sequence and end markers."""
+    segments = sorted(directory.glob("*.log"))
+    if not segments:
+        return "no segments\n"
+    files = ",".join(map(str, segments))
+    return java_tool("kafka.tools.DumpLogSegments", "--deep-iteration", "--skip-record-metadata", "--files", files)
 
 
 class Verdict(NamedTuple):

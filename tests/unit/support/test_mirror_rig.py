@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.mirror_rig import judge, record
+from tests.support.mirror_rig_topics import due_after_compaction, due_of_deleted_source, due_of_deleted_target
 
 WANTED = [record(number) for number in range(20)]
 
@@ -33,3 +34,25 @@ def test_a_changed_part_of_a_record_is_found() -> None:
         right._replace(timestamp=1),
     ):
         assert judge(WANTED, [*WANTED[:5], other, *WANTED[6:]])[:3] == (1, 0, 1)
+
+
+def test_after_compaction_only_what_the_source_still_holds_has_to_be_there() -> None:
+    left = WANTED[15:]
+    assert judge(due_after_compaction(WANTED, WANTED[5:], left), WANTED[5:]) == (0, 0, 0, 0, 0)
+    assert judge(due_after_compaction(WANTED, WANTED[5:18], left), WANTED[5:18]).lost == 2
+    assert judge(due_after_compaction(WANTED, WANTED, left), [*WANTED[1:], WANTED[0]]).out_of_order == 1
+
+
+def test_of_a_deleted_source_topic_the_last_records_may_be_missing_but_none_in_between() -> None:
+    for arrived in (12, 15, 20):
+        assert due_of_deleted_source(WANTED, WANTED[:arrived], 12) == WANTED[:arrived]
+    assert due_of_deleted_source(WANTED, WANTED[:11], 12) == WANTED[:12]
+    assert due_of_deleted_source(WANTED, [*WANTED[:12], WANTED[15]], 12) == WANTED[:16]
+    assert due_of_deleted_source(WANTED, [], 0) == []
+
+
+def test_in_a_target_topic_that_was_created_again_everything_written_since_has_to_be_there() -> None:
+    for first in (5, 8, 10):
+        assert due_of_deleted_target(WANTED, WANTED[first:], 10) == WANTED[first:]
+    assert due_of_deleted_target(WANTED, WANTED[12:], 10) == WANTED[10:]
+    assert due_of_deleted_target(WANTED, [], 10) == WANTED[10:]

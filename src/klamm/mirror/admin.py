@@ -154,7 +154,7 @@ class KafkaAdmin:
         }
 
     def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
-        """Return which of some topics the principal may not describe. They are not listed, whether they exist or not."""
+        """Return which topics the principal may not describe. They are never listed, whether they exist or not."""
         described = _outcomes(self._admin.describe_topics(topics)) if topics else {}
         return {
             name: outcome

@@ -196,7 +196,7 @@ class MirrorAdmin(AclAdmin, Protocol):
         ...
 
     def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
-        """Return which of some topics the principal may not describe. They are not listed, whether they exist or not."""
+        """Return which topics the principal may not describe. They are never listed, whether they exist or not."""
         ...
 
     def describe_topic_configs(

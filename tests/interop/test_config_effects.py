@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 HOUR_MS: Final = 3_600_000
+TEN_MINUTES_MS: Final = 600_000
+AS_LONG_AS_THE_THIRD: Final = str(HOUR_MS - TEN_MINUTES_MS - TEN_MINUTES_MS // 2)
+"""Retention that ends after the second record of ``Lab.fill``. The third is younger by minutes."""
 TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP = 10, 18, 32
 
 
@@ -68,7 +71,7 @@ class Lab:
         moment = now_ms() if at is None else at
         self.client.produce(self.topic, 0, bytes(batch(value, key=key, at=moment, codec=codec)))
 
-    def fill(self, *keys: bytes, apart_ms: int = 1000, ago_ms: int = HOUR_MS) -> None:
+    def fill(self, *keys: bytes, apart_ms: int = TEN_MINUTES_MS, ago_ms: int = HOUR_MS) -> None:
         """One segment per key: they are closed by ``segment.ms``."""
         self.set(segment_ms=str(apart_ms - 1))
         start = now_ms() - ago_ms
@@ -109,7 +112,7 @@ def lab(broker: KlammBroker, request: pytest.FixtureRequest) -> Iterator[Lab]:
 def test_retention_ms_removes_what_is_too_old(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c")
     assert lab.start_offset == 0
-    lab.set(retention_ms=str(HOUR_MS - 1500))
+    lab.set(retention_ms=AS_LONG_AS_THE_THIRD)
     lab.wait_for(start_offset=2)
 
 
@@ -123,7 +126,7 @@ def test_retention_bytes_leaves_that_much(lab: Lab) -> None:
 def test_a_default_of_the_cluster_reaches_topics_that_set_nothing(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c")
     try:
-        lab.set_on(BROKER, "", "log.retention.ms", str(HOUR_MS - 1500))
+        lab.set_on(BROKER, "", "log.retention.ms", AS_LONG_AS_THE_THIRD)
         lab.wait_for(start_offset=2)
     finally:
         lab.set_on(BROKER, "", "log.retention.ms", None)
@@ -174,9 +177,9 @@ def test_delete_retention_ms_is_how_long_a_tombstone_stays(lab: Lab) -> None:
 def test_file_delete_delay_ms_is_how_long_files_stay(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c")
     lab.set(file_delete_delay_ms="100000")
-    lab.set(retention_ms=str(HOUR_MS - 1500))
+    lab.set(retention_ms=AS_LONG_AS_THE_THIRD)
     lab.wait_for(start_offset=2)
-    assert len(lab.files("*.log.deleted")) == 2
+    wait_until(lambda: len(lab.files("*.log.deleted")) == 2, timeout_s=10, what="the files of two segments")
     lab.set(file_delete_delay_ms="0", retention_ms="1000")
     lab.wait_for(start_offset=3)
     wait_until(lambda: len(lab.files("*.log.deleted")) == 2, timeout_s=10, what="the third file to go")
@@ -309,7 +312,7 @@ def test_the_level_of_a_logger_counts_at_once(lab: Lab) -> None:
     log = lab.broker.log_path
     lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "ERROR")
     lab.fill(b"a", b"b", b"c")
-    lab.set(retention_ms=str(HOUR_MS - 1500))
+    lab.set(retention_ms=AS_LONG_AS_THE_THIRD)
     lab.wait_for(start_offset=2)
     assert f"{lab.topic}-0: removed" not in log.read_text()
     lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "INFO")

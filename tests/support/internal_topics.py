@@ -15,6 +15,7 @@ from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.records import Record, encode_batch
+from tests.support.processes import wait_until
 from tests.support.wire import RefusedError, WireClient
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ TRANSACTIONS: Final = "__transaction_state"
 CLUSTER_METADATA: Final = "__cluster_metadata"
 CONFIGS: Final = ("cleanup.policy", "compression.type", "segment.bytes", "min.insync.replicas", "retention.ms")
 GROUP, TRANSACTION = 0, 1
+_BUSY: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Answers of a coordinator that has not finished what was asked before."""
 
 Answer = tuple[str, Any]
 
@@ -48,6 +58,18 @@ class InternalTopicsAsker:
         request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=creates)
         (topic,) = self.client.ask(request, MetadataResponse, 12).topics
         return ErrorCode(topic.error_code).name, topic.is_internal, len(topic.partitions)
+
+    def wait_for_leaders(self, name: str) -> None:
+        """Wait until all partitions have a leader that serves them. Kafka elects one after the other."""
+        wanted = MetadataRequest.MetadataRequestTopic(name=name)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+
+        def is_served() -> bool:
+            (topic,) = self.client.ask(request, MetadataResponse, 12).topics
+            led = [partition.error_code == ErrorCode.NONE for partition in topic.partitions]
+            return bool(led) and all(led) and self.end_offset(name) == ErrorCode.NONE.name
+
+        wait_until(is_served, timeout_s=60, what=f"the leaders of {name}", interval_s=0.1)
 
     def create(self, name: str) -> Answer:
         """Return what a CreateTopics that only validates is answered."""
@@ -117,7 +139,7 @@ class InternalTopicsAsker:
 
     def producer_id(self) -> tuple[int, int]:
         """Return a producer id of a transactional id."""
-        for _ in range(200):
+        for _ in range(600):
             request = InitProducerIdRequest(transactional_id="some", transaction_timeout_ms=60_000)
             answer = self.client.ask(request, InitProducerIdResponse, 4)
             if answer.error_code == ErrorCode.NONE:
@@ -135,8 +157,16 @@ class InternalTopicsAsker:
             v3_and_below_producer_epoch=epoch,
             v3_and_below_topics=[topic],
         )
-        answer = self.client.ask(request, AddPartitionsToTxnResponse, 3)
-        return ErrorCode(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code).name
+        codes: list[ErrorCode] = []
+
+        def is_decided() -> bool:
+            answer = self.client.ask(request, AddPartitionsToTxnResponse, 3)
+            (result,) = answer.results_by_topic_v3_and_below[0].results_by_partition
+            codes.append(ErrorCode(result.partition_error_code))
+            return codes[-1] not in _BUSY
+
+        wait_until(is_decided, timeout_s=60, what=f"an answer for {name}", interval_s=0.1)
+        return codes[-1].name
 
 
 def ask_everything(address: str) -> Iterator[tuple[str, Any]]:
@@ -155,6 +185,8 @@ def ask_everything(address: str) -> Iterator[tuple[str, Any]]:
         yield "topics after a group was used", asker.listed()
         yield "use of a transaction", asker.use(TRANSACTION)
         yield "topics after a transaction was used", asker.listed()
+        for name in (OFFSETS, TRANSACTIONS):
+            asker.wait_for_leaders(name)
         for name in (OFFSETS, TRANSACTIONS):
             yield f"create {name}", asker.create(name)
             yield f"metadata of {name}", asker.metadata(name, creates=True)

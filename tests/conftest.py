@@ -11,8 +11,8 @@ from hypothesis import settings
 from tests.support.browser import Browser, find_browser
 from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
+from tests.support.kafka_python import keep_assignments
 from tests.support.process_guard import guarded, install
-from tests.support.second_chance import grant_second_chances, report_second_chances
 from tests.support.skips import in_ci, report_skips, skip_loudly
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci(
 
 
 install()
+keep_assignments()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,8 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a machine that was too slow once try again, and begin with the files that take longest."""
-    grant_second_chances(items)
+    """Begin with the files that take longest."""
     items.sort(key=_slowest_first)
 
 
@@ -58,9 +58,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name what was skipped and what needed a second run."""
+    """Name what was skipped."""
     report_skips(terminalreporter)
-    report_second_chances(terminalreporter)
 
 
 @pytest.fixture(scope="session")

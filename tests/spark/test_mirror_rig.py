@@ -400,7 +400,7 @@ def test_nothing_is_lost_whatever_fails_and_exactly_once_nothing_is_doubled(
     for name, verdicts in (("source", written), ("exactly once", exact), ("at least once", least)):
         for partition, verdict in verdicts.items():
             logger.info("%s, %s: %s", name, partition, verdict)
-    # One more: the driver is killed at the end, too. An assertion that failed here would get a second chance.
+    # One more: the driver is killed at the end, too.
     bound = len(rig.disturbances) + 1
     if wrong := {partition: verdict for partition, verdict in exact.items() if verdict != WHOLE}:
         pytest.fail(f"exactly once: {wrong}; source: {written}; batches: {rig.dump(wrong)}")

@@ -17,7 +17,7 @@ _LATE_S = 60.0
 
 
 class RecordsDifferError(AssertionError):
-    """Records are lost, doubled, changed or out of order. Never tried again: see ``tests.support.second_chance``."""
+    """Records are lost, doubled, changed or out of order."""
 
 
 def assert_exactly_once(

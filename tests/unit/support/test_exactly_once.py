@@ -1,17 +1,14 @@
-"""A difference between what was written and what arrived is named, and final."""
+"""A difference between what was written and what arrived is named."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import exactly_once
 from tests.support.exactly_once import RecordsDifferError, assert_exactly_once
-from tests.support.second_chance import grant_second_chances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,16 +43,3 @@ def test_what_came_late_is_named_so_and_fails_all_the_same(monkeypatch: pytest.M
     monkeypatch.setattr(exactly_once, "read", reads({**WRITTEN, 1: []}, WRITTEN))
     with pytest.raises(RecordsDifferError, match="no difference: it was late"):
         assert_exactly_once("here:1", "t", WRITTEN)
-
-
-def test_a_difference_gets_no_second_chance() -> None:
-    for directory in ("interop", "spark", "crash"):
-        markers: list[pytest.MarkDecorator] = []
-        item = SimpleNamespace(
-            path=Path(f"/project/tests/{directory}/test_it.py"),
-            config=SimpleNamespace(rootpath=Path("/project")),
-            add_marker=markers.append,
-        )
-        grant_second_chances([cast("pytest.Item", item)])
-        final = markers[0].kwargs["rerun_except"]
-        assert any(re.search(pattern, f"RecordsDifferError: {WRITTEN}") for pattern in final), directory

@@ -13,7 +13,7 @@ from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds, pss_me
 from benchmarks.mirror_sides import EXACTLY_ONCE, MirrorSide, start_klamm
 from benchmarks.sides import apache_kafka
 from klamm.admin import AdminClient, NewTopic
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import FlowControl
@@ -106,7 +106,7 @@ def _rounds(source: KafkaCluster, target: KafkaCluster) -> list[float]:
     ).flows[0]
     now = 0.0
     published: list[Assignment] = []
-    admins = [KafkaAdmin([side.bootstrap_servers], {}, timeout_ms=120_000) for side in (source, target)]
+    admins = [new_client([side.bootstrap_servers], {}, timeout_ms=120_000) for side in (source, target)]
     control = FlowControl(flow, *admins, status=MirrorStatus([flow.name]), publish=published.append, clock=lambda: now)
     seconds = []
     for _ in range(_ROUNDS):

@@ -17,6 +17,7 @@ from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
 from klamm.client.transport import ConnectionSettings
+from tests.support.processes import free_port
 from tests.support.security import Certificates, sasl_settings
 from tests.support.tokens import claims_of, unsecured
 
@@ -137,3 +138,15 @@ def test_certificates_that_one_side_rejects_are_named(tmp_path: Path) -> None:
     assert "certificate verify failed" in str(errors[1])
     assert "it rejects our certificate" in str(errors[2])
     assert isinstance(at_once, SslAuthenticationFailedError)
+
+
+def test_a_check_of_the_connection_reports_at_once_why_no_call_is_accepted(guarded: str) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    with AdminClient(nowhere) as admin:
+        error = admin.check_connection().exception(10)
+    assert isinstance(error, ConnectionLostError)
+    assert str(error) == f"No broker of {nowhere} responds: {nowhere}: Connection refused"
+    with AdminClient.from_properties(guarded, login("PLAIN", 'username="alice" password="x"')) as admin:
+        assert isinstance(admin.check_connection().exception(10), SaslAuthenticationFailedError)
+    with AdminClient.from_properties(guarded, login("PLAIN", 'username="alice" password="alice-secret"')) as admin:
+        admin.check_connection().result(10)

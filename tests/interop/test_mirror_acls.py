@@ -14,7 +14,7 @@ from klamm.admin import (
     AdminClient,
     PatternType,
 )
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.acl_sync import AclSync
 
@@ -64,8 +64,8 @@ def test_acls_of_mirrored_topics_reach_the_target() -> None:
             "B.bootstrap.servers": there.bootstrap_servers,
             "A->B.enabled": "true",
         }
-        source = KafkaAdmin([here.bootstrap_servers], {}, timeout_ms=10_000)
-        target = KafkaAdmin([there.bootstrap_servers], {}, timeout_ms=10_000)
+        source = new_client([here.bootstrap_servers], {}, timeout_ms=10_000)
+        target = new_client([there.bootstrap_servers], {}, timeout_ms=10_000)
         # when
         AclSync(parse_settings(properties).flows[0], source, target).run(["orders"])
         # then

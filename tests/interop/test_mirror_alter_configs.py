@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import klamm
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
@@ -55,7 +55,7 @@ def used(brokers: tuple[str, str], proxy: FrameProxy, mode: str) -> list[int]:
     """Go round twice; returns the keys of the requests that altered configs."""
     target = f"127.0.0.1:{proxy.port}"
     flow = parse_settings(parse_properties(properties(brokers[0], target, topics="orders", more=f"{mode}\n"))).flows[0]
-    admins = [KafkaAdmin.of(flow, side, timeout_ms=10_000) for side in ("source", "target")]
+    admins = [admin_client(flow, side, timeout_ms=10_000) for side in ("source", "target")]
     now = 0.0
     try:
         control = FlowControl(

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import klamm
-from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.model import AdminRefusedError, TopicConfigEntry
+from klamm.admin import AdminClient, ConfigEntry, ConfigSource, DescribeConfigsResult
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.properties import parse_properties
 from tests.support.mirror import create_topic, properties, topic_configs
+from tests.support.mirror_fakes import settled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     import pytest
+
+    from klamm.admin import ConfigResource
 
 VENDOR = "confluent.value.schema.validation"
 LONGEST = "x" * 249
 
 
-class VendorAdmin(KafkaAdmin):
+class VendorAdmin(AdminClient):
     """A source whose topics have a config of its vendor's."""
 
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        own = TopicConfigEntry(name=VENDOR, value="true", config_source=1)
-        return {
-            topic: entries if isinstance(entries, AdminRefusedError) else (*entries, own)
-            for topic, entries in super().describe_topic_configs(topics).items()
-        }
+    def describe_configs(
+        self, resources: Collection[ConfigResource] | Mapping[ConfigResource, Collection[str] | None], **more: Any
+    ) -> DescribeConfigsResult:
+        own = ConfigEntry(VENDOR, "true", source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        found = super().describe_configs(resources, **more).result()
+        outcomes = {resource: {**entries, VENDOR: own} for resource, entries in found.items()}
+        return settled(DescribeConfigsResult(resources), outcomes)
 
 
 def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,8 +46,8 @@ def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_told(caplog
         create_topic(here.bootstrap_servers, LONGEST)
         text = properties(here.bootstrap_servers, there.bootstrap_servers, topics=".*")
         flow = parse_settings(parse_properties(text)).flows[0]
-        source = VendorAdmin([here.bootstrap_servers], {}, timeout_ms=10_000)
-        target = KafkaAdmin([there.bootstrap_servers], {}, timeout_ms=10_000)
+        source = VendorAdmin(here.bootstrap_servers, timeout_ms=10_000)
+        target = AdminClient(there.bootstrap_servers, timeout_ms=10_000)
         status = MirrorStatus([flow.name])
         published: list[Assignment] = []
         # when

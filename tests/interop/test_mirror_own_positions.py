@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 import klamm
 from klamm.client.buffers import BufferPool
+from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.source_offset_store import PositionStore, StoredPositions
-from klamm.mirror.model import ClusterAwayError
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.source_offsets import (
     ShardPlan,
@@ -154,7 +154,7 @@ def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is
     # then
     carry_positions(topics.flow())
     topics.write(topics.workers, at("workers", 6))
-    with pytest.raises(ClusterAwayError, match=f"An open transaction hides source offsets in {topics.own}"):
+    with pytest.raises(ConnectionLostError, match=f"An open transaction hides source offsets in {topics.own}"):
         carry_positions(topics.flow())
     # when
     producer.commit_transaction(10)
@@ -228,7 +228,7 @@ def test_verify_takes_from_the_workers_topic_what_the_flows_own_lacks(target: st
 def test_positions_that_are_nowhere_yet_are_no_positions_of_zero(target: str) -> None:
     more = "offset.storage.topic = nowhere\nA->B.offsets.storage.topic = not-there-yet\n"
     (flow,) = parse_settings(parse_properties(properties("a:1", target, more, topics="x"))).flows
-    with pytest.raises(ClusterAwayError, match="not-there-yet does not exist yet on the target"):
+    with pytest.raises(ConnectionLostError, match="not-there-yet does not exist yet on the target"):
         mirrored_offsets(flow)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import klamm
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
@@ -43,8 +43,8 @@ def test_a_topic_that_the_targets_policy_refuses_is_told_and_the_others_go_on(
         create_topic(here.bootstrap_servers, "salaries", 3)
         text = properties(here.bootstrap_servers, there.bootstrap_servers, topics="orders, salaries")
         flow = parse_settings(parse_properties(text)).flows[0]
-        source = KafkaAdmin([here.bootstrap_servers], {}, timeout_ms=30_000)
-        target = KafkaAdmin([there.bootstrap_servers], {}, timeout_ms=30_000)
+        source = new_client([here.bootstrap_servers], {}, timeout_ms=30_000)
+        target = new_client([there.bootstrap_servers], {}, timeout_ms=30_000)
         status = MirrorStatus([flow.name])
         published: list[Assignment] = []
         control = FlowControl(flow, source, target, status=status, publish=published.append)

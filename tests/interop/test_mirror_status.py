@@ -23,6 +23,7 @@ from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties
 from klamm.protocol.records import Record
 from tests.support.mirror import Seen, create_topic, produce, properties
+from tests.support.mirror_fakes import FakeCluster
 from tests.support.mirror_groups import Copying, commit, rounds
 
 if TYPE_CHECKING:
@@ -155,16 +156,9 @@ def _beat(settings: Any, address: str) -> None:
     create_topic(address, "heartbeats", 1, {"cleanup.policy": "compact"})
     connection = ControlConnection(ConnectionSettings.of((address,), {}, "test"))
 
-    class NoAdmin:
-        def check_reachable(self) -> None:
-            """It is."""
-
-        def create_topics(self, topics: object) -> dict[str, None]:
-            return {}
-
     (pair,) = [each for each in settings.heartbeats if each.name == "A->B"]
     try:
-        assert Heartbeats(pair, NoAdmin(), connection).beat()  # type: ignore[arg-type]
+        assert Heartbeats(pair, FakeCluster(heartbeats=1), connection).beat()
     finally:
         connection.close()
 

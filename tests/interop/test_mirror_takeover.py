@@ -15,16 +15,17 @@ from klamm.cli import main as cli
 from klamm.client.buffers import BufferPool
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.formats import Checkpoint, OffsetSync
-from klamm.mirror.model import GroupUse
+from klamm.mirror.groups.admin_calls import GroupUse, group_uses
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records
+from tests.support.mirror_fakes import FakeCluster
 from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.mirrormaker import MirrorMaker, java_virtual_machine
 from tests.support.processes import wait_until
@@ -115,15 +116,8 @@ def _beat_on_the_source(address: str) -> None:
     (pair,) = [each for each in parse_settings(parse_properties(text)).heartbeats if each.name == "B->A"]
     connection = ControlConnection(ConnectionSettings.of((address,), {}, "test"))
 
-    class NoAdmin:
-        def check_reachable(self) -> None:
-            """It is."""
-
-        def create_topics(self, topics: object) -> dict[str, None]:
-            return {}
-
     try:
-        assert Heartbeats(pair, NoAdmin(), connection).beat()  # type: ignore[arg-type]
+        assert Heartbeats(pair, FakeCluster(heartbeats=1), connection).beat()
     finally:
         connection.close()
 
@@ -262,11 +256,11 @@ def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster
     create_topic(address, name)
     consumer = Consumer({"bootstrap.servers": address, "group.id": name, "group.protocol": "consumer"})
     consumer.subscribe([name])
-    admin = KafkaAdmin([address], {}, timeout_ms=20_000)
+    admin = new_client([address], {}, timeout_ms=20_000)
     # when
     try:
         wait_until(lambda: consumer.poll(0.2) is None and consumer.assignment() != [], timeout_s=60, what="a member")
-        state = admin.describe_groups([name, "nobody"])
+        state = group_uses(admin, [name, "nobody"])
     finally:
         consumer.close()
         admin.close()

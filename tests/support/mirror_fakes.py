@@ -1,36 +1,80 @@
-"""Clusters in memory, for the mirror's control loops."""
+"""Clusters in memory, behind the calls of klamm's admin client, for the mirror's control loops."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
-from klamm.mirror.model import (
-    AdminIncompatibleError,
-    AdminRefusedError,
-    ClusterAwayError,
-    MirrorAdmin,
-    NewRemoteTopic,
-    TopicConfigEntry,
-    TopicConfigOperation,
-    TopicSummary,
+from klamm.admin import (
+    AdminClient,
+    AlterConfigsResult,
+    ConfigEntry,
+    ConfigSource,
+    CreatedTopic,
+    CreatePartitionsResult,
+    CreateTopicsResult,
+    DescribeConfigsResult,
+    DescribeTopicsResult,
+    ErrorCode,
+    KafkaApiError,
+    PartitionDescription,
+    PerKeyResult,
+    TopicDescription,
+    TopicListing,
+    UnsupportedVersionError,
 )
+from klamm.client.errors import api_error
+from klamm.client.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from klamm.security.acls import Acl
+    from klamm.admin import Acl, AclFilter, AlterConfigOp, AlterConfigsOptions, ConfigResource, NewPartitions, NewTopic
 
-SET_ON_TOPIC = 1
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+AnyResult = TypeVar("AnyResult", bound=PerKeyResult[Any, Any])
+_NO_ID = UUID(int=0)
 
 
-class FakeCluster(MirrorAdmin):
+def rejection(name: str, message: str = "") -> KafkaApiError:
+    """Return the error for Kafka's name of a code."""
+    return api_error(ErrorCode[name], message or None)
+
+
+def done(value: Value | Exception) -> Outcome[Value]:
+    """Return a settled future."""
+    outcome: Outcome[Value] = Outcome()
+    if isinstance(value, Exception):
+        outcome.set_exception(value)
+    else:
+        outcome.set_result(value)
+    return outcome
+
+
+def settled(result: AnyResult, outcomes: Mapping[Any, Any]) -> AnyResult:
+    """Settle all keys of a result, each with a value or an error."""
+    for key, value in outcomes.items():
+        if isinstance(value, Exception):
+            result.fail(key, value)
+        else:
+            result.succeed(key, value)
+    return result
+
+
+def entries_of(own: Mapping[str, str], source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG) -> list[ConfigEntry]:
+    """Return configs with one source."""
+    return [ConfigEntry(name, value, source=source) for name, value in own.items()]
+
+
+class FakeCluster(AdminClient):
     """Topics with their own configs, in memory."""
 
     def __init__(self, **partition_counts: int) -> None:
         self.topics = dict(partition_counts)
         self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
-        self.created: list[NewRemoteTopic] = []
-        self.refuses: dict[str, AdminRefusedError] = {}
+        self.created: list[NewTopic] = []
+        self.refuses: dict[str, KafkaApiError] = {}
         self.away: Callable[[], bool] = lambda: False
         self.incompatible = False
         self.keeps_no_acls = False
@@ -42,73 +86,100 @@ class FakeCluster(MirrorAdmin):
         self.denied: set[str] = set()
         """Topics that the principal may not describe."""
 
-    def check_reachable(self) -> None:
-        pass
+    def check_connection(self, *, timeout_ms: int | None = None) -> Outcome[None]:
+        return done(None)
 
-    def list_topics(self) -> Mapping[str, TopicSummary]:
+    def list_topics(
+        self, *, include_internal: bool = False, timeout_ms: int | None = None
+    ) -> Outcome[Mapping[str, TopicListing]]:
+        assert include_internal
         if self.away():
-            raise ClusterAwayError("nobody answers")
-        listed = {name: count for name, count in self.topics.items() if name not in self.unlisted | self.denied}
-        return {n: TopicSummary(name=n, topic_id="", partition_count=c) for n, c in listed.items()}
+            return done(ConnectionError("nobody answers"))
+        names = [name for name in self.topics if name not in self.unlisted | self.denied]
+        return done({name: TopicListing(name=name, topic_id=_NO_ID, is_internal=False) for name in names})
 
-    def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
-        return {name: AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "") for name in topics if name in self.denied}
+    def describe_topics(self, names: Collection[str], **_: Any) -> DescribeTopicsResult:
+        return settled(DescribeTopicsResult(names), {name: self._described(name) for name in names})
 
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        return {
-            topic: tuple(
-                TopicConfigEntry(name=name, value=value, config_source=SET_ON_TOPIC)
-                for name, value in self.configs.get(topic, {}).items()
-            )
-            for topic in topics
-        }
+    def _described(self, name: str) -> TopicDescription | KafkaApiError:
+        if name in self.denied:
+            return rejection("TOPIC_AUTHORIZATION_FAILED")
+        return _description(name, self.topics[name]) if name in self.topics else rejection("UNKNOWN_TOPIC_OR_PARTITION")
+
+    def entries(self, topic: str) -> Iterable[ConfigEntry] | KafkaApiError:
+        """Return all configs of a topic, or why they are not described."""
+        return entries_of(self.configs.get(topic, {}))
+
+    def describe_configs(
+        self, resources: Collection[ConfigResource] | Mapping[ConfigResource, Collection[str] | None], **_: Any
+    ) -> DescribeConfigsResult:
+        found = {resource: self.entries(resource.name) for resource in resources}
+        return settled(
+            DescribeConfigsResult(resources),
+            {
+                resource: entries if isinstance(entries, KafkaApiError) else {entry.name: entry for entry in entries}
+                for resource, entries in found.items()
+            },
+        )
 
     def create_topics(
-        self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
-    ) -> Mapping[str, AdminRefusedError | None]:
-        outcomes: dict[str, AdminRefusedError | None] = {}
-        for topic in topics:
-            outcomes[topic.name] = self.refuses.get(topic.name)
-            if self.unknown & topic.configs.keys():
-                outcomes[topic.name] = AdminRefusedError("INVALID_CONFIG", "Unknown topic config name")
-            elif topic.name in self.topics:
-                outcomes[topic.name] = AdminRefusedError("TOPIC_ALREADY_EXISTS", "")
-            elif topic.name not in self.refuses and not validate_only:
-                self.created.append(topic)
-                self.topics[topic.name] = topic.partition_count
-                self.configs[topic.name] = dict(topic.configs)
-        return outcomes
+        self, new_topics: Collection[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
+    ) -> CreateTopicsResult:
+        outcomes = {topic.name: self._create(topic, validate_only=validate_only) for topic in new_topics}
+        return settled(CreateTopicsResult(outcomes), outcomes)
+
+    def _create(self, topic: NewTopic, *, validate_only: bool) -> CreatedTopic | KafkaApiError:
+        if self.unknown & topic.configs.keys():
+            return rejection("INVALID_CONFIG", "Unknown topic config name")
+        if topic.name in self.topics:
+            return rejection("TOPIC_ALREADY_EXISTS")
+        if topic.name in self.refuses:
+            return self.refuses[topic.name]
+        if not validate_only:
+            self.created.append(topic)
+            self.topics[topic.name] = topic.num_partitions
+            self.configs[topic.name] = {name: value or "" for name, value in topic.configs.items()}
+        return CreatedTopic(name=topic.name, topic_id=_NO_ID, num_partitions=-1, replication_factor=-1)
 
     def create_partitions(
-        self, counts: Mapping[str, int], *, validate_only: bool = False
-    ) -> Mapping[str, AdminRefusedError | None]:
-        grown = {name: count for name, count in counts.items() if name not in self.refuses}
+        self, new_partitions: Mapping[str, NewPartitions], *, validate_only: bool = False, timeout_ms: int | None = None
+    ) -> CreatePartitionsResult:
+        grown = {name: new.total_count for name, new in new_partitions.items() if name not in self.refuses}
         self.topics |= {} if validate_only else grown
-        return {name: self.refuses.get(name) for name in counts}
+        return settled(
+            CreatePartitionsResult(new_partitions), {name: self.refuses.get(name) for name in new_partitions}
+        )
 
-    def check_incremental_alter_configs(self, topic: str) -> None:
-        if self.incompatible:
-            raise AdminIncompatibleError("not offered")
+    def incremental_alter_configs(
+        self,
+        configs: Mapping[ConfigResource, Collection[AlterConfigOp]],
+        options: AlterConfigsOptions | None = None,
+    ) -> AlterConfigsResult:
+        lacking = UnsupportedVersionError("not offered") if self.incompatible else None
+        outcomes = {topic: lacking or (self.refuses.get(topic.name) if ops else None) for topic, ops in configs.items()}
+        return settled(AlterConfigsResult(configs), outcomes)
 
-    def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
-    ) -> Mapping[str, AdminRefusedError | None]:
-        _ = validate_only
-        return {name: self.refuses.get(name) for name in operations}
+    def describe_acls(
+        self, wanted: AclFilter | None = None, *, timeout_ms: int | None = None
+    ) -> Outcome[tuple[Acl, ...]]:
+        return done(rejection("SECURITY_DISABLED", "no authorizer") if self.keeps_no_acls else tuple(self.acls))
 
-    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
-        raise NotImplementedError
-
-    def describe_topic_acls(self) -> Sequence[Acl]:
-        if self.keeps_no_acls:
-            raise AdminRefusedError("SECURITY_DISABLED", "no authorizer")
-        return self.acls
-
-    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
+    def create_acls(self, acls: Collection[Acl], *, timeout_ms: int | None = None) -> PerKeyResult[Acl, None]:
         self.acls += [acl for acl in acls if acl not in self.acls]
-        return dict.fromkeys(acls)
+        result: PerKeyResult[Acl, None] = PerKeyResult(acls)
+        return settled(result, dict.fromkeys(acls))
 
     def close(self) -> None:
         pass
+
+
+def _description(name: str, count: int) -> TopicDescription:
+    return TopicDescription(
+        name=name,
+        topic_id=_NO_ID,
+        is_internal=False,
+        partitions=tuple(
+            PartitionDescription(partition=number, leader=0, leader_epoch=0, replicas=(0,), isr=(0,))
+            for number in range(count)
+        ),
+    )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING, Self
 
 from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.preparation import copy_settings, partitions_of
 from klamm.mirror.groups.start import group_control
@@ -32,8 +31,8 @@ class Copying:
     def __enter__(self) -> Self:
         flow, assignments = self._flow, list[Assignment]()
         with (
-            contextlib.closing(KafkaAdmin(flow.source.bootstrap_servers, {}, timeout_ms=20_000)) as here,
-            contextlib.closing(KafkaAdmin(flow.target.bootstrap_servers, {}, timeout_ms=20_000)) as there,
+            admin_client(flow, "source", timeout_ms=20_000) as here,
+            admin_client(flow, "target", timeout_ms=20_000) as there,
         ):
             FlowControl(flow, here, there, status=MirrorStatus([flow.name]), publish=assignments.append).turn()
         self.copier = Copier(copy_settings(flow), partitions_of(assignments[-1]))

@@ -14,8 +14,9 @@ The same in the style of KIP-339, for any resource type and several resources at
         )
         result.result()  # raises the first error; result.values()[topic] is the future of one resource
 
-Every call returns immediately. Its futures are ``concurrent.futures.Future`` objects that can also be awaited. They
-fail with ``KafkaApiError`` (an error code from the broker), ``TimeoutError`` or ``ConnectionError``. Calls:
+``AdminClient.from_properties`` reads the properties of the Java client. Every call returns immediately. Its futures are
+``concurrent.futures.Future`` objects that can also be awaited. They fail with ``KafkaApiError`` (an error code from the
+broker), ``TimeoutError`` or ``ConnectionError``. Calls:
 
 - ``alter_topic_configs(topic, set=, append=, subtract=, delete=)``, ``alter_broker_configs(id or None, ...)``,
   ``topic_configs(topic)``: one future
@@ -23,6 +24,7 @@ fail with ``KafkaApiError`` (an error code from the broker), ``TimeoutError`` or
   ``describe_configs(resources, include_synonyms=...)``: futures per ``ConfigResource``
 - ``create_topics``, ``delete_topics``, ``create_partitions``, ``describe_topics``: futures per topic name
 - ``list_offsets({TopicPartition: OffsetSpec or ms})``: futures per partition
+- ``check_connection()``: one future, which fails at once if the cluster accepts no calls
 - ``list_topics``, ``list_groups``, ``list_config_resources(type)``, ``describe_cluster``,
   ``describe_client_configs(filter)``: one future
 - ``describe_acls(filter)``: one future; ``create_acls([Acl])``: futures per ``Acl``;

@@ -128,6 +128,13 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         """Close the connections. Calls in progress fail. Idempotent."""
         self._pool.close()
 
+    def check_connection(self, *, timeout_ms: int | None = None) -> Outcome[None]:
+        """Check whether a bootstrap server responds and accepts this client, without retries.
+
+        Fails at once with the reason. All other calls retry until their timeout.
+        """
+        return self._pool.submit(self._pool.check_connection, timeout_ms=timeout_ms)
+
     # --- configs ---
 
     def alter_topic_configs(

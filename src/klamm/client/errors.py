@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError
 
@@ -55,6 +55,9 @@ class TransactionLostError(Exception):
     """
 
 
+CLUSTER_ERRORS: Final = (KafkaApiError, ProtocolError, ConnectionError, TimeoutError)
+"""Errors of requests that are caused by the cluster, not by klamm. A later request may succeed."""
+
 RETRIABLE_CODES = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -73,6 +76,19 @@ def api_error(error_code: int, error_message: str | None = None) -> KafkaApiErro
     if error_code not in ErrorCode.__members__.values():
         return KafkaApiError(f"Error code {error_code}: {error_message or 'no message'}")
     return _error_class(ErrorCode(error_code))(error_message)
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as text. The text of an error code begins with Kafka's name of the code."""
+    text = str(error) or type(error).__name__
+    if not isinstance(error, KafkaApiError) or error.error_code.name in text:
+        return text
+    return f"{error.error_code.name}: {text}"
+
+
+def is_denial(error: BaseException) -> bool:
+    """Return whether the principal lacks an ACL."""
+    return isinstance(error, KafkaApiError) and error.error_code.name.endswith("AUTHORIZATION_FAILED")
 
 
 def raise_for_code(error_code: int, error_message: str | None = None) -> None:

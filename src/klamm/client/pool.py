@@ -219,6 +219,24 @@ class ConnectionPool:
 
         return await self._until_answered(attempt, deadline, what=type(request).__name__, looked_up=looked_up)
 
+    async def check_connection(self, deadline: Deadline) -> None:
+        """Request the metadata from the first bootstrap server that responds, without retries.
+
+        Raises:
+            ConnectionLostError: None responds, or one rejects the login or the certificate.
+        """
+        for number in range(1, len(self._servers) + 1):
+            try:
+                await self._refresh(deadline)
+            except _FATAL:
+                raise
+            except (ConnectionLostError, TimeoutError) as error:
+                if number == len(self._servers):
+                    servers = ",".join(self._settings.bootstrap_servers)
+                    raise ConnectionLostError(f"No broker of {servers} responds: {error}") from error
+            else:
+                return
+
     async def offered_versions(
         self, deadline: Deadline, node_id: int | None = None, *, looked_up: bool = False
     ) -> Mapping[int, tuple[int, int]]:

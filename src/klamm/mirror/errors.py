@@ -1,22 +1,6 @@
-"""Errors of the mirror, and the errors of requests to a cluster."""
+"""Errors of the mirror."""
 
 from __future__ import annotations
-
-from typing import Final
-
-from klamm.client.errors import ConnectionLostError
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
-from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
-
-CLUSTER_ERRORS: Final = (
-    AdminIncompatibleError,
-    AdminRefusedError,
-    UnsupportedVersionError,
-    ClusterAwayError,
-    ConnectionLostError,
-    ProtocolError,
-)
-"""Errors of admin calls and of data connections that are caused by the cluster, not by klamm. The caller retries."""
 
 
 class MirrorError(Exception):

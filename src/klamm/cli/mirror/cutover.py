@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.start import both_sides
 from klamm.mirror.settings.mirror import parse_settings
@@ -35,12 +35,12 @@ def main(arguments: Sequence[str]) -> int:
         settings = parse_settings(resolve(read_properties(options.properties)))
         settings.check_clients()
         return _run(_flow(settings.require_flows(), options.flow), options)
+    except CLUSTER_ERRORS as error:  # before OSError, to which ConnectionError and TimeoutError belong
+        sys.stderr.write(f"klamm mirror cutover: {error_text(error)}\n")
+        return _NOT_NOW
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror cutover: {options.properties}: {error}\n")
         return _USAGE
-    except CLUSTER_ERRORS as error:
-        sys.stderr.write(f"klamm mirror cutover: {error}\n")
-        return _NOT_NOW
 
 
 def _flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:

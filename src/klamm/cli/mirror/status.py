@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.mirror.status_text import lines
 from klamm.cli.output import complain, write
-from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         return _show(_wanted(options), options.output)
     except (SettingsError, OSError, *CLUSTER_ERRORS) as error:
         wrong = isinstance(error, SettingsError)
-        complain(f"{_PROG}: {' '.join(str(error).split())}")
+        complain(f"{_PROG}: {' '.join(error_text(error).split())}")
         return _USAGE if wrong else _FAILED
 
 
@@ -124,7 +124,9 @@ def _show(wanted: Sequence[Wanted], output: str) -> int:
         try:
             sights.append(look(one))
         except CLUSTER_ERRORS as error:
-            complain(f"{_PROG}: {one.flow.name}: cluster {one.flow.target.alias} cannot be reached: {error}")
+            complain(
+                f"{_PROG}: {one.flow.name}: cluster {one.flow.target.alias} cannot be reached: {error_text(error)}"
+            )
     now_ms = int(time.time() * 1000)
     document: dict[str, Any] = {"flows": [as_document(sight, now_ms) for sight in sights]}
     write(output, document, lambda: [line for sight in sights for line in lines(sight, now_ms)])

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.client_configs.printing import counted
 from klamm.dataframes.errors import ReadingError
-from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
 from klamm.mirror.status.verify import verify_flow
@@ -58,7 +58,7 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
             problems += bool(verdict.problem)
             lag += verdict.lag
     except (*CLUSTER_ERRORS, ReadingError) as error:
-        sys.stderr.write(f"{flow.name}: could not be compared: {error}\n")
+        sys.stderr.write(f"{flow.name}: could not be compared: {error_text(error)}\n")
         return _DIFFERENT
     read = f"{counted(same, 'record')} equal on both sides" if read_records else "no records read"
     differs = "differs" if problems == 1 else "differ"

@@ -22,14 +22,15 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from klamm.admin import ErrorCode, KafkaApiError
+from klamm.client.errors import CLUSTER_ERRORS, api_error, error_text
 from klamm.mirror.control_records import TopicGoneError
-from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.mirror.groups.admin_calls import GroupUse, commit_offsets, consumer_groups, group_offsets, group_uses
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
-from klamm.mirror.model import AdminRefusedError, GroupUse
 from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.topics.config_sync import log_refusal
@@ -38,24 +39,21 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from klamm.admin import AdminClient, OffsetAndMetadata
     from klamm.mirror.formats import Checkpoint
+    from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.groups.stores import CheckpointStore, SyncStore
-    from klamm.mirror.model import Committed, GroupAdmin, MirrorAdmin, Partition
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import GroupSettings
-
-    class Admin(MirrorAdmin, GroupAdmin, Protocol):
-        """Admin requests that the loop sends to the target cluster."""
-
+    from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
 
 _TURN_S: Final = 0.2
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
-_HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
 _MAX_NAMES: Final = 5
 _PASSING: Final = (*CLUSTER_ERRORS, TopicGoneError)
 
@@ -67,12 +65,12 @@ class GroupControl:
         self,
         flow: FlowSettings,
         settings: GroupSettings,
-        source: GroupAdmin,
-        target: Admin,
+        source: AdminClient,
+        target: AdminClient,
         *,
         syncs: SyncStore,
         checkpoints: CheckpointStore,
-        end_offsets: Callable[[Sequence[Partition]], Mapping[Partition, int]],
+        end_offsets: Callable[[Sequence[PartitionTuple]], Mapping[PartitionTuple, int]],
         status: GroupStatus,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -105,9 +103,9 @@ class GroupControl:
         self._refresh_due = self._checkpoints_due = self._sync_due = 0.0
         self._groups: tuple[str, ...] = ()
         self._skipped: dict[str, str] = {}
-        self._rows: dict[str, dict[Partition, MirroredGroupOffset]] = {}
+        self._rows: dict[str, dict[PartitionTuple, MirroredGroupOffset]] = {}
         """Status of each offset, by group and source partition."""
-        self._latencies: dict[str, dict[Partition, RecentAges]] = {}
+        self._latencies: dict[str, dict[PartitionTuple, RecentAges]] = {}
         self._logged = LoggedReasons()
         """Logged reasons of failed rounds."""
         self._logged_reasons: dict[tuple[str, str], frozenset[str]] = {}
@@ -123,7 +121,7 @@ class GroupControl:
             try:
                 self.turn()
             except _PASSING as error:
-                problem = str(error)
+                problem = error_text(error)
                 is_early = isinstance(error, TopicGoneError) and self._clock() < self._topics_are_known_at
             except Exception as error:  # such as an error in a custom GroupFilter: the next round may succeed
                 problem = f"{type(error).__name__}: {error}"
@@ -149,8 +147,8 @@ class GroupControl:
         """Run the steps that are due.
 
         Raises:
-            ClusterAwayError, ConnectionLostError: A cluster is unavailable. The next round retries.
-            AdminRefusedError: A cluster rejected a request until an operator changes something. Retried nevertheless.
+            ConnectionError, TimeoutError: A cluster is unavailable. The next round retries.
+            KafkaApiError: A cluster rejected a request until an operator changes something. Retried nevertheless.
             TopicGoneError: The topic of offset syncs does not exist.
         """
         now = self._clock()
@@ -172,10 +170,10 @@ class GroupControl:
         factor = settings.checkpoints_replication_factor
         refused = create_internal_topic(self._target, settings.checkpoints_topic, replication_factor=factor)
         if refused is not None:
-            raise AdminRefusedError(
-                refused.error_name,
+            raise api_error(
+                refused.error_code,
                 f"{settings.checkpoints_topic} could not be created with "
-                f"checkpoints.topic.replication.factor={factor}: {refused}",
+                f"checkpoints.topic.replication.factor={factor}: {error_text(refused)}",
             )
         try:
             self._checkpoints.load()
@@ -197,15 +195,15 @@ class GroupControl:
         wanted = self._settings.group_filter.should_replicate_group
         skipped = {}
         asked = []
-        for group in self._source.list_groups():
+        for group in consumer_groups(self._source):
             if wanted(group):
                 asked.append(group)
             else:
                 skipped[group] = "not among groups, or excluded by groups.exclude"
         found = []
-        for group, offsets in self._source.group_offsets(asked).items():
-            if isinstance(offsets, AdminRefusedError):
-                skipped[group] = str(offsets)
+        for group, offsets in group_offsets(self._source, asked).items():
+            if isinstance(offsets, KafkaApiError):
+                skipped[group] = error_text(offsets)
             elif accepted(self._flow, offsets):
                 found.append(group)
             else:
@@ -243,10 +241,10 @@ class GroupControl:
         self._note_written(due, asked_at_ms)
         self._publish()
 
-    def _offsets_of_groups(self) -> dict[str, dict[Partition, Committed]]:
-        out = {}
-        for group, offsets in self._source.group_offsets(self._groups).items():
-            if isinstance(offsets, AdminRefusedError):
+    def _offsets_of_groups(self) -> dict[str, CommittedOffsets]:
+        out: dict[str, CommittedOffsets] = {}
+        for group, offsets in group_offsets(self._source, self._groups).items():
+            if isinstance(offsets, KafkaApiError):
                 log_refusal(offsets, f"list offsets for consumer group {group} on cluster {self._flow.source.alias}")
             else:
                 out[group] = accepted(self._flow, offsets)
@@ -259,7 +257,7 @@ class GroupControl:
         last = self._checkpoints.newest(made.group, made.topic, made.partition)
         return made if is_more_recent(made, last) else None
 
-    def _note(self, group: str, translated: Translated, committed: Committed) -> None:
+    def _note(self, group: str, translated: Translated, committed: OffsetAndMetadata) -> None:
         made = translated.checkpoint
         remote = remote_topic_of(self._flow, translated.topic)
         last = self._checkpoints.newest(group, remote, translated.partition)
@@ -297,18 +295,19 @@ class GroupControl:
 
     def _sync_offsets(self) -> None:
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
-        states = self._target.describe_groups(groups)
+        states = group_uses(self._target, groups)
         idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
-        current = self._target.group_offsets(idle)
+        current = group_offsets(self._target, idle)
         for group in groups:
             state, offsets = states[group], current.get(group, {})
-            further: Mapping[Partition, str] = {}
-            if isinstance(state, AdminRefusedError):
-                reasons = self._for_all(group, f"it cannot be described on cluster {self._flow.target.alias}: {state}")
+            further: Mapping[PartitionTuple, str] = {}
+            if isinstance(state, KafkaApiError):
+                why = f"it cannot be described on cluster {self._flow.target.alias}: {error_text(state)}"
+                reasons = self._for_all(group, why)
             elif not state.is_idle:
                 reasons = self._for_all(group, self._in_use(state.members))
-            elif isinstance(offsets, AdminRefusedError):
-                reasons = self._for_all(group, f"its offsets cannot be listed: {offsets}")
+            elif isinstance(offsets, KafkaApiError):
+                reasons = self._for_all(group, f"its offsets cannot be listed: {error_text(offsets)}")
             else:
                 reasons, further = self._commit(group, offsets)
             self._log_unsynced(group, reasons)
@@ -318,23 +317,23 @@ class GroupControl:
     def _in_use(self, members: str) -> str:
         return f"it has {members} on cluster {self._flow.target.alias}"
 
-    def _for_all(self, group: str, reason: str) -> dict[Partition, str]:
+    def _for_all(self, group: str, reason: str) -> dict[PartitionTuple, str]:
         return {(each.topic, each.partition): reason for each in self._checkpoints.of_group(group)}
 
     def _commit(
-        self, group: str, current: Mapping[Partition, Committed]
-    ) -> tuple[dict[Partition, str], dict[Partition, str]]:
+        self, group: str, current: CommittedOffsets
+    ) -> tuple[dict[PartitionTuple, str], dict[PartitionTuple, str]]:
         """Commit the due offsets of a group. Return rejected ones and ones that need no commit, with the reasons."""
         checkpoints = self._checkpoints.of_group(group)
         due = offsets_to_commit(checkpoints, current)
-        reasons = {}
-        for where, refused in self._target.alter_group_offsets(group, due).items():
+        reasons: dict[PartitionTuple, str] = {}
+        for where, refused in commit_offsets(self._target, group, due).items():
             if refused is None:
                 logger.debug("%s: group %s: %s-%d set to %d", self._flow.name, group, *where, due[where].offset)
-            elif refused.error_name == _HAS_MEMBERS:
+            elif refused.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
                 reasons[where] = self._in_use("members")
             else:
-                reasons[where] = str(refused)
+                reasons[where] = error_text(refused)
         done = {where: found.offset for where, found in due.items() if where not in reasons}
         have = {where: found.offset for where, found in current.items()} | done
         rows = self._rows.get(group, {})
@@ -347,11 +346,11 @@ class GroupControl:
         }
         return reasons, further
 
-    def _log_unsynced(self, group: str, reasons: Mapping[Partition, str]) -> None:
+    def _log_unsynced(self, group: str, reasons: Mapping[PartitionTuple, str]) -> None:
         unsynced = [(f"{topic}-{at}", why) for (topic, at), why in sorted(reasons.items())]
         self._log_reasons(group, "offsets are not synced", unsynced, level=logging.WARNING)
 
-    def _note_synced(self, group: str, reasons: Mapping[Partition, str]) -> None:
+    def _note_synced(self, group: str, reasons: Mapping[PartitionTuple, str]) -> None:
         rows = self._rows.get(group, {})
         for where, row in rows.items():
             rows[where] = replace(row, sync_reason=reasons.get((row.remote_topic, row.partition), ""))

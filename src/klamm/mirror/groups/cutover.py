@@ -6,19 +6,23 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from klamm.admin import KafkaApiError
+from klamm.client.errors import error_text
 from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.groups.admin_calls import commit_offsets, group_offsets, group_uses
 from klamm.mirror.groups.plans import accepted, offsets_to_commit, remote_topic_of, translate_group
-from klamm.mirror.model import AdminRefusedError
 from klamm.mirror.topics.config_sync import log_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from klamm.admin import AdminClient, OffsetAndMetadata
     from klamm.mirror.formats import Checkpoint
+    from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.groups.start import BothSides
-    from klamm.mirror.model import Committed, GroupAdmin, Partition
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.protocol.types import PartitionTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class Cutover:
 class _Look(NamedTuple):
     """State of the group at one moment."""
 
-    offsets: Mapping[Partition, Committed]
+    offsets: CommittedOffsets
     problems: tuple[str, ...]
 
 
@@ -74,8 +78,8 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
     change meanwhile. An offset that is already further on the target stays there.
 
     Raises:
-        ClusterAwayError, ConnectionLostError: A cluster is unavailable. Nothing was committed.
-        AdminRefusedError: The source denied listing the offsets, or the target denied listing its own.
+        ConnectionError, TimeoutError: A cluster is unavailable. Nothing was committed.
+        KafkaApiError: The source denied listing the offsets, or the target denied listing its own.
     """
     before = _look(flow, group, sides)
     # Without offset syncs, each row reports that nothing was mirrored yet.
@@ -97,13 +101,13 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
 def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
     problems = []
     for admin, alias in ((sides.source, flow.source.alias), (sides.target, flow.target.alias)):
-        state = admin.describe_groups([group])[group]
-        if isinstance(state, AdminRefusedError):
-            problems.append(f"it cannot be described on cluster {alias}: {state}")
+        state = group_uses(admin, [group])[group]
+        if isinstance(state, KafkaApiError):
+            problems.append(f"it cannot be described on cluster {alias}: {error_text(state)}")
         elif not state.is_idle:
             problems.append(f"it has {state.members} on cluster {alias}: stop its consumers first")
-    found = sides.source.group_offsets([group])[group]
-    if isinstance(found, AdminRefusedError):
+    found = group_offsets(sides.source, [group])[group]
+    if isinstance(found, KafkaApiError):
         log_refusal(found, f"list offsets for consumer group {group} on cluster {flow.source.alias}")
         raise found
     offsets = accepted(flow, found)
@@ -115,22 +119,22 @@ def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
 def _rows(
     flow: FlowSettings,
     group: str,
-    offsets: Mapping[Partition, Committed],
+    offsets: CommittedOffsets,
     translated: Sequence[Translated],
     sides: BothSides,
 ) -> tuple[CutoverRow, ...]:
     source_ends = sides.source_ends(sorted(offsets))
-    current = sides.target.group_offsets([group])[group]
-    have = {} if isinstance(current, AdminRefusedError) else current
+    current = group_offsets(sides.target, [group])[group]
+    have: CommittedOffsets = {} if isinstance(current, KafkaApiError) else current
     return tuple(_row(flow, each, offsets[each.topic, each.partition], source_ends, have) for each in translated)
 
 
 def _row(
     flow: FlowSettings,
     translated: Translated,
-    committed: Committed,
-    source_ends: Mapping[Partition, int],
-    have: Mapping[Partition, Committed],
+    committed: OffsetAndMetadata,
+    source_ends: Mapping[PartitionTuple, int],
+    have: CommittedOffsets,
 ) -> CutoverRow:
     where = (translated.topic, translated.partition)
     remote = remote_topic_of(flow, translated.topic)
@@ -157,13 +161,12 @@ def _note(again_at_most: int, stays_at: int | None) -> str:
     return "try again when the mirror has caught up, if it is behind" if again_at_most else ""
 
 
-def _write(plan: Cutover, flow: FlowSettings, target: GroupAdmin, checkpoints: Sequence[Checkpoint]) -> Cutover:
-    current = target.group_offsets([plan.group])[plan.group]
-    if isinstance(current, AdminRefusedError):
+def _write(plan: Cutover, flow: FlowSettings, target: AdminClient, checkpoints: Sequence[Checkpoint]) -> Cutover:
+    current = group_offsets(target, [plan.group])[plan.group]
+    if isinstance(current, KafkaApiError):
         raise current
     due = offsets_to_commit(checkpoints, current)
-    refused = {at: why for at, why in target.alter_group_offsets(plan.group, due).items() if why is not None}
-    problems = tuple(
-        f"{topic}-{at} was refused on cluster {flow.target.alias}: {why}" for (topic, at), why in refused.items()
-    )
+    refused = {at: why for at, why in commit_offsets(target, plan.group, due).items() if why is not None}
+    on_target = f"on cluster {flow.target.alias}"
+    problems = tuple(f"{topic}-{at} was refused {on_target}: {error_text(why)}" for (topic, at), why in refused.items())
     return replace(plan, problems=problems, is_done=not problems)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from klamm.admin import OffsetAndMetadata
 from klamm.mirror.formats import Checkpoint
-from klamm.mirror.model import Committed
 from klamm.mirror.naming import original_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.copied_runs import Translation
-    from klamm.mirror.model import Partition
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.protocol.types import PartitionTuple
 
 
 class Translator(Protocol):
@@ -46,7 +47,7 @@ def remote_topic_of(flow: FlowSettings, topic: str) -> str:
     return flow.remote_topic(topic)
 
 
-def accepted(flow: FlowSettings, offsets: Mapping[Partition, Committed]) -> dict[Partition, Committed]:
+def accepted(flow: FlowSettings, offsets: CommittedOffsets) -> dict[PartitionTuple, OffsetAndMetadata]:
     """Return the offsets on topics that the topic filter accepts. Negative offsets mean no offset and are left out."""
     wanted = flow.selection.topic_filter.should_replicate_topic
     return {where: found for where, found in offsets.items() if found.offset >= 0 and wanted(where[0])}
@@ -55,9 +56,9 @@ def accepted(flow: FlowSettings, offsets: Mapping[Partition, Committed]) -> dict
 def translate_group(
     flow: FlowSettings,
     group: str,
-    offsets: Mapping[Partition, Committed],
+    offsets: CommittedOffsets,
     translator: Translator,
-    ends: Mapping[Partition, int],
+    ends: Mapping[PartitionTuple, int],
 ) -> list[Translated]:
     """Translate the offsets of a group.
 
@@ -77,11 +78,11 @@ def translate_group(
 def _translate(
     flow: FlowSettings,
     group: str,
-    where: Partition,
-    found: Committed,
+    where: PartitionTuple,
+    found: OffsetAndMetadata,
     *,
     translator: Translator,
-    ends: Mapping[Partition, int],
+    ends: Mapping[PartitionTuple, int],
 ) -> Translated:
     topic, partition = where
     remote = (remote_topic_of(flow, topic), partition)
@@ -126,8 +127,8 @@ def is_more_recent(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:
 
 
 def offsets_to_commit(
-    checkpoints: Iterable[Checkpoint], current: Mapping[Partition, Committed]
-) -> dict[Partition, Committed]:
+    checkpoints: Iterable[Checkpoint], current: CommittedOffsets
+) -> dict[PartitionTuple, OffsetAndMetadata]:
     """Return the offsets to commit for a group on the target. They only move forward.
 
     Args:
@@ -139,5 +140,5 @@ def offsets_to_commit(
         where = (checkpoint.topic, checkpoint.partition)
         now = current.get(where)
         if now is None or now.offset < 0 or now.offset < checkpoint.downstream_offset:
-            out[where] = Committed(checkpoint.downstream_offset, checkpoint.metadata)
+            out[where] = OffsetAndMetadata(checkpoint.downstream_offset, metadata=checkpoint.metadata)
     return out

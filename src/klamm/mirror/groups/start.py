@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import admin_client, check_reachable
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from klamm.admin import AdminClient
     from klamm.mirror.groups.status import GroupStatus
-    from klamm.mirror.model import GroupAdmin, Partition
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.protocol.types import PartitionTuple
 
-    Ends = Callable[[Sequence[Partition]], Mapping[Partition, int]]
+    Ends = Callable[[Sequence[PartitionTuple]], Mapping[PartitionTuple, int]]
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 class BothSides:
     """Connections to both clusters that a cutover needs."""
 
-    source: GroupAdmin
-    target: GroupAdmin
+    source: AdminClient
+    target: AdminClient
     syncs: SyncStore
     source_ends: Ends
     """Returns log end offsets. Partitions that do not exist or have no leader are missing."""
@@ -84,12 +85,12 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
 
     Raises:
         SettingsError: A client property is not supported, or offset syncs are disabled for the flow.
-        ClusterAwayError: A cluster is unavailable.
+        ConnectionLostError: A cluster is unavailable.
     """
     with contextlib.ExitStack() as stack:
         source, target = _admin(stack, flow, "source"), _admin(stack, flow, "target")
-        source.check_reachable()
-        target.check_reachable()
+        check_reachable(source, flow.source.alias)
+        check_reachable(target, flow.target.alias)
         yield BothSides(
             source=source,
             target=target,
@@ -99,8 +100,8 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
         )
 
 
-def _admin(stack: contextlib.ExitStack, flow: FlowSettings, side: Literal["source", "target"]) -> KafkaAdmin:
-    return stack.enter_context(contextlib.closing(KafkaAdmin.of(flow, side)))
+def _admin(stack: contextlib.ExitStack, flow: FlowSettings, side: Literal["source", "target"]) -> AdminClient:
+    return stack.enter_context(admin_client(flow, side))
 
 
 def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role: str) -> ControlConnection:

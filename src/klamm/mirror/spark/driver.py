@@ -14,7 +14,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.preparation import copy_settings, partitions_of
 from klamm.mirror.groups.start import translate_groups
 from klamm.mirror.groups.status import GroupStatus
@@ -136,7 +136,7 @@ class ControlLoops:
             share = Share(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
             self.coordinator.publish(flow.name, share)
 
-        source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
+        source, target = admin_client(flow, "source"), admin_client(flow, "target")
         back = f"{flow.target.alias}->{flow.source.alias}"
         heartbeats = next((pair for pair in self._settings.heartbeats if pair.name == back), None)
         try:

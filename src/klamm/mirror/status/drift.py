@@ -24,13 +24,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from klamm.mirror.topics.plans import plan_config_operations, plan_replacement
+from klamm.mirror.topics.plans import is_default, plan_config_operations, plan_replacement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from klamm.admin import ConfigEntry
     from klamm.mirror.filters import ConfigPropertyFilter
-    from klamm.mirror.model import TopicConfigEntry
 
 EXCLUDED = "excluded (config.properties.exclude)"
 TARGET_DEFAULT = "default of the target (use.defaults.from=target)"
@@ -56,8 +56,8 @@ class ConfigDifference:
 
 def config_differences(
     remote_topic: str,
-    source: Iterable[TopicConfigEntry],
-    target: Iterable[TopicConfigEntry],
+    source: Iterable[ConfigEntry],
+    target: Iterable[ConfigEntry],
     config_filter: ConfigPropertyFilter,
     *,
     replaces: bool = False,
@@ -78,7 +78,7 @@ def config_differences(
     }
     out = []
     for entry in source:
-        if entry.is_sensitive or entry.read_only:
+        if entry.is_sensitive or entry.is_read_only:
             continue
         other = there.get(entry.name)
         if entry.name in planned or _differs(entry, other):
@@ -86,16 +86,16 @@ def config_differences(
     return tuple(out)
 
 
-def _differs(entry: TopicConfigEntry, other: TopicConfigEntry | None) -> bool:
+def _differs(entry: ConfigEntry, other: ConfigEntry | None) -> bool:
     if other is None:
-        return not entry.is_default
+        return not is_default(entry)
     return entry.value != other.value
 
 
 def _difference(
     remote_topic: str,
-    entry: TopicConfigEntry,
-    other: TopicConfigEntry | None,
+    entry: ConfigEntry,
+    other: ConfigEntry | None,
     planned: Mapping[str, str],
     config_filter: ConfigPropertyFilter,
 ) -> ConfigDifference:
@@ -104,17 +104,17 @@ def _difference(
         topic=remote_topic,
         name=entry.name,
         source_value=entry.value,
-        source_is_default=entry.is_default,
+        source_is_default=is_default(entry),
         target_value=None if other is None else other.value,
-        target_is_default=other is None or other.is_default,
+        target_is_default=other is None or is_default(other),
         rule=_rule(entry, other, planned, config_filter),
         is_drift=other is not None and entry.name in planned,
     )
 
 
 def _rule(
-    entry: TopicConfigEntry,
-    other: TopicConfigEntry | None,
+    entry: ConfigEntry,
+    other: ConfigEntry | None,
     planned: Mapping[str, str],
     config_filter: ConfigPropertyFilter,
 ) -> str:

@@ -10,8 +10,9 @@ import time
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.admin import KafkaApiError
+from klamm.client.errors import CLUSTER_ERRORS, error_text
+from klamm.mirror.cluster_admin import admin_client, topic_configs
 from klamm.mirror.settings.keys import IncrementalAlterConfigs
 from klamm.mirror.status.drift import config_differences
 from klamm.mirror.status.metrics import metrics_page
@@ -22,8 +23,8 @@ from klamm.monitoring.exposition import CONTENT_TYPE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from klamm.admin import AdminClient
     from klamm.mirror.groups.status import GroupStatus
-    from klamm.mirror.model import MirrorAdmin
     from klamm.mirror.progress import FlowProgress, MirrorStatus, PartitionStatus
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.status.drift import ConfigDifference
@@ -102,7 +103,7 @@ def _fields(row: FlowProgress | PartitionStatus, *, without: str = "") -> dict[s
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:
     """Compare the configs of a flow's topics periodically until ``ended``. Retry when a cluster is unavailable."""
-    source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
+    source, target = admin_client(flow, "source"), admin_client(flow, "target")
     try:
         pause_s = _FIRST_COMPARISON_S
         while not ended.wait(pause_s):
@@ -110,8 +111,8 @@ def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -
             began = time.monotonic()
             try:
                 differences = differences_of(flow, source, target, topics)
-            except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
-                logger.debug("%s: configs could not be compared: %s", flow.name, error)
+            except CLUSTER_ERRORS as error:
+                logger.debug("%s: configs could not be compared: %s", flow.name, error_text(error))
             else:
                 status.set_drift(flow.name, differences)
             pause_s = pause_after(time.monotonic() - began) if topics else _FIRST_COMPARISON_S
@@ -132,22 +133,23 @@ def _topics(flow: str, status: MirrorStatus) -> list[str]:
 
 
 def differences_of(
-    flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin, topics: Sequence[str]
+    flow: FlowSettings, source: AdminClient, target: AdminClient, topics: Sequence[str]
 ) -> tuple[ConfigDifference, ...]:
     """Return the config differences of all topics whose configs can be described on both clusters.
 
     Raises:
-        ClusterAwayError: A cluster is unavailable.
+        ConnectionError, TimeoutError: A cluster is unavailable.
     """
     if not topics:
         return ()
     replaces = flow.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
-    there = target.describe_topic_configs([flow.remote_topic(topic) for topic in topics])
+    there = topic_configs(target, map(flow.remote_topic, topics))
     out: list[ConfigDifference] = []
-    for topic, entries in source.describe_topic_configs(list(topics)).items():
+    for topic, entries in topic_configs(source, topics).items():
         remote_topic = flow.remote_topic(topic)
-        others = there.get(remote_topic)
-        if others is None or isinstance(others, AdminRefusedError) or isinstance(entries, AdminRefusedError):
+        others = there[remote_topic]
+        if isinstance(others, KafkaApiError) or isinstance(entries, KafkaApiError):
             continue
-        out += config_differences(remote_topic, entries, others, flow.config_filter, replaces=replaces)
+        configs = entries.values(), others.values()
+        out += config_differences(remote_topic, *configs, flow.config_filter, replaces=replaces)
     return tuple(out)

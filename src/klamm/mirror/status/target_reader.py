@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from klamm.client import cluster as clusters
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
+from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import source_offsets
-from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.mirror.cluster_admin import admin_client, partition_counts
 from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
@@ -30,7 +30,6 @@ from klamm.mirror.topics.plans import selected_topics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.model import TopicSummary
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.status.model import FlowSight
     from klamm.protocol.records import Record
@@ -69,9 +68,8 @@ def look(wanted: Wanted) -> FlowSight:
     """Read the status of one flow. Nothing is written. A source that does not answer delays the result by 3 s at most.
 
     Raises:
-        ClusterAwayError: The target is unavailable.
-        ConnectionLostError: The connection to the target is lost.
-        AdminRefusedError: The target rejects a required request.
+        ConnectionError, TimeoutError, ProtocolError: The target is unavailable.
+        KafkaApiError: The target rejects a required request.
         SettingsError: The flow has a client property that klamm does not support.
     """
     flow = wanted.flow
@@ -95,12 +93,11 @@ def look(wanted: Wanted) -> FlowSight:
     return piece_together(flow, found, selected, any_target=not wanted.knows_target_alias)
 
 
-def list_topics(flow: FlowSettings) -> Mapping[str, TopicSummary]:
-    """Return all topics of a flow's target.
+def list_topics(flow: FlowSettings) -> Mapping[str, int]:
+    """Return the partition counts of all topics of a flow's target.
 
     Raises:
-        ClusterAwayError: The target is unavailable.
-        ConnectionLostError: The connection to the target is lost.
+        ConnectionError, TimeoutError, ProtocolError: The target is unavailable.
         SettingsError: The flow has a client property that klamm does not support.
     """
     cluster = _connect(flow, "target")
@@ -118,10 +115,10 @@ def _connect(flow: FlowSettings, side: Literal["source", "target"]) -> Cluster:
 
 def _topics(
     cluster: Cluster, flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int
-) -> Mapping[str, TopicSummary]:
+) -> Mapping[str, int]:
     cluster.refresh([])  # fails fast: an admin client would retry an unreachable cluster
-    with contextlib.closing(KafkaAdmin.of(flow, side, timeout_ms=timeout_ms)) as admin:
-        return admin.list_topics()
+    with admin_client(flow, side, timeout_ms=timeout_ms) as admin:
+        return partition_counts(admin)
 
 
 def source_aliases(topics: Iterable[str]) -> list[str]:
@@ -133,11 +130,11 @@ def source_aliases(topics: Iterable[str]) -> list[str]:
 class _Looking:
     """Collector of a flow's status on the target. Each part fails separately: a missing ACL hides one part only."""
 
-    def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, TopicSummary]) -> None:
+    def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, int]) -> None:
         self._wanted = wanted
         self._flow = wanted.flow
         self._cluster = cluster
-        self._found = Found(topics={name: topic.partition_count for name, topic in topics.items()})
+        self._found = Found(topics=dict(topics))
 
     def found(self) -> Found:
         """Read all parts and return what was found."""
@@ -159,7 +156,7 @@ class _Looking:
         try:
             work()
         except CLUSTER_ERRORS as error:
-            self._found.unknown.append(f"{name}: {error}")
+            self._found.unknown.append(f"{name}: {error_text(error)}")
 
     def _tail(
         self, what: str, topic: str, enough: Callable[[Mapping[bytes, Record]], bool] = lambda _: False
@@ -284,11 +281,11 @@ class _Asking:
         cluster = _connect(flow, "source")
         try:
             topics = _topics(cluster, flow, "source", timeout_ms=int(_SOURCE_PATIENCE_S * 1000))
-            selected = {topic.name for topic in selected_topics(topics, flow.selection)}
+            selected = selected_topics(topics, flow.selection)
             # Topics that the filters exclude are asked as well: they may have been mirrored before they were excluded.
             named = [topic for topic in topics if topic in selected or not flow.policy.is_internal_topic(topic)]
             cluster.refresh(named)
-            partitions = [(topic, number) for topic in named for number in range(topics[topic].partition_count)]
+            partitions = [(topic, number) for topic in named for number in range(topics[topic])]
             ends = cluster.list_offsets(partitions, clusters.LATEST)
         finally:
             cluster.close()

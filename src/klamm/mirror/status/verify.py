@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.dataframes.options import EARLIEST, LATEST, ReadOptions
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reader import TopicReader
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import admin_client, check_reachable, partition_counts
 from klamm.mirror.copy.preparation import copy_settings
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.settings.keys import IsolationLevel
@@ -88,7 +88,7 @@ def verify_flow(
 
     Raises:
         ReadingError: A partition cannot be read.
-        ClusterAwayError: A cluster is unavailable.
+        ConnectionError, TimeoutError: A cluster is unavailable.
         ConnectionLostError: The connection to a cluster is lost.
         SettingsError: The flow has a client property that klamm does not support.
     """
@@ -140,12 +140,9 @@ def _wait_until_decided(committed: TopicReader, options: ReadOptions) -> None:
 
 
 def _selected(flow: FlowSettings) -> list[str]:
-    admin = KafkaAdmin.of(flow, "source")
-    try:
-        admin.check_reachable()
-        return [topic.name for topic in selected_topics(admin.list_topics(), flow.selection)]
-    finally:
-        admin.close()
+    with admin_client(flow, "source") as admin:
+        check_reachable(admin, flow.source.alias)
+        return list(selected_topics(partition_counts(admin), flow.selection))
 
 
 def _options(connection: ConnectionSettings, topics: Sequence[str], *, read_committed: bool) -> ReadOptions:

@@ -6,20 +6,31 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError
+from klamm.admin import AclFilter, KafkaApiError
+from klamm.client.errors import error_text
+from klamm.mirror.cluster_admin import outcome, rejections
 from klamm.mirror.topics.config_sync import log_refusal
+from klamm.protocol.errors import SecurityDisabledError, UnsupportedVersionError
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from klamm.mirror.model import AclAdmin
+    from klamm.admin import AdminClient
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.security.acls import Acl
 
 logger = logging.getLogger(__name__)
 
-_NO_AUTHORIZER: Final = "SECURITY_DISABLED"
+_TOPIC_ACLS: Final = AclFilter(
+    resource_type=AclResourceType.TOPIC,
+    resource_name=None,
+    pattern_type=PatternType.ANY,
+    principal=None,
+    host=None,
+    operation=AclOperation.ANY,
+    permission=AclPermission.ANY,
+)
 
 
 def remote_acls(acls: Iterable[Acl], topics: Iterable[str], remote_topic: Callable[[str], str]) -> tuple[Acl, ...]:
@@ -56,7 +67,7 @@ def in_words(acl: Acl) -> str:
 class AclSync:
     """ACL sync of one flow. It creates ACLs and never deletes any. Confined to the flow's thread."""
 
-    def __init__(self, settings: FlowSettings, source: AclAdmin, target: AclAdmin) -> None:
+    def __init__(self, settings: FlowSettings, source: AdminClient, target: AdminClient) -> None:
         self._settings = settings
         self._source = source
         self._target = target
@@ -69,7 +80,7 @@ class AclSync:
             topics: Names of the source topics that are mirrored.
 
         Raises:
-            ClusterAwayError: A cluster is unavailable. The rest of this round is skipped.
+            ConnectionError, TimeoutError: A cluster is unavailable. The rest of this round is skipped.
         """
         settings = self._settings
         for acl, refused in self._create(self.missing(topics)).items():
@@ -84,12 +95,11 @@ class AclSync:
         """Return the ACLs that the remote topics of these source topics lack.
 
         Raises:
-            ClusterAwayError: A cluster is unavailable.
+            ConnectionError, TimeoutError: A cluster is unavailable.
         """
-        try:
-            acls = self._source.describe_topic_acls()
-        except (AdminRefusedError, AdminIncompatibleError) as error:
-            self._not_described(error)
+        acls = _topic_acls(self._source)
+        if isinstance(acls, KafkaApiError):
+            self._not_described(acls)
             return []
         wanted = remote_acls(acls, topics, self._settings.remote_topic)
         existing = self._existing() if wanted else frozenset()
@@ -97,26 +107,24 @@ class AclSync:
 
     def _existing(self) -> frozenset[Acl]:
         """Return the ACLs of the target. Without the right to describe them, return none: all ACLs are then sent."""
-        try:
-            return frozenset(self._target.describe_topic_acls())
-        except (AdminRefusedError, AdminIncompatibleError):
-            return frozenset()
+        acls = _topic_acls(self._target)
+        return frozenset() if isinstance(acls, KafkaApiError) else frozenset(acls)
 
-    def _create(self, acls: Sequence[Acl]) -> dict[Acl, AdminRefusedError | None]:
+    def _create(self, acls: Sequence[Acl]) -> dict[Acl, KafkaApiError | None]:
         if not acls:
             return {}
         try:
-            return dict(self._target.create_acls(acls))
-        except AdminIncompatibleError as error:
-            self._tell(f"cluster {self._settings.target.alias} does not support ACLs: {error}")
+            return rejections(self._target.create_acls(acls))
+        except UnsupportedVersionError as error:
+            self._tell(f"cluster {self._settings.target.alias} does not support ACLs: {error_text(error)}")
             return {}
 
-    def _not_described(self, error: AdminRefusedError | AdminIncompatibleError) -> None:
+    def _not_described(self, error: KafkaApiError) -> None:
         alias = self._settings.source.alias
-        if isinstance(error, AdminRefusedError) and error.error_name != _NO_AUTHORIZER:
-            log_refusal(error, f"describe the ACLs of topics on cluster {alias}")
-        else:
+        if isinstance(error, (SecurityDisabledError, UnsupportedVersionError)):
             self._tell(f"cluster {alias} does not support ACLs")
+        else:
+            log_refusal(error, f"describe the ACLs of topics on cluster {alias}")
 
     def _tell(self, reason: str) -> None:
         """Log once why no ACLs are synced."""
@@ -127,3 +135,11 @@ class AclSync:
                 self._settings.name,
                 reason,
             )
+
+
+def _topic_acls(admin: AdminClient) -> tuple[Acl, ...] | KafkaApiError:
+    """Return the ACLs of topics, or why the cluster does not return them: no right, no authorizer or no such API."""
+    try:
+        return outcome(admin.describe_acls(_TOPIC_ACLS))
+    except UnsupportedVersionError as error:
+        return error

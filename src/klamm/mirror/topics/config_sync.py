@@ -25,15 +25,27 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from klamm.admin import KafkaApiError, OpType
+from klamm.client.errors import error_text, is_denial
+from klamm.mirror.cluster_admin import (
+    alter_topic_configs,
+    offers_incremental_alter_configs,
+    replace_topic_configs,
+    topic_configs,
+)
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, OperationType
 from klamm.mirror.settings.keys import IncrementalAlterConfigs
 from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_replacement
+from klamm.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.mirror.model import MirrorAdmin, TopicConfigEntry, TopicConfigOperation
+    from klamm.admin import AdminClient, ConfigEntry
+    from klamm.mirror.topics.plans import TopicConfigOperation
+
+    Described = Mapping[str, Mapping[str, ConfigEntry]]
+    """Configs by name, by topic."""
     from klamm.mirror.settings.flow import FlowSettings
 
 logger = logging.getLogger(__name__)
@@ -45,7 +57,7 @@ class ConfigSync:
     If the target lacks IncrementalAlterConfigs, a flow with ``requested`` uses AlterConfigs until it is restarted.
     """
 
-    def __init__(self, settings: FlowSettings, source: MirrorAdmin, target: MirrorAdmin) -> None:
+    def __init__(self, settings: FlowSettings, source: AdminClient, target: AdminClient) -> None:
         self._settings = settings
         self._source = source
         self._target = target
@@ -65,7 +77,7 @@ class ConfigSync:
 
         Raises:
             FlowFailedError: IncrementalAlterConfigs is required, but the target lacks it.
-            ClusterAwayError: A cluster is unavailable. The rest of this round is skipped.
+            ConnectionError, TimeoutError: A cluster is unavailable. The rest of this round is skipped.
         """
         described = self._describe(topics)
         if not described:
@@ -85,51 +97,46 @@ class ConfigSync:
 
         Raises:
             FlowFailedError: IncrementalAlterConfigs is required, but the target lacks it.
-            ClusterAwayError: The target is unavailable.
+            ConnectionError, TimeoutError: The target is unavailable.
         """
         if not self.uses_legacy and not self._is_offered:
             try:
-                self._target.check_incremental_alter_configs(self._settings.remote_topic(topic))
+                offers_incremental_alter_configs(self._target, self._settings.remote_topic(topic))
                 self._is_offered = True
-            except AdminIncompatibleError as error:
+            except UnsupportedVersionError as error:
                 self._fall_back(error)
         return not self.uses_legacy
 
-    def plan_replacement(
-        self, described: Mapping[str, tuple[TopicConfigEntry, ...]]
-    ) -> dict[str, tuple[TopicConfigOperation, ...]]:
+    def plan_replacement(self, described: Described) -> dict[str, tuple[TopicConfigOperation, ...]]:
         """Return the changes that AlterConfigs would make, by remote topic.
 
         Remote topics that cannot be described are left out.
         """
         remote = {self._settings.remote_topic(topic): topic for topic in described}
-        current = self._target.describe_topic_configs(list(remote))
+        current = topic_configs(self._target, remote)
         return {
-            name: plan_replacement(described[topic], self._settings.config_filter, target=entries)
+            name: plan_replacement(described[topic].values(), self._settings.config_filter, target=entries.values())
             for name, topic in remote.items()
-            if not isinstance(entries := current.get(name, ()), AdminRefusedError)
+            if not isinstance(entries := current[name], KafkaApiError)
         }
 
-    def plan(
-        self, described: Mapping[str, tuple[TopicConfigEntry, ...]]
-    ) -> dict[str, tuple[TopicConfigOperation, ...]]:
+    def plan(self, described: Described) -> dict[str, tuple[TopicConfigOperation, ...]]:
         """Return the incremental operations that change something, by remote topic.
 
         They include operations on configs that the target does not know; see ``without_unknown``.
         """
         remote = {self._settings.remote_topic(topic): topic for topic in described}
-        current = self._target.describe_topic_configs(list(remote))
+        current = topic_configs(self._target, remote)
         out = {}
         self._known = {}
         for name, topic in remote.items():
-            target = current.get(name)
-            if target is None or isinstance(target, AdminRefusedError):
-                if target is None or not target.is_denial:
-                    continue  # the topic was just created with its configs, and not every broker knows it yet
-                target = None
-            else:
-                self._known[name] = frozenset(entry.name for entry in target)
-            planned = plan_config_operations(described[topic], self._settings.config_filter, target=target)
+            target = current[name]
+            own: Collection[ConfigEntry] | None = None
+            if not isinstance(target, KafkaApiError):
+                self._known[name], own = frozenset(target), target.values()
+            elif not is_denial(target):
+                continue  # the topic was just created with its configs, and not every broker knows it yet
+            planned = plan_config_operations(described[topic].values(), self._settings.config_filter, target=own)
             if planned:
                 out[name] = planned
         return out
@@ -169,10 +176,10 @@ class ConfigSync:
                 )  # fmt: skip
         self._told_unknown = unknown
 
-    def _describe(self, topics: Sequence[str]) -> dict[str, tuple[TopicConfigEntry, ...]]:
+    def _describe(self, topics: Sequence[str]) -> dict[str, Mapping[str, ConfigEntry]]:
         out = {}
-        for topic, entries in self._source.describe_topic_configs(list(topics)).items():
-            if isinstance(entries, AdminRefusedError):
+        for topic, entries in topic_configs(self._source, topics).items():
+            if isinstance(entries, KafkaApiError):
                 alias = self._settings.source.alias
                 log_refusal(entries, f"describe the configs of topic {topic} on cluster {alias}")
             else:
@@ -181,7 +188,7 @@ class ConfigSync:
 
     def _apply(self, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
         """Send the operations and log each change."""
-        outcomes = self._target.incremental_alter_topic_configs(planned)
+        outcomes = alter_topic_configs(self._target, planned)
         for name, refused in outcomes.items():
             self._tell(name, refused)
             if refused is not None:
@@ -196,12 +203,12 @@ class ConfigSync:
                 continue
             for operation in planned[name]:
                 old = "" if operation.old_value is None else f" (was {operation.old_value})"
-                new = f" = {operation.value}" if operation.operation is OperationType.SET else " back to its default"
+                new = f" = {operation.value}" if operation.operation is OpType.SET else " back to its default"
                 logger.info(
                     "%s: topic %s: %s%s%s: %s", self._settings.name, name, operation.name, new, old, operation.rule
                 )
 
-    def _fall_back(self, error: AdminIncompatibleError) -> None:
+    def _fall_back(self, error: UnsupportedVersionError) -> None:
         """Use AlterConfigs from now on, or fail the flow if IncrementalAlterConfigs is required."""
         alias = self._settings.target.alias
         if self._settings.use_incremental_alter_configs is IncrementalAlterConfigs.REQUIRED:
@@ -217,32 +224,33 @@ class ConfigSync:
         )
         self.uses_legacy = True
 
-    def _replace(self, described: Mapping[str, tuple[TopicConfigEntry, ...]]) -> None:
+    def _replace(self, described: Described) -> None:
         complete = {
-            self._settings.remote_topic(topic): complete_configs(entries, self._settings.config_filter)
+            self._settings.remote_topic(topic): complete_configs(entries.values(), self._settings.config_filter)
             for topic, entries in described.items()
         }
-        for name, refused in self._target.alter_topic_configs(complete).items():
+        for name, refused in replace_topic_configs(self._target, complete).items():
             self._tell(name, refused)
 
-    def _tell(self, remote_topic: str, refused: AdminRefusedError | None) -> None:
+    def _tell(self, remote_topic: str, refused: KafkaApiError | None) -> None:
         """Log that the configs of a topic could not be altered. The same reason is not logged again until a success."""
         if refused is None:
             self._told_refusals.pop(remote_topic, None)
             return
-        if self._told_refusals.get(remote_topic) == str(refused):
+        reason = error_text(refused)
+        if self._told_refusals.get(remote_topic) == reason:
             return
-        self._told_refusals[remote_topic] = str(refused)
-        logger.warning("Could not alter configuration of topic %s: %s", remote_topic, refused)
-        if refused.is_denial:
+        self._told_refusals[remote_topic] = reason
+        logger.warning("Could not alter configuration of topic %s: %s", remote_topic, reason)
+        if is_denial(refused):
             log_refusal(refused, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}")
 
 
-def log_refusal(refused: AdminRefusedError, operation: str) -> None:
+def log_refusal(refused: KafkaApiError, operation: str) -> None:
     """Log a rejected operation. A denial is logged with Kafka's exception name, as MirrorMaker 2 does."""
-    if refused.is_denial:
-        words = refused.error_name.removesuffix("_FAILED").split("_")
+    if is_denial(refused):
+        words = refused.error_code.name.removesuffix("_FAILED").split("_")
         exception = "".join(word.capitalize() for word in words) + "Exception"
-        logger.error("%s occurred while trying to %s: %s", exception, operation, refused)
+        logger.error("%s occurred while trying to %s: %s", exception, operation, error_text(refused))
     else:
-        logger.error("Could not %s: %s", operation, refused)
+        logger.error("Could not %s: %s", operation, error_text(refused))

@@ -41,9 +41,18 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from klamm.admin import KafkaApiError
+from klamm.client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.mirror.cluster_admin import (
+    check_reachable,
+    create_partitions,
+    create_topics,
+    denied_topics,
+    partition_counts,
+    topic_configs,
+)
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.internal_topics import EXISTS, create_internal_topic
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewRemoteTopic
+from klamm.mirror.internal_topics import create_internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress import FlowState
 from klamm.mirror.reasons import LoggedReasons
@@ -52,12 +61,13 @@ from klamm.mirror.topics.acl_sync import AclSync
 from klamm.mirror.topics.config_sync import ConfigSync, log_refusal
 from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
 from klamm.mirror.topics.worker_offsets import carry_positions
+from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.mirror.model import MirrorAdmin, TopicSummary
+    from klamm.admin import AdminClient, NewTopic
     from klamm.mirror.progress import MirrorStatus
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import HeartbeatSettings
@@ -67,8 +77,6 @@ logger = logging.getLogger(__name__)
 _FIRST_BACKOFF_S: Final = 0.2
 _LAST_BACKOFF_S: Final = 10.0
 _TURN_S: Final = 0.2
-_INVALID_CONFIG: Final = "INVALID_CONFIG"
-_INVALID_REPLICATION_FACTOR: Final = "INVALID_REPLICATION_FACTOR"
 
 Assignment = tuple[tuple[str, str, int], ...]
 """Tuples of source topic, remote topic and number of partitions to copy."""
@@ -80,8 +88,8 @@ class FlowControl:
     def __init__(
         self,
         settings: FlowSettings,
-        source: MirrorAdmin,
-        target: MirrorAdmin,
+        source: AdminClient,
+        target: AdminClient,
         *,
         status: MirrorStatus,
         publish: Callable[[Assignment], None],
@@ -137,10 +145,11 @@ class FlowControl:
                 self._status.set_state(self._settings.name, FlowState.FAILED, str(error))
                 self._publish(())
                 return
-            except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
-                if logged.is_new(str(error)):
-                    logger.warning("%s waits: %s", self._settings.name, error)
-                self._status.set_state(self._settings.name, FlowState.WAITING, str(error))
+            except CLUSTER_ERRORS as error:
+                reason = error_text(error)
+                if logged.is_new(reason):
+                    logger.warning("%s waits: %s", self._settings.name, reason)
+                self._status.set_state(self._settings.name, FlowState.WAITING, reason)
                 self._are_reachable = False
                 stop.wait(backoff_s)
                 backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
@@ -156,13 +165,13 @@ class FlowControl:
 
         Raises:
             FlowFailedError: The flow cannot continue.
-            ClusterAwayError: A cluster is unavailable. The next turn retries.
-            AdminRefusedError: A cluster rejects a call that the flow needs. The next turn retries.
+            ConnectionError, TimeoutError, ProtocolError: A cluster is unavailable. The next turn retries.
+            KafkaApiError: A cluster rejects a call that the flow needs. The next turn retries.
         """
         now = self._clock()
         if not self._are_reachable:
-            self._source.check_reachable()
-            self._target.check_reachable()
+            check_reachable(self._source, self._settings.source.alias)
+            check_reachable(self._target, self._settings.target.alias)
             self._are_reachable = True
         if not self._has_internal_topics:
             self._create_internal_topics()
@@ -182,8 +191,8 @@ class FlowControl:
         """Create the topics for source offsets, offset syncs and heartbeats. Copying needs only the first of them.
 
         Raises:
-            AdminRefusedError: The topic for source offsets does not exist and could not be created.
-            ClusterAwayError: A cluster is unavailable, or source offsets cannot be read now.
+            KafkaApiError: The topic for source offsets does not exist and could not be created.
+            ConnectionError, TimeoutError: A cluster is unavailable, or source offsets cannot be read now.
         """
         settings = self._settings
         factor = settings.positions_replication_factor
@@ -195,10 +204,10 @@ class FlowControl:
             configs=settings.positions_topic_configs,
         )
         if refused is not None:
-            raise AdminRefusedError(
-                refused.error_name,
+            raise api_error(
+                refused.error_code,
                 f"{settings.positions_topic} could not be created with "
-                f"offset.storage.replication.factor={factor}: {refused}",
+                f"offset.storage.replication.factor={factor}: {error_text(refused)}",
             )
         self._carry(settings)
         if settings.syncs_topic is not None:
@@ -221,46 +230,45 @@ class FlowControl:
             logger.warning(
                 "%s: topic %s could not be created on cluster %s with offset-syncs.topic.replication.factor=%d: %s; "
                 "offsets of groups cannot be translated until it is created",
-                settings.name, name, alias, factor, refused,
+                settings.name, name, alias, factor, error_text(refused),
             )  # fmt: skip
 
     def _refresh_topics(self) -> None:
         self._told, self._refused = self._refused, {}
-        here = self._source.list_topics()
+        here = partition_counts(self._source)
         selected = selected_topics(here, self._settings.selection)
         self._tell_if_none(here, selected)
-        target = self._target.list_topics()
-        plan = plan_topics(selected, target, self._settings.remote_topic)
-        counts = {name: topic.partition_count for name, topic in target.items()}
-        counts |= self._create(plan.create, {topic.name: topic for topic in selected})
+        counts = partition_counts(self._target)
+        plan = plan_topics(selected, counts, self._settings.remote_topic)
+        counts |= self._create(plan.create, selected)
         counts |= self._grow(plan.grow)
         self._status.set_refused(self._settings.name, self._refused)
         self._tell_gone(selected)
         self._assign(selected, counts)
 
-    def _create(self, names: Sequence[str], topics: Mapping[str, TopicSummary]) -> dict[str, int]:
+    def _create(self, names: Sequence[str], selected: Mapping[str, int]) -> dict[str, int]:
         """Create remote topics. Return the partition counts of those that now exist.
 
         A topic list requested right after the creation need not contain them yet.
         """
         new = []
-        for name, entries in self._source.describe_topic_configs(list(names)).items():
-            if isinstance(entries, AdminRefusedError):
+        for name, entries in topic_configs(self._source, names).items():
+            if isinstance(entries, KafkaApiError):
                 what = f"describe the configs of topic {name} on cluster {self._settings.source.alias}"
                 self._note_refusal(self._settings.remote_topic(name), entries, what)
                 continue
             new.append(
                 plan_new_topic(
-                    topics[name],
-                    entries,
-                    remote_name=self._settings.remote_topic(name),
+                    self._settings.remote_topic(name),
+                    selected[name],
+                    entries.values(),
                     replication_factor=self._settings.replication_factor,
                     config_filter=self._settings.config_filter,
                 )
             )
-        outcomes = dict(self._target.create_topics(new))
+        outcomes = create_topics(self._target, new)
         outcomes |= self._create_without_unknown_configs(
-            [topic for topic in new if (refused := outcomes[topic.name]) and refused.error_name == _INVALID_CONFIG]
+            [topic for topic in new if isinstance(outcomes[topic.name], InvalidConfigError)]
         )
         alias = self._settings.target.alias
         copied = {remote_name: count for _, remote_name, count in self._assignment}
@@ -272,26 +280,24 @@ class FlowControl:
                 )  # fmt: skip
             elif refused is None:
                 logger.info("%s: created topic %s", self._settings.name, name)
-            elif refused.error_name != EXISTS:
+            elif not isinstance(refused, TopicAlreadyExistsError):
                 self._note_refusal(name, self._with_remedy(refused), f"create topic {name} on cluster {alias}")
-        counts = {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}
+        counts = {topic.name: topic.num_partitions for topic in new if outcomes.get(topic.name) is None}
         # After the creation of thousands of topics, a broker may omit some of them from its topic list for a while.
-        unlisted = {name for name, refused in outcomes.items() if refused and refused.error_name == EXISTS}
+        unlisted = {name for name, refused in outcomes.items() if isinstance(refused, TopicAlreadyExistsError)}
         return counts | {name: copied[name] for name in unlisted & copied.keys()}
 
-    def _create_without_unknown_configs(self, topics: Sequence[NewRemoteTopic]) -> dict[str, AdminRefusedError | None]:
+    def _create_without_unknown_configs(self, topics: Sequence[NewTopic]) -> dict[str, KafkaApiError | None]:
         """Retry the creation without configs that the target does not know, for example those of another vendor."""
         if not topics:
             return {}
         # DescribeConfigs of any topic returns all config names that the target knows. This topic exists.
-        described = self._target.describe_topic_configs([self._settings.positions_topic])
-        entries = described.get(self._settings.positions_topic)
-        if entries is None or isinstance(entries, AdminRefusedError):
+        known = topic_configs(self._target, [self._settings.positions_topic])[self._settings.positions_topic]
+        if isinstance(known, KafkaApiError):
             return {}
-        known = {entry.name for entry in entries}
         fewer = []
         for topic in topics:
-            unknown = sorted(topic.configs.keys() - known)
+            unknown = sorted(topic.configs.keys() - known.keys())
             if unknown:
                 alias, names = self._settings.target.alias, ", ".join(unknown)
                 logger.warning(
@@ -300,12 +306,12 @@ class FlowControl:
                 )  # fmt: skip
                 configs = {name: value for name, value in topic.configs.items() if name in known}
                 fewer.append(replace(topic, configs=configs))
-        return dict(self._target.create_topics(fewer)) if fewer else {}
+        return create_topics(self._target, fewer)
 
     def _grow(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Add partitions to remote topics. Return the partition counts of the topics that grew."""
         grown = {}
-        for name, refused in self._target.create_partitions(counts).items():
+        for name, refused in create_partitions(self._target, counts).items():
             if refused is None:
                 logger.info("%s: topic %s has %d partitions now", self._settings.name, name, counts[name])
                 grown[name] = counts[name]
@@ -314,22 +320,22 @@ class FlowControl:
                 self._note_refusal(name, refused, f"grow topic {name} to {counts[name]} partitions on cluster {alias}")
         return grown
 
-    def _note_refusal(self, remote_topic: str, refused: AdminRefusedError, operation: str) -> None:
+    def _note_refusal(self, remote_topic: str, refused: KafkaApiError, operation: str) -> None:
         """Record why a topic is not mirrored, or only in part. Log the reason when it is new."""
-        self._refused[remote_topic] = str(refused)
-        if self._told.get(remote_topic) != str(refused):
+        self._refused[remote_topic] = error_text(refused)
+        if self._told.get(remote_topic) != error_text(refused):
             log_refusal(refused, operation)
 
-    def _with_remedy(self, refused: AdminRefusedError) -> AdminRefusedError:
-        if refused.error_name != _INVALID_REPLICATION_FACTOR:
+    def _with_remedy(self, refused: KafkaApiError) -> KafkaApiError:
+        if not isinstance(refused, InvalidReplicationFactorError):
             return refused
         setting = f"replication.factor={self._settings.replication_factor}"
-        return AdminRefusedError(refused.error_name, f"{setting}: {str(refused).partition(': ')[2]}")
+        return InvalidReplicationFactorError(f"{setting}: {refused.error_message or ''}")
 
-    def _tell_if_none(self, here: Mapping[str, TopicSummary], selected: Sequence[TopicSummary]) -> None:
+    def _tell_if_none(self, here: Collection[str], selected: Collection[str]) -> None:
         """Log a warning when the flow starts to select no topic of the source. A pattern may be misspelled."""
         policy = self._settings.policy
-        is_none = all(is_heartbeats_topic(policy, topic.name) for topic in selected)
+        is_none = all(is_heartbeats_topic(policy, name) for name in selected)
         if is_none and not self._is_none_selected:
             logger.warning(
                 "%s: no topic is mirrored: topics and topics.exclude select none of the %d topics of cluster %s",
@@ -338,27 +344,27 @@ class FlowControl:
             )  # fmt: skip
         self._is_none_selected = is_none
 
-    def _tell_gone(self, selected: Sequence[TopicSummary]) -> None:
-        still = {topic.name for topic in selected}
-        gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in still}
-        denied = self._source.denied_topics(list(gone)) if gone else {}
+    def _tell_gone(self, selected: Collection[str]) -> None:
+        gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
+        denied = denied_topics(self._source, gone)
         alias = self._settings.source.alias
         for topic, remote_topic in gone.items():
             is_gone = f"is gone on cluster {alias}"
             if topic in denied:
-                is_gone = f"is not mirrored now, because cluster {alias} does not describe it ({denied[topic]})"
+                why = error_text(denied[topic])
+                is_gone = f"is not mirrored now, because cluster {alias} does not describe it ({why})"
             logger.warning(
                 "%s: topic %s %s: topic %s on cluster %s is kept unchanged",
                 self._settings.name, topic, is_gone, remote_topic, self._settings.target.alias,
             )  # fmt: skip
 
-    def _assign(self, selected: Sequence[TopicSummary], counts: Mapping[str, int]) -> None:
+    def _assign(self, selected: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Publish the partitions that exist on both clusters, if they changed. The first refresh always publishes."""
         assignment = []
-        for topic in selected:
-            remote_name = self._settings.remote_topic(topic.name)
+        for name, count in selected.items():
+            remote_name = self._settings.remote_topic(name)
             if remote_name in counts:
-                assignment.append((topic.name, remote_name, min(topic.partition_count, counts[remote_name])))
+                assignment.append((name, remote_name, min(count, counts[remote_name])))
         if tuple(assignment) != self._assignment or not self._refresh_due:
             self._assignment = tuple(assignment)
             self._publish(self._assignment)

@@ -6,24 +6,22 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.client.errors import ConnectionLostError
+from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import check_reachable, new_client
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
-from klamm.mirror.model import AdminRefusedError, ClusterAwayError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.topics.duplicate_mirrors import OtherMirrors
-from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from klamm.mirror.model import MirrorAdmin
+    from klamm.admin import AdminClient
     from klamm.mirror.settings.groups import HeartbeatSettings
 
 logger = logging.getLogger(__name__)
@@ -53,7 +51,7 @@ class Heartbeats:
     def __init__(
         self,
         settings: HeartbeatSettings,
-        admin: MirrorAdmin,
+        admin: AdminClient,
         writer: HeartbeatWriter,
         *,
         others: OtherMirrors | None = None,
@@ -99,12 +97,10 @@ class Heartbeats:
         try:
             self._create_topic()
             self._writer.write(HEARTBEATS_TOPIC, [record])
-        except ConnectionLostError as error:
-            if self._now() >= self._is_known_at:
-                self._tell(str(error))
-            return False
-        except (ClusterAwayError, AdminRefusedError, UnsupportedVersionError, ProtocolError) as error:
-            self._tell(str(error))
+        except CLUSTER_ERRORS as error:
+            # Until all brokers know a new topic, writing to it fails.
+            if not isinstance(error, ConnectionLostError) or self._now() >= self._is_known_at:
+                self._tell(error_text(error))
             return False
         if self._logged.clear():
             logger.info("%s: heartbeats are written again", settings.name)
@@ -115,13 +111,13 @@ class Heartbeats:
     def _create_topic(self) -> None:
         if self._topic_exists:
             return
-        self._admin.check_reachable()
+        check_reachable(self._admin, self._settings.target.alias)
         factor = self._settings.replication_factor
         refused = create_internal_topic(self._admin, HEARTBEATS_TOPIC, replication_factor=factor)
         if refused is not None:
-            raise AdminRefusedError(
-                refused.error_name,
-                f"{HEARTBEATS_TOPIC} could not be created with heartbeats.topic.replication.factor={factor}: {refused}",
+            setting = f"heartbeats.topic.replication.factor={factor}"
+            raise api_error(
+                refused.error_code, f"{HEARTBEATS_TOPIC} could not be created with {setting}: {error_text(refused)}"
             )
         self._topic_exists = True
         self._is_known_at = self._now() + KNOWN_AFTER_S
@@ -144,9 +140,7 @@ def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, inst
     """
     target = settings.target
     timeout_ms = int(settings.admin_timeout.total_seconds() * 1000)
-    admin = KafkaAdmin(
-        target.bootstrap_servers, settings.clients["target.admin"], timeout_ms=timeout_ms, alias=target.alias
-    )
+    admin = new_client(target.bootstrap_servers, settings.clients["target.admin"], timeout_ms=timeout_ms)
     client_id = f"klamm-mirror-{settings.name}"
     connection, reader = (
         ControlConnection(

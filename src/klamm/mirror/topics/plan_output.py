@@ -7,23 +7,34 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
+from klamm.admin import KafkaApiError, OpType
+from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.configs.durations import with_duration
-from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.cluster_admin import (
+    admin_client,
+    alter_topic_configs,
+    check_reachable,
+    create_partitions,
+    create_topics,
+    partition_counts,
+    topic_configs,
+)
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.internal_topics import EXISTS, internal_topic
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, OperationType
+from klamm.mirror.internal_topics import internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync, in_words
 from klamm.mirror.topics.config_sync import ConfigSync
 from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
+from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.model import MirrorAdmin, NewRemoteTopic, TopicConfigEntry, TopicConfigOperation, TopicSummary
+    from klamm.admin import AdminClient, ConfigEntry, NewTopic
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
+    from klamm.mirror.topics.plans import TopicConfigOperation
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +43,6 @@ _FAILED: Final = 1
 NO_CHANGE: Final = "!"
 """Prefix of a line for a difference that the mirror leaves unchanged or that a cluster would reject."""
 _REFUSED: Final = "would be refused: "
-_INVALID_CONFIG: Final = "INVALID_CONFIG"
 
 
 def print_plan(settings: MirrorSettings, out: TextIO) -> int:
@@ -43,13 +53,13 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
     """
     code = _OK
     for flow in settings.flows:
-        source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
+        source, target = admin_client(flow, "source"), admin_client(flow, "target")
         try:
-            source.check_reachable()
-            target.check_reachable()
+            check_reachable(source, flow.source.alias)
+            check_reachable(target, flow.target.alias)
             lines = plan_flow(flow, source, target, heartbeats_on=_heartbeats_on(settings, flow))
-        except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, FlowFailedError) as error:
-            out.write(f"{flow.name}: cannot be planned: {error}\n")
+        except (*CLUSTER_ERRORS, FlowFailedError) as error:
+            out.write(f"{flow.name}: cannot be planned: {error_text(error)}\n")
             code = _FAILED
         except Exception as error:  # for example from a user's own filter or replication policy
             logger.debug("%s cannot be planned", flow.name, exc_info=True)
@@ -80,8 +90,8 @@ def _heartbeats_on(settings: MirrorSettings, flow: FlowSettings) -> dict[str, in
 
 def plan_flow(
     flow: FlowSettings,
-    source: MirrorAdmin,
-    target: MirrorAdmin,
+    source: AdminClient,
+    target: AdminClient,
     *,
     heartbeats_on: Mapping[str, int] = MappingProxyType({}),
 ) -> list[str]:
@@ -97,28 +107,26 @@ def plan_flow(
             it is missing.
 
     Raises:
-        ClusterAwayError: A cluster is unavailable.
+        ConnectionError, TimeoutError: A cluster is unavailable.
         FlowFailedError: The round would fail.
     """
-    here, there = source.list_topics(), target.list_topics()
-    selected = {topic.name: topic for topic in selected_topics(here, flow.selection)}
-    plan = plan_topics(selected.values(), there, flow.remote_topic)
-    described: dict[str, tuple[TopicConfigEntry, ...]] = {}
+    here, there = partition_counts(source), partition_counts(target)
+    selected = selected_topics(here, flow.selection)
+    plan = plan_topics(selected, there, flow.remote_topic)
+    described: dict[str, Mapping[str, ConfigEntry]] = {}
     denied = []
-    for name, entries in source.describe_topic_configs(list(selected)).items():
-        if isinstance(entries, AdminRefusedError):
-            denied.append(f"! topic {name}: cannot be described on cluster {flow.source.alias}: {entries}")
+    for name, entries in topic_configs(source, selected).items():
+        if isinstance(entries, KafkaApiError):
+            denied.append(f"! topic {name}: cannot be described on cluster {flow.source.alias}: {error_text(entries)}")
         else:
             described[name] = entries
     checks = _Checks()
     sides = _Side(flow.source.alias, source, here), _Side(flow.target.alias, target, there)
     lines = _internal_topics(flow, sides, heartbeats_on, checks)
-    new = {name: _new_topic(flow, selected[name], described[name]) for name in plan.create if name in described}
+    new = {name: _new_topic(flow, name, selected[name], described[name]) for name in plan.create if name in described}
     checks.create(sides[1], list(new.values()), f"replication.factor={flow.replication_factor}")
     lines += [_new_line(topic) for topic in new.values()]
-    lines += [
-        f"~ topic {name}: {there[name].partition_count} -> {count} partitions" for name, count in plan.grow.items()
-    ]
+    lines += [f"~ topic {name}: {there[name]} -> {count} partitions" for name, count in plan.grow.items()]
     checks.grow(flow.target.alias, target, plan.grow)
     if flow.sync_topic_configs_enabled:
         # Topics that would be created get their configs in CreateTopics.
@@ -134,8 +142,9 @@ class _Side(NamedTuple):
     """One cluster of a flow, with its topics."""
 
     alias: str
-    admin: MirrorAdmin
-    topics: Mapping[str, TopicSummary]
+    admin: AdminClient
+    topics: Mapping[str, int]
+    """Partition counts by topic."""
 
 
 class _Checks:
@@ -144,43 +153,42 @@ class _Checks:
     def __init__(self) -> None:
         self.refused: list[str] = []
 
-    def create(self, side: _Side, topics: Sequence[NewRemoteTopic], setting: str) -> None:
+    def create(self, side: _Side, topics: Sequence[NewTopic], setting: str) -> None:
         """Validate topics that would be created. ``setting`` is the key and value of their replication factor."""
         if not topics:
             return
-        outcomes = dict(side.admin.create_topics(topics, validate_only=True))
-        invalid = [topic for topic in topics if (said := outcomes[topic.name]) and said.error_name == _INVALID_CONFIG]
+        outcomes = create_topics(side.admin, topics, validate_only=True)
+        invalid = [topic for topic in topics if isinstance(outcomes[topic.name], InvalidConfigError)]
         if invalid:
-            outcomes |= side.admin.create_topics(_with_known_configs(side, invalid), validate_only=True)
+            outcomes |= create_topics(side.admin, _with_known_configs(side, invalid), validate_only=True)
         self._note(outcomes, f"its creation on cluster {side.alias} with {setting}")
 
-    def grow(self, alias: str, admin: MirrorAdmin, counts: Mapping[str, int]) -> None:
+    def grow(self, alias: str, admin: AdminClient, counts: Mapping[str, int]) -> None:
         """Validate partitions that would be added."""
         if counts:
-            outcomes = admin.create_partitions(counts, validate_only=True)
+            outcomes = create_partitions(admin, counts, validate_only=True)
             self._note(outcomes, f"more partitions on cluster {alias}")
 
-    def alter(self, alias: str, admin: MirrorAdmin, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
+    def alter(self, alias: str, admin: AdminClient, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
         """Validate config changes."""
         if planned:
-            outcomes = admin.incremental_alter_topic_configs(planned, validate_only=True)
+            outcomes = alter_topic_configs(admin, planned, validate_only=True)
             self._note(outcomes, f"the change of its configs on cluster {alias}")
 
-    def _note(self, outcomes: Mapping[str, AdminRefusedError | None], what: str) -> None:
+    def _note(self, outcomes: Mapping[str, KafkaApiError | None], what: str) -> None:
         self.refused += [
-            f"{NO_CHANGE} topic {name}: {what} {_REFUSED}{refused}"
+            f"{NO_CHANGE} topic {name}: {what} {_REFUSED}{error_text(refused)}"
             for name, refused in outcomes.items()
-            if refused is not None and refused.error_name != EXISTS
+            if refused is not None and not isinstance(refused, TopicAlreadyExistsError)
         ]
 
 
-def _with_known_configs(side: _Side, topics: Sequence[NewRemoteTopic]) -> list[NewRemoteTopic]:
+def _with_known_configs(side: _Side, topics: Sequence[NewTopic]) -> list[NewTopic]:
     """Return topics without the configs that a cluster does not know. The mirror leaves these out as well."""
     names = list(side.topics)[:1]
-    described = side.admin.describe_topic_configs(names).get(names[0]) if names else None
-    if described is None or isinstance(described, AdminRefusedError):
+    known = topic_configs(side.admin, names)[names[0]] if names else None
+    if known is None or isinstance(known, KafkaApiError):
         return [replace(topic, configs={}) for topic in topics]  # it is not known which configs the cluster knows
-    known = {entry.name for entry in described}
     return [
         replace(topic, configs={name: value for name, value in topic.configs.items() if name in known})
         for topic in topics
@@ -223,7 +231,7 @@ def _internal_topics(
     for side, topic, key in missing:
         checks.create(side, [topic], f"{key}={topic.replication_factor}")
     return [
-        f"+ internal topic {topic.name} on cluster {side.alias}: {_partitions(topic.partition_count)}"
+        f"+ internal topic {topic.name} on cluster {side.alias}: {_partitions(topic.num_partitions)}"
         for side, topic, _ in missing
     ]
 
@@ -232,28 +240,28 @@ def _partitions(count: int) -> str:
     return f"{count} partition{'s' * (count != 1)}"
 
 
-def _new_topic(flow: FlowSettings, topic: TopicSummary, entries: tuple[TopicConfigEntry, ...]) -> NewRemoteTopic:
+def _new_topic(flow: FlowSettings, name: str, partition_count: int, entries: Mapping[str, ConfigEntry]) -> NewTopic:
     return plan_new_topic(
-        topic,
-        entries,
-        remote_name=flow.remote_topic(topic.name),
+        flow.remote_topic(name),
+        partition_count,
+        entries.values(),
         replication_factor=flow.replication_factor,
         config_filter=flow.config_filter,
     )
 
 
-def _new_line(new: NewRemoteTopic) -> str:
-    configs = "".join(f" {key}={with_duration(key, value)}" for key, value in new.configs.items())
+def _new_line(new: NewTopic) -> str:
+    configs = "".join(f" {key}={with_duration(key, value or '')}" for key, value in new.configs.items())
     return (
-        f"+ topic {new.name}: {_partitions(new.partition_count)}, replication factor {new.replication_factor}{configs}"
+        f"+ topic {new.name}: {_partitions(new.num_partitions)}, replication factor {new.replication_factor}{configs}"
     )
 
 
 def _configs(
     flow: FlowSettings,
     sync: ConfigSync,
-    described: Mapping[str, tuple[TopicConfigEntry, ...]],
-    target: MirrorAdmin,
+    described: Mapping[str, Mapping[str, ConfigEntry]],
+    target: AdminClient,
     checks: _Checks,
 ) -> list[str]:
     """Return lines for config changes, and validate them if single configs are written."""
@@ -288,7 +296,7 @@ def _unseen(flow: FlowSettings) -> str:
 
 def _unseen_lines(remote_name: str, operations: Sequence[TopicConfigOperation], why: str) -> list[str]:
     """Return lines for configs that are sent to a topic whose current configs cannot be described."""
-    set_to = [each for each in operations if each.operation is OperationType.SET]
+    set_to = [each for each in operations if each.operation is OpType.SET]
     lines = [
         f"~ topic {remote_name}: {each.name}: ? -> {with_duration(each.name, each.value or '')}: {each.rule}; {why}"
         for each in set_to
@@ -301,7 +309,7 @@ def _unseen_lines(remote_name: str, operations: Sequence[TopicConfigOperation], 
 def _config_line(remote_name: str, operation: TopicConfigOperation) -> str:
     old = "" if operation.old_value is None else with_duration(operation.name, operation.old_value)
     new = with_duration(operation.name, operation.value or "")
-    if operation.operation is OperationType.DELETE:
+    if operation.operation is OpType.DELETE:
         return f"- topic {remote_name}: {operation.name}: {old} -> (default): {operation.rule}"
     sign, change = ("~", f"{old} -> {new}") if old else ("+", new)
     return f"{sign} topic {remote_name}: {operation.name}: {change}: {operation.rule}"

@@ -21,14 +21,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from klamm.admin import ConfigSource, NewTopic, OpType
 from klamm.mirror.filters import source_defaults_wanted
-from klamm.mirror.model import NewRemoteTopic, OperationType, TopicConfigOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from klamm.admin import ConfigEntry
     from klamm.mirror.filters import ConfigPropertyFilter, TopicSelection
-    from klamm.mirror.model import TopicConfigEntry, TopicSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigOperation:
+    """One planned operation of an IncrementalAlterConfigs request."""
+
+    name: str
+    operation: OpType
+    value: str | None
+    """Value to set. None for DELETE."""
+    old_value: str | None = None
+    """Value that was set on the target topic before. None: not set, or unknown."""
+    rule: str
+    """Reason of the operation, shown in the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,53 +55,56 @@ class TopicPlan:
     """New partition counts by remote topic, for remote topics with fewer partitions than their source topic."""
 
 
-def selected_topics(source: Mapping[str, TopicSummary], selection: TopicSelection) -> tuple[TopicSummary, ...]:
-    """Return the source topics that a flow mirrors, sorted by name."""
-    return tuple(source[name] for name in sorted(source) if selection.includes(name))
+def is_default(entry: ConfigEntry) -> bool:
+    """Return whether the value is a default, not set on the topic itself (KIP-894)."""
+    return entry.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG
+
+
+def selected_topics(source: Mapping[str, int], selection: TopicSelection) -> dict[str, int]:
+    """Return the source topics that a flow mirrors with their partition counts, sorted by name."""
+    return {name: source[name] for name in sorted(source) if selection.includes(name)}
 
 
 def plan_topics(
-    selected: Iterable[TopicSummary],
-    target: Mapping[str, TopicSummary],
-    remote_topic: Callable[[str], str],
+    selected: Mapping[str, int], target: Mapping[str, int], remote_topic: Callable[[str], str]
 ) -> TopicPlan:
-    """Compare the selected source topics with the topics of the target.
+    """Compare the selected source topics with the topics of the target, both by name with their partition counts.
 
     Nothing is ever deleted: if a topic was deleted on the source, or created again with fewer partitions, its
     remote topic does not change.
     """
     create = []
     grow = {}
-    for topic in selected:
-        remote = target.get(remote_topic(topic.name))
-        if remote is None:
-            create.append(topic.name)
-        elif remote.partition_count < topic.partition_count:
-            grow[remote.name] = topic.partition_count
+    for name, count in selected.items():
+        remote = remote_topic(name)
+        if remote not in target:
+            create.append(name)
+        elif target[remote] < count:
+            grow[remote] = count
     return TopicPlan(create=tuple(create), grow=grow)
 
 
 def plan_new_topic(
-    topic: TopicSummary,
-    entries: Iterable[TopicConfigEntry],
-    *,
     remote_name: str,
+    partition_count: int,
+    entries: Iterable[ConfigEntry],
+    *,
     replication_factor: int,
     config_filter: ConfigPropertyFilter,
-) -> NewRemoteTopic:
-    """Return the remote topic to create for a source topic.
+) -> NewTopic:
+    """Return the remote topic to create for a source topic with these configs.
 
     It includes the configs, so that they are in effect before the first record arrives.
     """
-    return NewRemoteTopic(
+    return NewTopic(
         name=remote_name,
-        partition_count=topic.partition_count,
+        num_partitions=partition_count,
         replication_factor=replication_factor,
         configs=complete_configs(entries, config_filter),
     )
 
 
-def complete_configs(entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter) -> dict[str, str]:
+def complete_configs(entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter) -> dict[str, str]:
     """Return the complete set of configs that AlterConfigs (which replaces all) and CreateTopics send.
 
     Excluded, read-only and sensitive configs are left out. So are defaults of the source, unless source defaults
@@ -96,15 +113,15 @@ def complete_configs(entries: Iterable[TopicConfigEntry], config_filter: ConfigP
     return {
         entry.name: entry.value
         for entry in _syncable(entries, config_filter)
-        if entry.value is not None and (not entry.is_default or source_defaults_wanted(config_filter, entry.name))
+        if entry.value is not None and (not is_default(entry) or source_defaults_wanted(config_filter, entry.name))
     }
 
 
 def plan_config_operations(
-    entries: Iterable[TopicConfigEntry],
+    entries: Iterable[ConfigEntry],
     config_filter: ConfigPropertyFilter,
     *,
-    target: Iterable[TopicConfigEntry] | None = None,
+    target: Iterable[ConfigEntry] | None = None,
 ) -> tuple[TopicConfigOperation, ...]:
     """Return the IncrementalAlterConfigs operations for one topic.
 
@@ -118,12 +135,12 @@ def plan_config_operations(
     planned = (_operation(entry, config_filter) for entry in _syncable(entries, config_filter))
     if target is None:
         return tuple(planned)
-    own = {entry.name: entry.value for entry in target if not entry.is_default}
+    own = {entry.name: entry.value for entry in target if not is_default(entry)}
     return tuple(_with_old_value(operation, own) for operation in planned if _changes(operation, own))
 
 
 def plan_replacement(
-    entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter, *, target: Iterable[TopicConfigEntry]
+    entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter, *, target: Iterable[ConfigEntry]
 ) -> tuple[TopicConfigOperation, ...]:
     """Return the changes that AlterConfigs makes on a remote topic, including the configs that it resets.
 
@@ -133,7 +150,7 @@ def plan_replacement(
         target: Configs of the remote topic.
     """
     kept = [entry for entry in entries if entry.name in complete_configs([entry], config_filter)]
-    own = {entry.name: entry.value for entry in target if not entry.is_default}
+    own = {entry.name: entry.value for entry in target if not is_default(entry)}
     written = (_with_old_value(_operation(entry, config_filter), own) for entry in kept)
     reset = (
         _with_old_value(_delete(name, "not in the complete set, which AlterConfigs writes"), own)
@@ -142,15 +159,15 @@ def plan_replacement(
     return (*(operation for operation in written if _changes(operation, own)), *reset)
 
 
-def _syncable(entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter) -> Iterable[TopicConfigEntry]:
+def _syncable(entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter) -> Iterable[ConfigEntry]:
     for entry in entries:
-        hidden = entry.read_only or entry.is_sensitive
+        hidden = entry.is_read_only or entry.is_sensitive
         if not hidden and config_filter.should_replicate_config_property(entry.name):
             yield entry
 
 
-def _operation(entry: TopicConfigEntry, config_filter: ConfigPropertyFilter) -> TopicConfigOperation:
-    if not entry.is_default:
+def _operation(entry: ConfigEntry, config_filter: ConfigPropertyFilter) -> TopicConfigOperation:
+    if not is_default(entry):
         rule = "set on the source topic"
     elif source_defaults_wanted(config_filter, entry.name):
         rule = "default of the source (use.defaults.from=source)"
@@ -158,15 +175,15 @@ def _operation(entry: TopicConfigEntry, config_filter: ConfigPropertyFilter) -> 
         return _delete(entry.name, "not set on the source topic (use.defaults.from=target)")
     if entry.value is None:
         return _delete(entry.name, f"{rule}, without a value")
-    return TopicConfigOperation(name=entry.name, operation=OperationType.SET, value=entry.value, rule=rule)
+    return TopicConfigOperation(name=entry.name, operation=OpType.SET, value=entry.value, rule=rule)
 
 
 def _delete(name: str, rule: str) -> TopicConfigOperation:
-    return TopicConfigOperation(name=name, operation=OperationType.DELETE, value=None, rule=rule)
+    return TopicConfigOperation(name=name, operation=OpType.DELETE, value=None, rule=rule)
 
 
 def _changes(operation: TopicConfigOperation, own: Mapping[str, str | None]) -> bool:
-    if operation.operation is OperationType.DELETE:
+    if operation.operation is OpType.DELETE:
         return operation.name in own
     return operation.name not in own or own[operation.name] != operation.value
 

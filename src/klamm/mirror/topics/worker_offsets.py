@@ -25,10 +25,8 @@ from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import source_offsets
-from klamm.mirror.model import ClusterAwayError
 from klamm.mirror.own_records import read_newest, write_records
 from klamm.mirror.source_offsets import SourcePartition
-from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +72,7 @@ def carry_positions(flow: FlowSettings) -> None:
     Call this before any record is copied. Repeated calls are safe, because existing source offsets are kept.
 
     Raises:
-        ClusterAwayError: The source offsets cannot be read or written now.
+        ConnectionLostError, KafkaApiError, ProtocolError: The source offsets cannot be read or written now.
     """
     if flow.worker_positions_topic is None:
         return
@@ -88,7 +86,7 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
     Nothing is written. Source offsets missing in the flow's topic are read from the worker's topic.
 
     Raises:
-        ClusterAwayError: The source offsets cannot be read now.
+        ConnectionLostError, KafkaApiError, ProtocolError: The source offsets cannot be read now.
     """
     with _target(flow) as cluster:
         topics = [topic for topic in (flow.worker_positions_topic, flow.positions_topic) if topic is not None]
@@ -108,15 +106,12 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
 
 @contextlib.contextmanager
 def _target(flow: FlowSettings) -> Iterator[Cluster]:
-    """Connect to the target, and raise every connection or protocol error as ``ClusterAwayError``."""
+    """Connect to the target for the duration of the context."""
     settings = ConnectionSettings.of(
         flow.target.bootstrap_servers, flow.clients["target.producer"], f"klamm-mirror-{flow.name}"
     )
     with contextlib.closing(Cluster(settings, BufferPool(max_free_bytes=_POOL_BYTES))) as cluster:
-        try:
-            yield cluster
-        except (UnsupportedVersionError, ConnectionLostError, ProtocolError) as error:
-            raise ClusterAwayError(str(error)) from error
+        yield cluster
 
 
 def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:

@@ -2,10 +2,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.admin import (
+    DescribeGroupsResult,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    KafkaApiError,
+    ListGroupOffsetsResult,
+    OffsetAndMetadata,
+    PerKeyResult,
+    TopicPartition,
+)
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror.control_records import TopicGoneError
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.control import GroupControl
@@ -13,15 +25,16 @@ from klamm.mirror.groups.copied_runs import RunSync
 from klamm.mirror.groups.offset_translation import SyncPair
 from klamm.mirror.groups.status import FlowGroups, GroupStatus
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
-from klamm.mirror.model import AdminRefusedError, ClusterAwayError, Committed, GroupUse
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
-from tests.support.mirror_fakes import FakeCluster
+from tests.support.mirror_fakes import FakeCluster, done, rejection, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.mirror.model import Partition
+    from klamm.client.outcome import Outcome
+    from klamm.protocol.types import PartitionTuple
+
 
 SYNCS, CHECKPOINTS = "mm2-offset-syncs.B.internal", "A.checkpoints.internal"
 ORDERS, REMOTE = ("orders", 0), ("A.orders", 0)
@@ -57,31 +70,56 @@ class GroupCluster(FakeCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.offsets: dict[str, dict[Partition, Committed]] = {}
+        self.offsets: dict[str, dict[PartitionTuple, OffsetAndMetadata]] = {}
         self.members: dict[str, int] = {}
-        self.refuses_commits: dict[Partition, AdminRefusedError] = {}
+        self.refuses_commits: dict[PartitionTuple, KafkaApiError] = {}
 
-    def list_groups(self) -> Sequence[str]:
+    def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
         if self.away():
-            raise ClusterAwayError("nobody answers")
-        return list(self.offsets)
+            return done(ConnectionLostError("nobody answers"))
+        listed = [GroupListing(group_id=group, protocol_type="consumer", state=None) for group in self.offsets]
+        return done(tuple(listed))
 
-    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupUse | AdminRefusedError]:
-        def state(group: str) -> str:
-            return "Stable" if self.members.get(group) else "Empty" if group in self.offsets else "Dead"
+    def describe_groups(self, group_ids: Collection[str], *, timeout_ms: int | None = None) -> DescribeGroupsResult:
+        outcomes = {group: self._description(group) for group in group_ids}
+        return settled(DescribeGroupsResult(group_ids), outcomes)
 
-        return {group: GroupUse(state(group), self.members.get(group, 0)) for group in groups}
+    def _description(self, group: str) -> GroupDescription | KafkaApiError:
+        count = self.members.get(group, 0)
+        if not count and group not in self.offsets:
+            return rejection("GROUP_ID_NOT_FOUND")
+        member = GroupMember(
+            member_id="m",
+            group_instance_id=None,
+            client_id="c",
+            host="h",
+            metadata=b"",
+            assignment=b"",
+            assigned_partitions=None,
+        )
+        return GroupDescription(
+            group_id=group,
+            state="Stable" if count else "Empty",
+            protocol_type="consumer",
+            protocol="",
+            members=(member,) * count,
+        )
 
-    def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
-        return {group: dict(self.offsets.get(group, {})) for group in groups}
+    def list_group_offsets(
+        self, groups: Mapping[str, Collection[TopicPartition] | None], **_: Any
+    ) -> ListGroupOffsetsResult:
+        found = {group: self.offsets.get(group, {}).items() for group in groups}
+        outcomes = {group: {TopicPartition(*at): offset for at, offset in own} for group, own in found.items()}
+        return settled(ListGroupOffsetsResult(groups), outcomes)
 
     def alter_group_offsets(
-        self, group: str, offsets: Mapping[Partition, Committed]
-    ) -> Mapping[Partition, AdminRefusedError | None]:
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[TopicPartition, None]:
+        result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
         outcomes = {where: self.refuses_commits.get(where) for where in offsets}
-        done = {where: offsets[where] for where, refused in outcomes.items() if refused is None}
-        self.offsets.setdefault(group, {}).update(done)
-        return outcomes
+        done_now = {where: offsets[where] for where, refused in outcomes.items() if refused is None}
+        self.offsets[group_id] = {**self.offsets.get(group_id, {}), **dict(done_now.items())}
+        return settled(result, outcomes)
 
 
 class Run:
@@ -91,7 +129,7 @@ class Run:
         self.now = 1_000.0
         self.source, self.target = GroupCluster(), GroupCluster()
         self.topics = Topics()
-        self.ends: dict[Partition, int] = {REMOTE: 10_000}
+        self.ends: dict[PartitionTuple, int] = {REMOTE: 10_000}
         self.status = GroupStatus()
         properties = {
             "clusters": "A,B",
@@ -121,7 +159,7 @@ class Run:
         )
 
     def commit(self, offset: int, group: str = "g") -> None:
-        self.source.offsets.setdefault(group, {})[ORDERS] = Committed(offset)
+        self.source.offsets.setdefault(group, {})[ORDERS] = OffsetAndMetadata(offset)
 
     def turn(self, seconds: float = 60) -> FlowGroups:
         """Let time pass and do what is due then."""
@@ -150,7 +188,7 @@ def test_checkpoints_follow_a_group_and_repeat_nothing() -> None:
     run.turn()
     assert run.topics.checkpoints()[1:] == [("g", 510, 410), ("g", 200, 100)]
     (topic,) = run.target.created
-    assert (topic.name, topic.partition_count, topic.replication_factor) == (CHECKPOINTS, 1, 3)
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (CHECKPOINTS, 1, 3)
 
 
 def test_after_a_restart_nothing_is_written_again_and_nothing_goes_back() -> None:
@@ -182,7 +220,7 @@ def test_groups_are_found_by_the_filter_and_by_their_topics() -> None:
     run.topics.sync(999, 999, first=0)
     run.commit(5)
     run.commit(5, "secret")
-    run.source.offsets["other"] = {("users", 0): Committed(5)}
+    run.source.offsets["other"] = {("users", 0): OffsetAndMetadata(5)}
     groups = run.turn()
     assert [row.group for row in groups.offsets] == ["g"]
     assert groups.skipped == (
@@ -203,8 +241,8 @@ def test_idle_groups_get_their_offsets_and_go_forwards_only() -> None:
     run.topics.sync(999, 899, first=100)
     run.commit(500)
     assert run.turn().offsets[0].committed == 400
-    assert run.target.offsets == {"g": {REMOTE: Committed(400)}}
-    run.target.offsets["g"][REMOTE] = Committed(450)
+    assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(400)}}
+    run.target.offsets["g"][REMOTE] = OffsetAndMetadata(450)
     run.commit(520)
     (row,) = run.turn().offsets
     assert (row.committed, row.sync_reason) == (450, "it is further already on cluster B")
@@ -220,12 +258,12 @@ def test_a_group_in_use_on_the_target_is_left_alone_and_told_once(caplog: pytest
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
-    run.target.offsets["g"] = {REMOTE: Committed(3)}
+    run.target.offsets["g"] = {REMOTE: OffsetAndMetadata(3)}
     run.target.members["g"] = 2
     with caplog.at_level(logging.WARNING):
         run.turn()
         (row,) = run.turn().offsets
-    assert run.target.offsets == {"g": {REMOTE: Committed(3)}}
+    assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(3)}}
     assert row.sync_reason == "it has 2 members on cluster B"
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -239,9 +277,9 @@ def test_members_that_come_in_between_and_other_refusals_are_told() -> None:
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
-    run.target.refuses_commits[REMOTE] = AdminRefusedError("UNKNOWN_MEMBER_ID", "")
+    run.target.refuses_commits[REMOTE] = rejection("UNKNOWN_MEMBER_ID", "")
     assert run.turn().offsets[0].sync_reason == "it has members on cluster B"
-    run.target.refuses_commits[REMOTE] = AdminRefusedError("GROUP_AUTHORIZATION_FAILED", "not you")
+    run.target.refuses_commits[REMOTE] = rejection("GROUP_AUTHORIZATION_FAILED", "not you")
     assert run.turn().offsets[0].sync_reason == "GROUP_AUTHORIZATION_FAILED: not you"
 
 
@@ -288,8 +326,8 @@ def test_a_reason_is_told_once_and_again_when_it_changes(caplog: pytest.LogCaptu
 def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     """K894-45: also a topic of checkpoints that cannot be created."""
     run = Run()
-    run.target.refuses[CHECKPOINTS] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
-    with pytest.raises(AdminRefusedError, match=r"checkpoints\.topic\.replication\.factor=3.*only 1 broker"):
+    run.target.refuses[CHECKPOINTS] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    with pytest.raises(KafkaApiError, match=r"checkpoints\.topic\.replication\.factor=3.*only 1 broker"):
         run.control.turn()
     stop = threading.Event()
     problems: list[str] = []
@@ -334,7 +372,7 @@ def test_a_mirror_that_ends_leaves_the_groups_where_they_belong() -> None:
     run.topics.sync(999, 899, first=100)
     run.control.run(stop)
     assert run.topics.checkpoints() == [("g", 500, 400)]
-    assert run.target.offsets == {"g": {REMOTE: Committed(400)}}
+    assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(400)}}
 
 
 def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pytest.LogCaptureFixture) -> None:
@@ -344,14 +382,14 @@ def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pyte
     rounds: list[str] = []
     stop = threading.Event()
 
-    def list_groups() -> Sequence[str]:
+    def list_groups() -> Outcome[tuple[GroupListing, ...]]:
         rounds.append(run.status.snapshot()["A->B"].problem if rounds else "")
         if len(rounds) == 1:
             raise KeyError("g")
         stop.set()
-        return ["g"]
+        return done((GroupListing(group_id="g", protocol_type="consumer", state=None),))
 
-    run.source.list_groups = list_groups  # type: ignore[method-assign]
+    run.source.list_groups = list_groups  # type: ignore[assignment, method-assign]
     run.control.run(stop)
     assert rounds[1] == "KeyError: 'g'"
     assert run.topics.checkpoints() == [("g", 500, 400)]
@@ -362,7 +400,7 @@ def test_groups_that_are_skipped_are_told_once_with_the_reason(caplog: pytest.Lo
     run = Run(**{"groups.exclude": "tool-.*"})
     for number in range(7):
         run.commit(5, f"tool-{number}")
-    run.source.offsets["other"] = {("users", 0): Committed(5)}
+    run.source.offsets["other"] = {("users", 0): OffsetAndMetadata(5)}
     with caplog.at_level(logging.INFO):
         run.turn()
         run.turn(600)

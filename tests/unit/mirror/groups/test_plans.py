@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from klamm.admin import OffsetAndMetadata
 from klamm.mirror.formats import Checkpoint
 from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
-from klamm.mirror.model import Committed
 from klamm.mirror.settings.mirror import parse_settings
 
 FLOW = parse_settings(
@@ -39,8 +39,12 @@ def checkpoint(upstream: int, downstream: int, topic: str = "A.orders") -> Check
 
 def test_only_offsets_on_accepted_topics_count() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
-    offsets = {("orders", 0): Committed(5), ("orders", 1): Committed(-1), ("other", 0): Committed(5)}
-    assert accepted(FLOW, offsets) == {("orders", 0): Committed(5)}
+    offsets = {
+        ("orders", 0): OffsetAndMetadata(5),
+        ("orders", 1): OffsetAndMetadata(-1),
+        ("other", 0): OffsetAndMetadata(5),
+    }
+    assert accepted(FLOW, offsets) == {("orders", 0): OffsetAndMetadata(5)}
 
 
 def test_topics_are_renamed_and_those_born_on_the_target_get_their_old_name_back() -> None:
@@ -54,7 +58,11 @@ def test_topics_are_renamed_and_those_born_on_the_target_get_their_old_name_back
 def test_an_offset_keeps_its_metadata() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     (made,) = translate_group(
-        FLOW, "g", {("orders", 0): Committed(40, "from here")}, Knowledge("orders"), {("A.orders", 0): 30}
+        FLOW,
+        "g",
+        {("orders", 0): OffsetAndMetadata(40, metadata="from here")},
+        Knowledge("orders"),
+        {("A.orders", 0): 30},
     )
     assert made.checkpoint is not None
     assert (made.checkpoint.topic, made.checkpoint.downstream_offset) == ("A.orders", 30)
@@ -63,7 +71,11 @@ def test_an_offset_keeps_its_metadata() -> None:
 
 def test_every_offset_without_a_checkpoint_says_why() -> None:
     """K894-42: unknown, untranslatable, beyond the log's end, or nothing to stand on."""
-    offsets = {("orders", 0): Committed(9), ("orders", 1): Committed(9), ("users", 0): Committed(50)}
+    offsets = {
+        ("orders", 0): OffsetAndMetadata(9),
+        ("orders", 1): OffsetAndMetadata(9),
+        ("users", 0): OffsetAndMetadata(50),
+    }
     knowledge = Knowledge("orders", "users")
     found = translate_group(FLOW, "g", offsets, knowledge, {("A.users", 0): 39})
     assert [each.checkpoint for each in found] == [None] * 3
@@ -72,7 +84,7 @@ def test_every_offset_without_a_checkpoint_says_why() -> None:
         "nothing of orders-1 was mirrored yet, according to the offset syncs",
         "offset 50 would be 40, beyond the end 39 of A.users-0: was the topic recreated?",
     ]
-    (missing,) = translate_group(FLOW, "g", {("users", 0): Committed(50)}, knowledge, {})
+    (missing,) = translate_group(FLOW, "g", {("users", 0): OffsetAndMetadata(50)}, knowledge, {})
     assert missing.reason == "A.users-0 does not exist on cluster B, or has no leader"
 
 
@@ -91,10 +103,10 @@ def test_groups_on_the_target_go_forwards_only() -> None:
     """K894-43: a negative offset counts as none."""
     wanted = [checkpoint(100, 50, topic) for topic in ("new", "behind", "same", "further", "reset")]
     current = {
-        ("behind", 0): Committed(49),
-        ("same", 0): Committed(50),
-        ("further", 0): Committed(51),
-        ("reset", 0): Committed(-1),
+        ("behind", 0): OffsetAndMetadata(49),
+        ("same", 0): OffsetAndMetadata(50),
+        ("further", 0): OffsetAndMetadata(51),
+        ("reset", 0): OffsetAndMetadata(-1),
     }
-    due = {("new", 0): Committed(50), ("behind", 0): Committed(50), ("reset", 0): Committed(50)}
+    due = {("new", 0): OffsetAndMetadata(50), ("behind", 0): OffsetAndMetadata(50), ("reset", 0): OffsetAndMetadata(50)}
     assert offsets_to_commit(wanted, current) == due

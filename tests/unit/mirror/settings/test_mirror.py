@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.admin import ConfigEntry, ConfigSource, OpType
 from klamm.mirror.copy.preparation import copy_settings
-from klamm.mirror.model import OperationType, TopicConfigEntry
 from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.key_reader import KeyReader
@@ -530,12 +530,12 @@ def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaul
         "        return name == 'retention.ms'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    entries = [TopicConfigEntry(name=name, value="1", config_source=5) for name in ("retention.ms", "segment.ms")]
+    entries = [ConfigEntry(name, "1", source=ConfigSource.DEFAULT_CONFIG) for name in ("retention.ms", "segment.ms")]
     key = "A->B.config.property.filter.class = klamm_test_own_filters:"
     (deleted,) = plan_config_operations(entries, flow(key + "OnlyRetention\n").config_filter)
-    assert (deleted.name, deleted.operation) == ("retention.ms", OperationType.DELETE)
+    assert (deleted.name, deleted.operation) == ("retention.ms", OpType.DELETE)
     (kept,) = plan_config_operations(entries, flow(key + "SourceDefaults\n").config_filter)
-    assert (kept.name, kept.operation, kept.value) == ("retention.ms", OperationType.SET, "1")
+    assert (kept.name, kept.operation, kept.value) == ("retention.ms", OpType.SET, "1")
 
 
 def test_one_address_for_both_clusters_is_a_warning_and_an_error_where_names_are_kept() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from klamm.admin import ConfigEntry, ConfigSource
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
-from klamm.mirror.model import DYNAMIC_TOPIC_CONFIG, TopicConfigEntry
 from klamm.mirror.status.drift import EXCLUDED, SOURCE_ONLY, TARGET_DEFAULT, config_differences
 
-_DEFAULT = 5
+_DEFAULT, _TOPIC = ConfigSource.DEFAULT_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG
 _FILTER = DefaultConfigPropertyFilter(
     exclude=PatternList.compile("config.properties.exclude", (r"min\.insync\.replicas",)), source_defaults=False
 )
 
 
-def _entry(name: str, value: str | None, source: int = DYNAMIC_TOPIC_CONFIG) -> TopicConfigEntry:
-    return TopicConfigEntry(name=name, value=value, config_source=source)
+def _entry(name: str, value: str | None, source: ConfigSource = _TOPIC) -> ConfigEntry:
+    return ConfigEntry(name, value, source=source)
 
 
 def test_equal_topics_have_no_difference() -> None:
@@ -61,8 +61,8 @@ def test_a_config_that_the_target_lacks_is_named() -> None:
 
 
 def test_what_can_not_be_synced_is_not_compared() -> None:
-    hidden = TopicConfigEntry(name="secret", value=None, config_source=1, is_sensitive=True)
-    fixed = TopicConfigEntry(name="fixed", value="1", config_source=1, read_only=True)
+    hidden = ConfigEntry("secret", None, source=_TOPIC, is_sensitive=True)
+    fixed = ConfigEntry("fixed", "1", source=_TOPIC, is_read_only=True)
     assert config_differences("A.t", [hidden, fixed], [], _FILTER) == ()
 
 

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.model import AdminRefusedError
+from klamm.admin import PerKeyResult
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.acl_sync import AclSync, remote_acls
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from tests.support.mirror_fakes import FakeCluster, done, rejection, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection
+
+    from klamm.admin import AclFilter, KafkaApiError
+    from klamm.client.outcome import Outcome
 
 READ = Acl(
     resource_type=AclResourceType.TOPIC,
@@ -70,23 +74,25 @@ def test_prefixes_other_topics_and_other_resources_are_left_out() -> None:
     )
 
 
-class FakeAcls:
+class FakeAcls(FakeCluster):
     """A cluster of which only the ACLs matter."""
 
-    def __init__(self, *acls: Acl, describe: AdminRefusedError | None = None) -> None:
+    def __init__(self, *acls: Acl, describe: KafkaApiError | None = None) -> None:
+        super().__init__()
         self.acls = list(acls)
         self.describe_refused = describe
-        self.create_refused: AdminRefusedError | None = None
-        self.created: list[Acl] = []
+        self.create_refused: KafkaApiError | None = None
+        self.created_acls: list[Acl] = []
 
-    def describe_topic_acls(self) -> Sequence[Acl]:
-        if self.describe_refused is not None:
-            raise self.describe_refused
-        return self.acls
+    def describe_acls(
+        self, wanted: AclFilter | None = None, *, timeout_ms: int | None = None
+    ) -> Outcome[tuple[Acl, ...]]:
+        return done(self.describe_refused or tuple(self.acls))
 
-    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
-        self.created += acls
-        return dict.fromkeys(acls, self.create_refused)
+    def create_acls(self, acls: Collection[Acl], *, timeout_ms: int | None = None) -> PerKeyResult[Acl, None]:
+        self.created_acls += acls
+        result: PerKeyResult[Acl, None] = PerKeyResult(acls)
+        return settled(result, dict.fromkeys(acls, self.create_refused))
 
 
 def sync(source: FakeAcls, target: FakeAcls) -> AclSync:
@@ -101,20 +107,20 @@ def test_only_what_the_target_lacks_is_created_and_nothing_is_deleted() -> None:
     bob = replace(READ, principal="User:bob")
     target = FakeAcls(REMOTE_READ, replace(REMOTE_READ, principal="User:carol"))
     sync(FakeAcls(READ, bob), target).run(["orders"])
-    assert target.created == [replace(bob, resource_name="A.orders")]
+    assert target.created_acls == [replace(bob, resource_name="A.orders")]
 
 
 def test_where_acls_may_not_be_described_all_are_sent() -> None:
-    target = FakeAcls(REMOTE_READ, describe=AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", ""))
+    target = FakeAcls(REMOTE_READ, describe=rejection("CLUSTER_AUTHORIZATION_FAILED", ""))
     sync(FakeAcls(READ), target).run(["orders"])
-    assert target.created == [REMOTE_READ]
+    assert target.created_acls == [REMOTE_READ]
 
 
 def test_a_source_without_acls_is_told_once_with_advice(caplog: pytest.LogCaptureFixture) -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """
-    once = sync(FakeAcls(describe=AdminRefusedError("SECURITY_DISABLED", "no authorizer")), FakeAcls())
+    once = sync(FakeAcls(describe=rejection("SECURITY_DISABLED", "no authorizer")), FakeAcls())
     with caplog.at_level(logging.INFO):
         once.run(["orders"])
         once.run(["orders"])
@@ -129,9 +135,9 @@ def test_a_denial_names_what_was_tried(caplog: pytest.LogCaptureFixture) -> None
     skip ALLOW WRITE.
     """
     target = FakeAcls()
-    target.create_refused = AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", "")
+    target.create_refused = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
     sync(FakeAcls(READ), target).run(["orders"])
-    sync(FakeAcls(describe=AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", "")), target).run(["orders"])
+    sync(FakeAcls(describe=rejection("CLUSTER_AUTHORIZATION_FAILED", "")), target).run(["orders"])
     first, second = (record.getMessage() for record in caplog.records)
     assert "while trying to create ACL ALLOW READ for User:alice from * on topic A.orders of cluster B" in first
     assert "ClusterAuthorizationException occurred while trying to describe the ACLs of topics on cluster A" in second

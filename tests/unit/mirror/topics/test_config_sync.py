@@ -2,118 +2,82 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.admin import AlterConfigsResult, ConfigEntry, ConfigSource, OpType
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.model import (
-    AdminIncompatibleError,
-    AdminRefusedError,
-    MirrorAdmin,
-    NewRemoteTopic,
-    TopicConfigEntry,
-    TopicConfigOperation,
-    TopicSummary,
-)
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.config_sync import ConfigSync
+from tests.support.mirror_fakes import FakeCluster, entries_of, rejection, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
+    from klamm.admin import AlterConfigOp, AlterConfigsOptions, ConfigResource, DescribeConfigsResult, KafkaApiError
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.security.acls import Acl
-
-SET_ON_TOPIC, DEFAULT = 1, 5
 
 
-class FakeAdmin(MirrorAdmin):
-    """One cluster's topic configs in memory."""
+class FakeAdmin(FakeCluster):
+    """One cluster's topic configs in memory. It records the calls."""
 
     def __init__(self, configs: Mapping[str, Mapping[str, str]], *, incremental: bool = True) -> None:
+        super().__init__()
         self.configs = {topic: dict(own) for topic, own in configs.items()}
-        self.incremental = incremental
-        self.refuses: dict[str, AdminRefusedError] = {}
+        self.incompatible = not incremental
         self.hides: set[str] = set()
         self.missing: set[str] = set()
         self.calls: list[str] = []
 
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
+    def describe_configs(
+        self, resources: Collection[ConfigResource] | Mapping[ConfigResource, Collection[str] | None], **_: Any
+    ) -> DescribeConfigsResult:
         self.calls.append("describe")
-        denied, unknown = (
-            AdminRefusedError(name, "") for name in ("TOPIC_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PARTITION")
-        )
-        return {
-            topic: denied if topic in self.hides else unknown if topic in self.missing else self._entries(topic)
-            for topic in topics
-        }
+        return super().describe_configs(resources)
 
-    def _entries(self, topic: str) -> tuple[TopicConfigEntry, ...]:
+    def entries(self, topic: str) -> list[ConfigEntry] | KafkaApiError:
+        if topic in self.hides:
+            return rejection("TOPIC_AUTHORIZATION_FAILED")
+        if topic in self.missing:
+            return rejection("UNKNOWN_TOPIC_OR_PARTITION")
+        return self.known(topic)
+
+    def known(self, topic: str) -> list[ConfigEntry]:
         defaults = {"retention.ms": "604800000", "cleanup.policy": "delete", "min.insync.replicas": "1"}
         own = self.configs[topic]
-        return tuple(
-            TopicConfigEntry(
-                name=name, value=own.get(name, value), config_source=SET_ON_TOPIC if name in own else DEFAULT
+        return [
+            ConfigEntry(
+                name,
+                own.get(name, value),
+                source=ConfigSource.DYNAMIC_TOPIC_CONFIG if name in own else ConfigSource.DEFAULT_CONFIG,
             )
             for name, value in defaults.items()
-        )
+        ]
 
-    def check_incremental_alter_configs(self, topic: str) -> None:
-        self.calls.append(f"check {topic}")
-        if not self.incremental:
-            raise AdminIncompatibleError("IncrementalAlterConfigs is not offered")
-
-    def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
-    ) -> Mapping[str, AdminRefusedError | None]:
-        assert not validate_only
-        self.calls.append("incremental")
-        for topic, planned in operations.items():
-            if topic in self.refuses:
-                continue
-            for operation in planned:
-                if operation.value is None:
-                    self.configs[topic].pop(operation.name, None)
+    def incremental_alter_configs(
+        self,
+        configs: Mapping[ConfigResource, Collection[AlterConfigOp]],
+        options: AlterConfigsOptions | None = None,
+    ) -> AlterConfigsResult:
+        for topic, ops in configs.items():
+            self.calls.append("incremental" if ops else f"check {topic.name}")
+            for op in ops if topic.name not in self.refuses else ():
+                if op.op_type is OpType.DELETE:
+                    self.configs[topic.name].pop(op.config_entry.name, None)
                 else:
-                    self.configs[topic][operation.name] = operation.value
-        return {topic: self.refuses.get(topic) for topic in operations}
+                    self.configs[topic.name][op.config_entry.name] = str(op.config_entry.value)
+        return super().incremental_alter_configs(configs, options)
 
-    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
+    def replace_all_configs(
+        self,
+        configs: Mapping[ConfigResource, Collection[ConfigEntry]],
+        options: AlterConfigsOptions | None = None,
+    ) -> AlterConfigsResult:
         self.calls.append("alter")
         for topic, complete in configs.items():
-            self.configs[topic] = dict(complete)
-        return dict.fromkeys(configs)
-
-    def check_reachable(self) -> None:
-        pass
-
-    def list_topics(self) -> Mapping[str, TopicSummary]:
-        return {name: TopicSummary(name=name, topic_id="", partition_count=1) for name in self.configs}
-
-    def denied_topics(self, topics: Sequence[str]) -> Mapping[str, AdminRefusedError]:
-        raise NotImplementedError
-
-    def create_topics(
-        self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
-    ) -> Mapping[str, AdminRefusedError | None]:
-        raise NotImplementedError
-
-    def create_partitions(
-        self, counts: Mapping[str, int], *, validate_only: bool = False
-    ) -> Mapping[str, AdminRefusedError | None]:
-        raise NotImplementedError
-
-    def describe_topic_acls(self) -> Sequence[Acl]:
-        raise NotImplementedError
-
-    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
+            self.configs[topic.name] = {entry.name: str(entry.value) for entry in complete}
+        return settled(AlterConfigsResult(configs), dict.fromkeys(configs))
 
 
 class VendorAdmin(FakeAdmin):
@@ -121,9 +85,8 @@ class VendorAdmin(FakeAdmin):
 
     value = "1"
 
-    def _entries(self, topic: str) -> tuple[TopicConfigEntry, ...]:
-        own = TopicConfigEntry(name="vendor.key", value=self.value, config_source=SET_ON_TOPIC)
-        return (*super()._entries(topic), own)
+    def known(self, topic: str) -> list[ConfigEntry]:
+        return [*super().known(topic), *entries_of({"vendor.key": self.value})]
 
 
 def flow(mode: str = "requested") -> FlowSettings:
@@ -194,7 +157,7 @@ def test_a_refusal_of_one_topic_is_no_reason_to_fall_back(caplog: pytest.LogCapt
     """
     there = target()
     there.configs["A.u"]["retention.ms"] = "9"
-    there.refuses["A.t"] = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no")
+    there.refuses["A.t"] = rejection("TOPIC_AUTHORIZATION_FAILED", "no")
     sync = ConfigSync(flow(), source(), there)
     with caplog.at_level(logging.WARNING):
         sync.run(["t", "u"])
@@ -221,7 +184,7 @@ def test_the_target_is_asked_once_whether_it_takes_single_configs() -> None:
     sync = ConfigSync(flow(), source(), there)
     sync.run(["t"])
     sync.run(["t"])
-    assert there.calls == ["check A.t", "describe", "incremental", "describe", "incremental"]
+    assert there.calls == ["check A.t", "describe", "incremental", "describe"]
 
 
 def test_never_uses_alter_configs_only() -> None:
@@ -266,7 +229,7 @@ def test_where_the_target_hides_its_configs_everything_is_sent() -> None:
     there = target()
     there.hides.add("A.t")
     sync = ConfigSync(flow(), source(), there)
-    described = {"t": source()._entries("t")}
+    described = {"t": {entry.name: entry for entry in source().known("t")}}
     assert [operation.name for operation in sync.plan(described)["A.t"]] == ["retention.ms", "cleanup.policy"]
 
 
@@ -318,11 +281,11 @@ def test_a_refusal_is_told_once_until_it_changes(caplog: pytest.LogCaptureFixtur
     """
     source, target = FakeAdmin({"t": {"retention.ms": "5"}}), FakeAdmin({"A.t": {}})
     sync = ConfigSync(flow(), source, target)
-    target.refuses["A.t"] = AdminRefusedError("INVALID_CONFIG", "no")
+    target.refuses["A.t"] = rejection("INVALID_CONFIG", "no")
     with caplog.at_level(logging.WARNING):
         sync.run(["t"])
         sync.run(["t"])
-        target.refuses["A.t"] = AdminRefusedError("POLICY_VIOLATION", "never")
+        target.refuses["A.t"] = rejection("POLICY_VIOLATION", "never")
         sync.run(["t"])
         target.refuses.clear()
         sync.run(["t"])

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.model import AdminRefusedError, ClusterAwayError, TopicConfigEntry
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.mirror.topics.plan_output import plan_flow
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
-from tests.support.mirror_fakes import FakeCluster
+from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
+    from klamm.client.outcome import Outcome
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
 
@@ -85,9 +85,9 @@ def test_remote_topics_are_created_with_their_configs_before_anything_is_copied(
     run = Run(source, target)
     run.control.turn()
     positions, orders = target.created
-    assert (positions.name, positions.partition_count, positions.replication_factor) == (POSITIONS, 25, 3)
+    assert (positions.name, positions.num_partitions, positions.replication_factor) == (POSITIONS, 25, 3)
     assert positions.configs == {"cleanup.policy": "compact", "segment.bytes": "104857600"}
-    assert (orders.name, orders.partition_count, orders.replication_factor) == ("A.orders", 3, 2)
+    assert (orders.name, orders.num_partitions, orders.replication_factor) == ("A.orders", 3, 2)
     assert orders.configs == {"retention.ms": "-1"}
     assert run.published == [(("orders", "A.orders", 3),)]
 
@@ -101,7 +101,7 @@ def test_positions_are_brought_together_before_anything_is_copied() -> None:
     def carry(flow: FlowSettings) -> None:
         seen.append((flow.name, len(published)))
         if is_away.pop():
-            raise ClusterAwayError("an open transaction hides source offsets")
+            raise ConnectionLostError("an open transaction hides source offsets")
 
     published: list[Assignment] = []
     control = FlowControl(
@@ -112,7 +112,7 @@ def test_positions_are_brought_together_before_anything_is_copied() -> None:
         publish=published.append,
         carry=carry,
     )
-    with pytest.raises(ClusterAwayError):
+    with pytest.raises(ConnectionLostError):
         control.turn()
     is_away.append(False)
     control.turn()
@@ -153,7 +153,7 @@ def test_a_remote_topic_that_a_broker_does_not_list_yet_is_copied_on() -> None:
 
 def test_a_topic_that_the_target_refuses_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
-    target.refuses["A.orders"] = AdminRefusedError("POLICY_VIOLATION", "too few partitions")
+    target.refuses["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
     run = Run(source, target)
     with caplog.at_level(logging.ERROR):
         run.control.turn()
@@ -171,8 +171,8 @@ def test_a_topic_that_the_target_refuses_is_told_and_the_others_go_on(caplog: py
 
 def test_a_positions_topic_that_can_not_be_created_says_which_key_to_change() -> None:
     target = FakeCluster()
-    target.refuses[POSITIONS] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
-    with pytest.raises(AdminRefusedError, match=r"offset\.storage\.replication\.factor=3.*only 1 broker"):
+    target.refuses[POSITIONS] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    with pytest.raises(KafkaApiError, match=r"offset\.storage\.replication\.factor=3.*only 1 broker"):
         Run(FakeCluster(), target).control.turn()
 
 
@@ -182,14 +182,14 @@ def test_a_positions_topic_that_exists_or_may_not_be_created_is_taken_as_there()
     """
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED"):
         target = FakeCluster(**{POSITIONS: 1})
-        target.refuses[POSITIONS] = AdminRefusedError(name, "")
+        target.refuses[POSITIONS] = rejection(name, "")
         Run(FakeCluster(), target).control.turn()
 
 
 def test_a_positions_topic_that_is_missing_and_may_not_be_created_is_a_refusal() -> None:
     target = FakeCluster()
-    target.refuses[POSITIONS] = AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", "")
-    with pytest.raises(AdminRefusedError, match=POSITIONS):
+    target.refuses[POSITIONS] = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
+    with pytest.raises(KafkaApiError, match=POSITIONS):
         Run(FakeCluster(), target).control.turn()
 
 
@@ -220,14 +220,13 @@ def test_whether_anybody_listens_is_asked_again_after_a_cluster_was_away() -> No
     asked: list[str] = []
     stop = threading.Event()
 
-    def check() -> None:
+    def check() -> Outcome[None]:
         asked.append(run.status.state_of("A->B").value)
-        if len(asked) == 1:
-            raise ClusterAwayError("nobody listens")
         if len(asked) == 2:
             stop.set()
+        return done(ConnectionLostError("nobody listens") if len(asked) == 1 else None)
 
-    source.check_reachable = check  # type: ignore[method-assign]
+    source.check_connection = check  # type: ignore[assignment, method-assign]
     run.control.run(stop)
     run.control.turn()
     assert asked == ["STARTING", "WAITING"]
@@ -332,10 +331,8 @@ def test_a_plan_of_a_flow_that_will_fail_says_so() -> None:
 class Picky(FakeCluster):
     """Knows one config."""
 
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        return {topic: (TopicConfigEntry(name="segment.ms", value="1", config_source=5),) for topic in topics}
+    def entries(self, topic: str) -> list[ConfigEntry]:
+        return [ConfigEntry("segment.ms", "1", source=ConfigSource.DEFAULT_CONFIG)]
 
 
 def test_a_plan_tells_what_the_target_does_not_know() -> None:
@@ -364,7 +361,7 @@ def test_the_topic_of_offset_syncs_is_created_on_the_source_unless_the_file_says
     source, target = FakeCluster(orders=1), FakeCluster()
     Run(source, target, **{"offset-syncs.topic.replication.factor": "1"}).control.turn()
     (syncs,) = source.created
-    assert (syncs.name, syncs.partition_count, syncs.replication_factor) == ("mm2-offset-syncs.B.internal", 1, 1)
+    assert (syncs.name, syncs.num_partitions, syncs.replication_factor) == ("mm2-offset-syncs.B.internal", 1, 1)
     assert syncs.configs == {"cleanup.policy": "compact"}
     source, target = FakeCluster(orders=1), FakeCluster()
     Run(source, target, **{"offset-syncs.topic.location": "target"}).control.turn()
@@ -381,7 +378,7 @@ def test_without_offset_syncs_their_topic_is_not_created() -> None:
 
 def test_records_are_copied_where_the_topic_of_offset_syncs_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     source = FakeCluster(orders=1)
-    source.refuses["mm2-offset-syncs.B.internal"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    source.refuses["mm2-offset-syncs.B.internal"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     run = Run(source, FakeCluster())
     with caplog.at_level(logging.WARNING):
         run.control.turn()
@@ -431,7 +428,7 @@ def test_a_config_that_the_target_does_not_know_is_left_out_and_told(caplog: pyt
 def test_a_config_with_a_wrong_value_is_not_left_out() -> None:
     """K894-35: what the target knows and refuses needs somebody."""
     source, target = FakeCluster(orders=1), FakeCluster()
-    target.refuses["A.orders"] = AdminRefusedError("INVALID_CONFIG", "Invalid value strange")
+    target.refuses["A.orders"] = rejection("INVALID_CONFIG", "Invalid value strange")
     source.configs["orders"] = {"cleanup.policy": "strange"}
     run = Run(source, target)
     run.control.turn()

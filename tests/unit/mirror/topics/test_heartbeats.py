@@ -9,12 +9,11 @@ import pytest
 import klamm
 from klamm.client.errors import ConnectionLostError
 from klamm.mirror.formats import Heartbeat
-from klamm.mirror.model import AdminRefusedError
 from klamm.mirror.run import run
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.heartbeats import Heartbeats, write_heartbeats
 from tests.support.mirror import properties, topic_configs, wait_for_records
-from tests.support.mirror_fakes import FakeCluster
+from tests.support.mirror_fakes import FakeCluster, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +60,7 @@ def test_a_heartbeat_names_the_pair_and_the_time_and_its_topic_is_compacted() ->
     assert heartbeats.beat()
     assert heartbeats.beat()
     (topic,) = target.created
-    assert (topic.name, topic.partition_count, topic.replication_factor) == ("heartbeats", 1, 3)
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("heartbeats", 1, 3)
     assert topic.configs == {"cleanup.policy": "compact"}
     wanted = Heartbeat(source_alias="A", target_alias="B", timestamp=int(NOON * 1000))
     assert [(name, record.key, record.value) for name, record in writer.written] == [
@@ -76,7 +75,7 @@ def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() 
     """
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
         target = FakeCluster(heartbeats=1)
-        target.refuses["heartbeats"] = AdminRefusedError(name, "")
+        target.refuses["heartbeats"] = rejection(name, "")
         assert Heartbeats(pair(), target, Writer()).beat()
 
 
@@ -84,7 +83,7 @@ def test_what_is_wrong_is_told_once_until_it_changes_or_is_over(caplog: pytest.L
     """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     target, writer, now = FakeCluster(), Writer(), NOON
     heartbeats = Heartbeats(pair(), target, writer, now=lambda: now)
-    target.refuses["heartbeats"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    target.refuses["heartbeats"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     with caplog.at_level(logging.INFO):
         assert [heartbeats.beat() for _ in range(3)] == [False] * 3
         del target.refuses["heartbeats"]

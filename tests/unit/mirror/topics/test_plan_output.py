@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.model import AdminRefusedError, OperationType, TopicConfigEntry, TopicConfigOperation
+from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError, OpType
+from klamm.client.errors import error_text
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics import plan_output
 from klamm.mirror.topics.plan_output import _config_line, print_plan
-from tests.support.mirror_fakes import FakeCluster
+from klamm.mirror.topics.plans import TopicConfigOperation
+from tests.support.mirror_fakes import FakeCluster, entries_of, rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from klamm.mirror.settings.flow import FlowSettings
 
 ONE_FLOW = {
@@ -23,7 +23,6 @@ ONE_FLOW = {
     "A->B.enabled": "true",
     "topics": "orders",
 }
-DEFAULT = 5
 HEARTBEATS_ON_A = "  + internal topic heartbeats on cluster A: 1 partition"
 HEARTBEATS_ON_B = "  + internal topic heartbeats on cluster B: 1 partition"
 
@@ -34,7 +33,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, clusters: dict[str, FakeCluster], *
     def admin(flow: FlowSettings, side: str) -> FakeCluster:
         return clusters[(flow.source if side == "source" else flow.target).alias]
 
-    monkeypatch.setattr(KafkaAdmin, "of", admin)
+    monkeypatch.setattr(plan_output, "admin_client", admin)
     out = io.StringIO()
     code = print_plan(parse_settings(ONE_FLOW | more), out)
     return code, out.getvalue().splitlines()
@@ -69,23 +68,16 @@ def test_a_plan_without_heartbeats_names_none(monkeypatch: pytest.MonkeyPatch) -
 class Source(FakeCluster):
     """Tells defaults, too."""
 
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        defaults = tuple(
-            TopicConfigEntry(name=name, value="1", config_source=DEFAULT) for name in ("flush.ms", "segment.ms")
-        )
-        described = super().describe_topic_configs(topics)
-        return {name: (*own, *defaults) for name, own in described.items() if not isinstance(own, AdminRefusedError)}
+    def entries(self, topic: str) -> list[ConfigEntry]:
+        defaults = {"flush.ms": "1", "segment.ms": "1"}
+        return [*entries_of(self.configs.get(topic, {})), *entries_of(defaults, ConfigSource.DEFAULT_CONFIG)]
 
 
 class Secretive(FakeCluster):
     """May not be asked for configs."""
 
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        return dict.fromkeys(topics, AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no right to"))
+    def entries(self, topic: str) -> KafkaApiError:
+        return rejection("TOPIC_AUTHORIZATION_FAILED", "no right to")
 
 
 def test_a_plan_says_where_it_can_not_see_what_would_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +101,8 @@ def test_a_plan_shows_what_a_cluster_would_refuse_and_fails(monkeypatch: pytest.
     source, target = FakeCluster(orders=3, users=1, new=1), FakeCluster(**{"A.orders": 1, "A.users": 1})
     source.configs["users"] = {"retention.ms": "5"}
     target.configs["A.users"] = {"retention.ms": "7"}
-    denied = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "Authorization failed.")
-    wrong = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    denied = rejection("TOPIC_AUTHORIZATION_FAILED", "Authorization failed.")
+    wrong = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     target.refuses = {"A.orders": denied, "A.users": denied, "A.new": wrong, "mm2-offsets.A.internal": wrong}
     # when
     code, lines = printed(monkeypatch, {"A": source, "B": target}, topics="orders,users,new")
@@ -118,10 +110,10 @@ def test_a_plan_shows_what_a_cluster_would_refuse_and_fails(monkeypatch: pytest.
     assert code == 1
     assert [line for line in lines if "would be refused" in line] == [
         "  ! topic mm2-offsets.A.internal: its creation on cluster B with offset.storage.replication.factor=3 "
-        f"would be refused: {wrong}",
-        f"  ! topic A.new: its creation on cluster B with replication.factor=2 would be refused: {wrong}",
-        f"  ! topic A.orders: more partitions on cluster B would be refused: {denied}",
-        f"  ! topic A.users: the change of its configs on cluster B would be refused: {denied}",
+        f"would be refused: {error_text(wrong)}",
+        f"  ! topic A.new: its creation on cluster B with replication.factor=2 would be refused: {error_text(wrong)}",
+        f"  ! topic A.orders: more partitions on cluster B would be refused: {error_text(denied)}",
+        f"  ! topic A.users: the change of its configs on cluster B would be refused: {error_text(denied)}",
     ]
     assert target.created == [], "a plan creates nothing"
     assert target.topics == {"A.orders": 1, "A.users": 1}
@@ -176,7 +168,7 @@ def test_a_mistake_in_a_class_of_the_users_own_is_told_in_a_line(
 def test_durations_stand_in_words_beside_their_milliseconds() -> None:
     # given
     change = TopicConfigOperation(
-        name="retention.ms", operation=OperationType.SET, value="86400000", old_value="604800000", rule="because"
+        name="retention.ms", operation=OpType.SET, value="86400000", old_value="604800000", rule="because"
     )
     # then
     assert _config_line("A.orders", change) == (

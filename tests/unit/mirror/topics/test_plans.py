@@ -2,23 +2,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from klamm.admin import ConfigEntry, ConfigSource, NewTopic, OpType
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
-from klamm.mirror.model import NewRemoteTopic, OperationType, TopicConfigEntry, TopicSummary
 from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_new_topic, plan_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-TOPIC, BROKER_DEFAULT, STATIC_BROKER, BUILT_IN = 1, 3, 4, 5
+TOPIC, BROKER_DEFAULT = ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+STATIC_BROKER, BUILT_IN = ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DEFAULT_CONFIG
 
 ENTRIES = (
-    TopicConfigEntry(name="retention.ms", value="-1", config_source=TOPIC),
-    TopicConfigEntry(name="cleanup.policy", value="compact", config_source=BROKER_DEFAULT),
-    TopicConfigEntry(name="segment.bytes", value="5000000", config_source=STATIC_BROKER),
-    TopicConfigEntry(name="flush.ms", value=None, config_source=BUILT_IN),
-    TopicConfigEntry(name="min.insync.replicas", value="2", config_source=TOPIC),
-    TopicConfigEntry(name="read.only", value="x", config_source=TOPIC, read_only=True),
-    TopicConfigEntry(name="secret", value=None, config_source=TOPIC, is_sensitive=True),
+    ConfigEntry("retention.ms", "-1", source=TOPIC),
+    ConfigEntry("cleanup.policy", "compact", source=BROKER_DEFAULT),
+    ConfigEntry("segment.bytes", "5000000", source=STATIC_BROKER),
+    ConfigEntry("flush.ms", None, source=BUILT_IN),
+    ConfigEntry("min.insync.replicas", "2", source=TOPIC),
+    ConfigEntry("read.only", "x", source=TOPIC, is_read_only=True),
+    ConfigEntry("secret", None, source=TOPIC, is_sensitive=True),
 )
 
 
@@ -27,14 +28,10 @@ def config_filter(*, source_defaults: bool) -> DefaultConfigPropertyFilter:
     return DefaultConfigPropertyFilter(exclude=exclude, source_defaults=source_defaults)
 
 
-def operations(*, source_defaults: bool, target: Iterable[TopicConfigEntry] | None = None) -> dict[str, str | None]:
+def operations(*, source_defaults: bool, target: Iterable[ConfigEntry] | None = None) -> dict[str, str | None]:
     planned = plan_config_operations(ENTRIES, config_filter(source_defaults=source_defaults), target=target)
-    assert all((operation.operation is OperationType.SET) == (operation.value is not None) for operation in planned)
+    assert all((operation.operation is OpType.SET) == (operation.value is not None) for operation in planned)
     return {operation.name: operation.value for operation in planned}
-
-
-def topic(name: str, partition_count: int = 3) -> TopicSummary:
-    return TopicSummary(name=name, topic_id="", partition_count=partition_count)
 
 
 def test_what_is_default_on_the_source_is_deleted_on_the_target() -> None:
@@ -76,20 +73,20 @@ def test_read_only_and_sensitive_configs_are_never_synced() -> None:
 def test_only_operations_that_change_something_are_sent_when_the_target_is_known() -> None:
     """K894-21: No describe-then-replace emulation on the target (rejected alternative)."""
     target = (
-        TopicConfigEntry(name="retention.ms", value="-1", config_source=TOPIC),
-        TopicConfigEntry(name="cleanup.policy", value="compact", config_source=TOPIC),
-        TopicConfigEntry(name="segment.bytes", value="1", config_source=BUILT_IN),
-        TopicConfigEntry(name="min.insync.replicas", value="9", config_source=TOPIC),
+        ConfigEntry("retention.ms", "-1", source=TOPIC),
+        ConfigEntry("cleanup.policy", "compact", source=TOPIC),
+        ConfigEntry("segment.bytes", "1", source=BUILT_IN),
+        ConfigEntry("min.insync.replicas", "9", source=TOPIC),
     )
     (planned,) = plan_config_operations(ENTRIES, config_filter(source_defaults=False), target=target)
-    assert (planned.name, planned.operation, planned.old_value) == ("cleanup.policy", OperationType.DELETE, "compact")
+    assert (planned.name, planned.operation, planned.old_value) == ("cleanup.policy", OpType.DELETE, "compact")
     assert "use.defaults.from=target" in planned.rule
     assert operations(source_defaults=True, target=target) == {"segment.bytes": "5000000"}
 
 
 def test_a_source_default_that_the_target_has_as_its_own_default_is_still_set() -> None:
     """K894-14: the value has to be the topic's own on the target."""
-    target = (TopicConfigEntry(name="segment.bytes", value="5000000", config_source=STATIC_BROKER),)
+    target = (ConfigEntry("segment.bytes", "5000000", source=STATIC_BROKER),)
     assert operations(source_defaults=True, target=target)["segment.bytes"] == "5000000"
 
 
@@ -105,8 +102,8 @@ def test_the_complete_set_holds_what_is_set_and_defaults_only_if_wanted() -> Non
 
 def test_missing_topics_are_created_and_short_ones_grown() -> None:
     """K894-35, K894-36: fewer partitions on the source change nothing."""
-    target = {name: topic(name, count) for name, count in {"A.short": 1, "A.long": 9, "A.same": 3, "other": 1}.items()}
-    plan = plan_topics([topic("new"), topic("short"), topic("long"), topic("same")], target, lambda name: f"A.{name}")
+    target = {"A.short": 1, "A.long": 9, "A.same": 3, "other": 1}
+    plan = plan_topics({"new": 3, "short": 3, "long": 3, "same": 3}, target, lambda name: f"A.{name}")
     assert plan.create == ("new",)
     assert plan.grow == {"A.short": 3}
 
@@ -116,12 +113,10 @@ def test_a_remote_topic_is_created_with_its_final_configs() -> None:
     created before data flows.
     """
     planned = plan_new_topic(
-        topic("flights", 6),
+        "A.flights",
+        6,
         ENTRIES,
-        remote_name="A.flights",
         replication_factor=2,
         config_filter=config_filter(source_defaults=False),
     )
-    assert planned == NewRemoteTopic(
-        name="A.flights", partition_count=6, replication_factor=2, configs={"retention.ms": "-1"}
-    )
+    assert planned == NewTopic("A.flights", 6, 2, configs={"retention.ms": "-1"})

@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.mirror.model import AdminRefusedError
+from klamm.client.errors import error_text
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.run import EXIT_FAILED, EXIT_OK, exit_code
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import FlowControl
-from tests.support.mirror_fakes import FakeCluster
+from tests.support.mirror_fakes import FakeCluster, rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable
 
     import pytest
 
-    from klamm.mirror.model import TopicConfigEntry
+    from klamm.admin import ConfigEntry, KafkaApiError
 
-DENIED = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no right to")
+
+DENIED = rejection("TOPIC_AUTHORIZATION_FAILED", "no right to")
 
 
 class Run:
@@ -53,17 +54,15 @@ class Run:
 class Secretive(FakeCluster):
     """May not be asked for the configs of a topic."""
 
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        return {**super().describe_topic_configs(topics), **({"orders": DENIED} if "orders" in topics else {})}
+    def entries(self, topic: str) -> Iterable[ConfigEntry] | KafkaApiError:
+        return DENIED if topic == "orders" else super().entries(topic)
 
 
 def test_a_refusal_is_told_once_until_its_reason_changes(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     run = Run(source, target)
     for reason in ("too few partitions", "too few partitions", "too many", ""):
-        target.refuses = {"A.orders": AdminRefusedError("POLICY_VIOLATION", reason)} if reason else {}
+        target.refuses = {"A.orders": rejection("POLICY_VIOLATION", reason)} if reason else {}
         run.refresh()
     told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert [line.rpartition(": ")[2] for line in told] == ["too few partitions", "too many"]
@@ -71,7 +70,7 @@ def test_a_refusal_is_told_once_until_its_reason_changes(caplog: pytest.LogCaptu
 
 def test_a_mirror_that_left_a_topic_out_does_not_end_as_if_all_were_well() -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
-    target.refuses["A.orders"] = AdminRefusedError("POLICY_VIOLATION", "too few partitions")
+    target.refuses["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
     run = Run(source, target)
     run.refresh()
     assert exit_code(run.status.snapshot()) == EXIT_FAILED
@@ -82,7 +81,7 @@ def test_a_mirror_that_left_a_topic_out_does_not_end_as_if_all_were_well() -> No
 
 def test_too_high_a_replication_factor_names_the_key_to_change() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
-    target.refuses["A.orders"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    target.refuses["A.orders"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     assert Run(source, target).refresh() == (
         ("A.orders", "INVALID_REPLICATION_FACTOR: replication.factor=3: only 1 broker"),
     )
@@ -91,7 +90,7 @@ def test_too_high_a_replication_factor_names_the_key_to_change() -> None:
 def test_a_topic_whose_configs_may_not_be_described_is_shown_as_refused() -> None:
     """K894-25: it is not created, so it must not look as if everything were mirrored."""
     run = Run(Secretive(orders=1, users=1), FakeCluster())
-    assert run.refresh() == (("A.orders", str(DENIED)),)
+    assert run.refresh() == (("A.orders", error_text(DENIED)),)
 
 
 def test_a_topic_that_goes_away_on_the_source_is_told(caplog: pytest.LogCaptureFixture) -> None:

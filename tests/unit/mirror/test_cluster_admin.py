@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.mirror.admin import portions
+from klamm.mirror.cluster_admin import portions
 
 
 def test_many_changes_are_dealt_to_requests_that_a_controller_takes() -> None:

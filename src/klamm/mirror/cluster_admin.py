@@ -1,0 +1,253 @@
+"""Admin clients of a flow's clusters, and the outcomes of their calls by topic name.
+
+An outcome is the value, None for calls without one, or the ``KafkaApiError`` with which the cluster rejects this topic.
+An error that concerns all topics is raised: the cluster is unavailable, or lacks the API (``CLUSTER_ERRORS``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    AlterConfigsOptions,
+    ConfigEntry,
+    ConfigResource,
+    KafkaApiError,
+    NewPartitions,
+    ResourceType,
+)
+from klamm.client.errors import (
+    CLUSTER_ERRORS,
+    ConnectionLostError,
+    SaslAuthenticationFailedError,
+    SslAuthenticationFailedError,
+    error_text,
+    is_denial,
+)
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from klamm.admin import NewTopic, PerKeyResult
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.topics.plans import TopicConfigOperation
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+_MOST_RECORDS: Final = 2_000
+"""Most metadata records that one request may lead to.
+
+Far below Kafka's limit, so that the controller serves other clients in between.
+"""
+
+
+def admin_client(
+    flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int | None = None
+) -> AdminClient:
+    """Return the admin client of one side of a flow. It connects with the first call.
+
+    Args:
+        flow: Settings of the flow.
+        side: Cluster to connect to.
+        timeout_ms: Timeout of each call in milliseconds. None: ``admin.timeout.ms`` of the file.
+
+    Raises:
+        SettingsError: A security property is not supported or has a wrong value.
+    """
+    cluster = flow.source if side == "source" else flow.target
+    if timeout_ms is None:
+        timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
+    return new_client(cluster.bootstrap_servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms)
+
+
+def new_client(bootstrap_servers: Sequence[str], properties: Mapping[str, str], *, timeout_ms: int) -> AdminClient:
+    """Return an admin client with the mirror's client id.
+
+    Raises:
+        SettingsError: A security property is not supported or has a wrong value.
+    """
+    properties = {"client.id": "klamm-mirror-admin", **properties}
+    return AdminClient.from_properties(bootstrap_servers, properties, timeout_ms=timeout_ms)
+
+
+def check_reachable(admin: AdminClient, alias: str) -> None:
+    """Connect once, to find out at once whether and why the cluster accepts no calls. Calls retry until their timeout.
+
+    Raises:
+        ConnectionLostError: No broker responds, or each rejects the login or the certificate.
+    """
+    try:
+        admin.check_connection().result()
+    except CLUSTER_ERRORS as error:
+        is_refused = isinstance(error, (SaslAuthenticationFailedError, SslAuthenticationFailedError))
+        verb = "refuses this client" if is_refused else "does not answer"
+        raise ConnectionLostError(f"cluster {alias} {verb}: {error_text(error)}") from error
+
+
+def outcome(future: Future[Value]) -> Value | KafkaApiError:
+    """Wait for a call and return its value, or the error with which the cluster rejects it.
+
+    Raises:
+        UnsupportedVersionError: The cluster lacks the API.
+        ConnectionError, TimeoutError, ProtocolError, KafkaApiError: The cluster is unavailable at present.
+    """
+    try:
+        return future.result()
+    except (UnsupportedVersionError, ConnectionError):
+        raise
+    except KafkaApiError as error:
+        if error.error_code in _PASSING:
+            raise
+        return error
+
+
+def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiError]:
+    """Wait for a call and return its outcomes by key. See ``outcome`` for the errors raised."""
+    found: dict[Key, Value | KafkaApiError] = {}
+    for key, future in result.values().items():
+        settled = outcome(future)
+        found[key] = settled
+    return found
+
+
+def rejections(result: PerKeyResult[Key, Value]) -> dict[Key, KafkaApiError | None]:
+    """Wait for a call and return the rejections by key, None for success. See ``outcome`` for the errors raised."""
+    return {key: found if isinstance(found, KafkaApiError) else None for key, found in outcomes(result).items()}
+
+
+def partition_counts(admin: AdminClient) -> dict[str, int]:
+    """Return the partition counts of all topics, including internal ones."""
+    names = list(admin.list_topics(include_internal=True).result())
+    found = outcomes(admin.describe_topics(names)) if names else {}
+    return {name: len(topic.partitions) for name, topic in found.items() if not isinstance(topic, KafkaApiError)}
+
+
+def denied_topics(admin: AdminClient, topics: Collection[str]) -> dict[str, KafkaApiError]:
+    """Return which topics the principal may not describe. They are never listed, whether they exist or not."""
+    found = outcomes(admin.describe_topics(topics)) if topics else {}
+    return {name: error for name, error in found.items() if isinstance(error, KafkaApiError) and is_denial(error)}
+
+
+def topic_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Mapping[str, ConfigEntry] | KafkaApiError]:
+    """Return all configs of topics by name, including defaults."""
+    resources = [_topic(name) for name in topics]
+    found = outcomes(admin.describe_configs(resources)) if resources else {}
+    return {resource.name: entries for resource, entries in found.items()}
+
+
+def create_topics(
+    admin: AdminClient, topics: Iterable[NewTopic], *, validate_only: bool = False
+) -> dict[str, KafkaApiError | None]:
+    """Create topics, independently of each other, or only validate the request."""
+    return _in_portions(
+        topics,
+        lambda topic: 1 + topic.num_partitions + len(topic.configs),
+        lambda some: rejections(admin.create_topics(some, validate_only=validate_only)),
+    )
+
+
+def create_partitions(
+    admin: AdminClient, counts: Mapping[str, int], *, validate_only: bool = False
+) -> dict[str, KafkaApiError | None]:
+    """Increase the partition counts of topics, or only validate the request."""
+    return _in_portions(
+        counts,
+        lambda name: counts[name],
+        lambda some: rejections(
+            admin.create_partitions({name: NewPartitions(counts[name]) for name in some}, validate_only=validate_only)
+        ),
+    )
+
+
+def offers_incremental_alter_configs(admin: AdminClient, topic: str) -> None:
+    """Send a request that changes nothing. Its outcome for the topic does not matter.
+
+    Raises:
+        UnsupportedVersionError: The cluster lacks IncrementalAlterConfigs.
+    """
+    rejections(admin.incremental_alter_configs({_topic(topic): []}, AlterConfigsOptions(validate_only=True)))
+
+
+def alter_topic_configs(
+    admin: AdminClient, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
+) -> dict[str, KafkaApiError | None]:
+    """Apply config operations (IncrementalAlterConfigs), or only validate them.
+
+    Raises:
+        UnsupportedVersionError: The cluster lacks IncrementalAlterConfigs.
+    """
+    ops = {
+        _topic(name): [AlterConfigOp(ConfigEntry(each.name, each.value), each.operation) for each in planned]
+        for name, planned in operations.items()
+        if planned
+    }
+    options = AlterConfigsOptions(validate_only=validate_only)
+    return _in_portions(
+        ops,
+        lambda topic: len(ops[topic]),
+        lambda some: _by_name(admin.incremental_alter_configs({topic: ops[topic] for topic in some}, options)),
+    )
+
+
+def replace_topic_configs(
+    admin: AdminClient, configs: Mapping[str, Mapping[str, str]]
+) -> dict[str, KafkaApiError | None]:
+    """Replace all dynamic configs of topics (AlterConfigs)."""
+    entries = {_topic(name): [ConfigEntry(*each) for each in own.items()] for name, own in configs.items()}
+    return _in_portions(
+        entries,
+        lambda topic: 1 + len(entries[topic]),
+        lambda some: _by_name(admin.replace_all_configs({topic: entries[topic] for topic in some})),
+    )
+
+
+def portions(items: Iterable[Key], weight: Callable[[Key], int]) -> Iterator[list[Key]]:
+    """Yield portions of a change, each small enough for one request.
+
+    Apache Kafka rejects a whole request that leads to more than 10,000 records in the metadata log (QuorumController's
+    ``MAX_RECORDS_PER_USER_OP``): five hundred topics with twenty partitions each are too many.
+
+    Args:
+        items: Changes to split.
+        weight: Returns the approximate number of metadata records of one change.
+    """
+    portion: list[Key] = []
+    total = 0
+    for item in items:
+        if portion and total + weight(item) > _MOST_RECORDS:
+            yield portion
+            portion, total = [], 0
+        portion.append(item)
+        total += weight(item)
+    if portion:
+        yield portion
+
+
+def _in_portions(
+    items: Iterable[Key],
+    weight: Callable[[Key], int],
+    ask: Callable[[list[Key]], Mapping[str, KafkaApiError | None]],
+) -> dict[str, KafkaApiError | None]:
+    return {name: found for some in portions(items, weight) for name, found in ask(some).items()}
+
+
+def _topic(name: str) -> ConfigResource:
+    return ConfigResource(ResourceType.TOPIC, name)
+
+
+def _by_name(result: PerKeyResult[ConfigResource, None]) -> dict[str, KafkaApiError | None]:
+    return {resource.name: refused for resource, refused in rejections(result).items()}

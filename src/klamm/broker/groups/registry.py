@@ -8,18 +8,17 @@ cut could undo.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.broker.groups.classic import ClassicGroup
-from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError, NotCoordinatorError
+from klamm.broker.groups.durability import log_failure, until_durable
+from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError
 from klamm.broker.groups.model import GroupState, Moment
 from klamm.broker.groups.offsets import OffsetTable
 from klamm.broker.groups.pending import PendingOffsets
 from klamm.broker.groups.snapshot import from_payload, to_payload
-from klamm.protocol.errors import StorageError
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import DropGroup, PutGroup
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from klamm.protocol.errors import ErrorCode
     from klamm.storage.metadata.changes import Change, PutGroupOffset, PutPendingOffset
 
-logger = logging.getLogger(__name__)
 
 MAX_ID_BYTES: Final = 32_000
 """Largest size of a group, instance or client id. Old protocol versions cannot send longer ones."""
@@ -136,24 +134,17 @@ class GroupRegistry:
     def submit(self, entry: Entry, changes: Sequence[Change]) -> None:
         """Queue changes of a group. ``settle`` waits for them."""
         future = self._store.submit(changes)
-        future.add_done_callback(_log_failure)
+        future.add_done_callback(log_failure)
         entry.last_change = future
 
     async def settle(self, entry: Entry) -> None:
         """Wait until all submitted changes of the group are on disk.
 
         Raises:
-            NotCoordinatorError: The changes could not be written. Kafka uses the same code for a storage error here:
-                clients look for the coordinator and retry.
+            NotCoordinatorError: The changes could not be written.
         """
-        change = entry.last_change
-        if change is None:
-            return
-        try:
-            # Several responses wait for one change. A cancelled request must not cancel it for the others.
-            await asyncio.shield(change)
-        except StorageError as error:
-            raise NotCoordinatorError(error.error_message) from error
+        if entry.last_change is not None:
+            await until_durable(entry.last_change)
 
     async def delete(self, entry: Entry) -> None:
         """Remove a group with its offsets, and wait until the change is on disk.
@@ -235,9 +226,3 @@ def _cancel_timer(entry: Entry) -> None:
         entry.timer.cancel()
     entry.timer = None
     entry.timer_at = math.inf
-
-
-def _log_failure(change: asyncio.Future[None]) -> None:
-    """Log the error of a change that possibly no request waits for, such as one of a timed step."""
-    if not change.cancelled() and change.exception() is not None:
-        logger.warning("A change of a group could not be stored: %s", change.exception())

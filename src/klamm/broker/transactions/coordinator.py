@@ -25,7 +25,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
+from klamm.broker.groups.durability import log_failure, until_durable
+from klamm.broker.groups.errors import CoordinatorNotAvailableError
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
@@ -33,7 +34,7 @@ from klamm.broker.transactions.markers import MarkerLogs, end_decided, end_hangi
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
 from klamm.broker.transactions.settings import TransactionSettings
 from klamm.broker.transactions.snapshot import from_payload, to_payload
-from klamm.protocol.errors import InvalidProducerIdMappingError, StorageError
+from klamm.protocol.errors import InvalidProducerIdMappingError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.background import ErrorReports
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
+    from klamm.protocol.errors import StorageError
     from klamm.protocol.types import ProducerIdentity
     from klamm.storage.metadata.changes import Change
 
@@ -245,7 +247,7 @@ class TransactionCoordinator:
             begun = rules.rotate(known, new_producer_id, expected=expected, timeout_ms=timeout_ms, now_ms=now_ms)
         else:
             begun = rules.initialize(known, expected=expected, timeout_ms=timeout_ms, now_ms=now_ms)
-        await _settled(self._put(begun))
+        await until_durable(self._put(begun))
         return begun.identity
 
     async def add(
@@ -264,7 +266,7 @@ class TransactionCoordinator:
         known = self._known(transactional_id)
         changed = rules.add(known, producer, partitions=partitions, groups=groups, now_ms=self._now_ms())
         if changed is not known:
-            await _settled(self._put(changed))
+            await until_durable(self._put(changed))
 
     def verify(self, transactional_id: str, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
         """Check that a partition or a group belongs to a producer's transaction.
@@ -352,7 +354,7 @@ class TransactionCoordinator:
             del self._transactions[name]
         if expired:
             self._store.submit([DropTransaction(transactional_id=name) for name in expired]).add_done_callback(
-                _log_failure
+                log_failure
             )
 
     # ---- internals
@@ -373,7 +375,7 @@ class TransactionCoordinator:
         self._transactions[transaction.transactional_id] = transaction
         change = PutTransaction(transactional_id=transaction.transactional_id, payload=to_payload(transaction))
         future = self._store.submit([change, *others])
-        future.add_done_callback(_log_failure)
+        future.add_done_callback(log_failure)
         return future
 
     async def _open_logs(self, known: Transaction) -> None:
@@ -388,7 +390,7 @@ class TransactionCoordinator:
                 self._logs.get(wanted.topic_id, wanted.partition)
 
     async def _decide(self, prepared: Transaction) -> None:
-        await _settled(self._submit_decision(prepared))
+        await until_durable(self._submit_decision(prepared))
         completion = self._completions.get(prepared.transactional_id)
         if completion is not None:
             await asyncio.wait({completion})  # the task continues even if this request is cancelled
@@ -475,21 +477,3 @@ class TransactionCoordinator:
             step()
 
         self._timers[name] = asyncio.get_running_loop().call_later(interval_s, run)
-
-
-async def _settled(future: asyncio.Future[None]) -> None:
-    """Wait until a change is on disk.
-
-    Raises:
-        NotCoordinatorError: The change could not be written and was rolled back.
-    """
-    try:
-        await asyncio.shield(future)
-    except StorageError as error:
-        raise NotCoordinatorError(error.error_message) from error
-
-
-def _log_failure(change: asyncio.Future[None]) -> None:
-    """Log the error of a change that possibly no request waits for."""
-    if not change.cancelled() and change.exception() is not None:
-        logger.warning("A change of a transaction could not be stored: %s", change.exception())

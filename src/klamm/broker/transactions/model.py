@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from klamm.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from klamm.protocol.types import ProducerIdentity
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from klamm.protocol.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
 )
-from klamm.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from klamm.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

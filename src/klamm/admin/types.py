@@ -124,11 +124,6 @@ class NewPartitions:
     new_assignments: tuple[tuple[int, ...], ...] | None = None
     """Broker ids of each new partition. None lets the broker assign them."""
 
-    @classmethod
-    def increase_to(cls, total_count: int, new_assignments: tuple[tuple[int, ...], ...] | None = None) -> NewPartitions:
-        """Equivalent of Java's ``NewPartitions.increaseTo``."""
-        return cls(total_count, new_assignments)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

@@ -45,7 +45,7 @@ def test_a_default_is_what_nobody_set() -> None:
 
 def test_what_java_takes_by_position_may_stand_so_here() -> None:
     assert NewTopic("a", 3, 1) == NewTopic(name="a", num_partitions=3, replication_factor=1)
-    assert NewPartitions(6) == NewPartitions.increase_to(6) == NewPartitions(total_count=6)
+    assert NewPartitions(6) == NewPartitions(total_count=6)
     assert OffsetAndMetadata(5) == OffsetAndMetadata(offset=5)
 
 

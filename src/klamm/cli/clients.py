@@ -122,15 +122,15 @@ def _watch(options: argparse.Namespace) -> int:
 
 def _fetch_again(address: str, interval_s: float) -> list[Client]:
     """Retry until the broker answers, waiting before each attempt, because brokers restart."""
-    is_told = False
+    is_reported = False
     while True:
         time.sleep(interval_s)
         try:
             return fetch(address)
         except RefusedError as error:
-            if not is_told:
+            if not is_reported:
                 complain(f"{_PROG}: {error}; retrying every {interval_s:g} s")
-            is_told = True
+            is_reported = True
 
 
 def fetch(address: str) -> list[Client]:

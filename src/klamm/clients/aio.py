@@ -184,7 +184,7 @@ async def _start(
         if (found := known()) is not None:
             found._apply_dynamic_configs(update)
             if on_change is not None:
-                _tell(on_change, update)
+                _notify(on_change, update)
 
     def receive(update: ConfigUpdate) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed, so the change cannot be reported
@@ -208,7 +208,7 @@ async def _start(
     return connection
 
 
-def _tell(on_change: Callable[[ConfigUpdate], None], update: ConfigUpdate) -> None:
+def _notify(on_change: Callable[[ConfigUpdate], None], update: ConfigUpdate) -> None:
     try:
         on_change(update)
     except Exception:

@@ -95,7 +95,7 @@ class TopicReader:
                 return found
             if time.monotonic() > deadline:
                 names = ", ".join(f"{topic}-{number}" for topic, number in partitions if (topic, number) not in found)
-                raise ReadingError(f"{names}: no leader told its offsets within {self._options.patience_s:g} s")
+                raise ReadingError(f"{names}: no leader reported its offsets within {self._options.patience_s:g} s")
             time.sleep(_RETRY_S)
             with contextlib.suppress(ConnectionLostError):
                 self._cluster.refresh(self._options.topics)

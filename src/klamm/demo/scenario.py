@@ -69,7 +69,7 @@ def run(*, keep: bool = False) -> int:
             claims = scenario.play(flights_file())
         display.claims(claims)
         succeeded = all(claim.holds for claim in claims)
-        scenario.tell_kept()
+        scenario.show_kept()
     except (DemoError, FlightsNotFoundError, JavaNotFoundError) as error:
         display.console.print(f"The demo stopped: {error}", markup=False, style="red")
     finally:
@@ -129,7 +129,7 @@ class Scenario:
             self._runs_on = self._keep
         return tuple(self._claims)
 
-    def tell_kept(self) -> None:
+    def show_kept(self) -> None:
         """Print the addresses of brokers that continue to run, and how to stop them."""
         if not self._runs_on:
             return

@@ -65,5 +65,5 @@ def _upsertion(user: str, mechanism: ScramMechanism, text: str) -> UserScramCred
 
 def line(user: str, infos: Sequence[ScramCredentialInfo]) -> str:
     """Return the credentials of a user in the format of Kafka's tool."""
-    told = ", ".join(f"{info.mechanism.mechanism_name}=iterations={info.iterations}" for info in infos)
-    return f"SCRAM credential configs for user-principal '{user}' are {told}"
+    described = ", ".join(f"{info.mechanism.mechanism_name}=iterations={info.iterations}" for info in infos)
+    return f"SCRAM credential configs for user-principal '{user}' are {described}"

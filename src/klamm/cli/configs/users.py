@@ -51,8 +51,8 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
     with suppress(UnsupportedVersionError):  # served by Kafka since 2.7
         for user, infos in credentials.find(admin, target.name_of("users")).items() if _of_users(target) else ():
             lines.append(credentials.line(user, infos))
-            told = {info.mechanism.mechanism_name: {"iterations": info.iterations} for info in infos}
-            document([("user", user)])["credentials"] = told
+            iterations = {info.mechanism.mechanism_name: {"iterations": info.iterations} for info in infos}
+            document([("user", user)])["credentials"] = iterations
     with suppress(UnsupportedVersionError):  # not served by Apache Kafka
         for described in clients.find(admin, target) if "users" in target.types else ():
             parts = [(kind.value, name) for kind, name in described.entity.components]

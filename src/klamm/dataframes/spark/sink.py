@@ -129,7 +129,7 @@ def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Writ
     context = _context()
     query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
     if query_id is None or batch_id is None:
-        raise WritingError("Spark does not tell the task its query and batch: expected exactlyOnce=false")
+        raise WritingError("Spark did not pass the query id and the batch id to the task: expected exactlyOnce=false")
     task = context.partitionId()
     target = TargetCluster(options)
     try:

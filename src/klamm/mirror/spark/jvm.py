@@ -136,7 +136,7 @@ class JvmOutput:
         elif (of_worker := _WORKER_LINE.fullmatch(line)) is not None:
             level = logging.getLevelNamesMapping().get(of_worker["level"], logging.WARNING)
             logging.getLogger(of_worker["name"]).log(level, "%s", of_worker["text"])
-        elif not self.is_muted and (of_spark := _SPARK_LINE.fullmatch(line)) is not None and _is_told(of_spark):
+        elif not self.is_muted and (of_spark := _SPARK_LINE.fullmatch(line)) is not None and _is_passed_on(of_spark):
             logger.warning("Spark: %s", of_spark["text"])
         else:
             logger.debug("%s", line)
@@ -148,7 +148,7 @@ class JvmOutput:
         return lines[-1] if lines else ""
 
 
-def _is_told(line: re.Match[str]) -> bool:
+def _is_passed_on(line: re.Match[str]) -> bool:
     """Return whether a line of Spark's log is logged: an error that no other line repeats."""
     return line["level"] in _TOLD_LEVELS and line["name"].rpartition(".")[2] not in _REPEATING
 

@@ -107,7 +107,7 @@ class MirrorReader(DataSourceStreamReader):
             # The driver's planning process does not need these modules. A worker on another machine may lack them.
             from klamm.mirror.spark import leases, worker  # noqa: PLC0415
         except ImportError as error:
-            self._tell_what_is_missing(error)
+            self._report_missing_module(error)
             raise
         yield from worker.serve(
             leases.from_json(partition.group),
@@ -117,7 +117,7 @@ class MirrorReader(DataSourceStreamReader):
             token=self._token,
         )
 
-    def _tell_what_is_missing(self, error: ImportError) -> None:
+    def _report_missing_module(self, error: ImportError) -> None:
         """Report the missing module to the driver, which then ends the mirror: a retry would not help."""
         reason = (
             f"Spark's Python on {socket.gethostname()} ({sys.executable}) cannot run the mirror: {error}. Install "

@@ -62,15 +62,15 @@ class News:
     """Filter for progress rows that the driver does not know yet. Most partitions have no news at a given time."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str, int], tuple[PartitionProgress, float]] = {}
+        self._sent: dict[tuple[str, str, int], tuple[PartitionProgress, float]] = {}
 
     def of(self, rows: Iterable[PartitionProgress], now: float) -> Iterator[PartitionProgress]:
         """Yield the rows that are new, have changed since they were last yielded, or changed a short while ago."""
         for row in rows:
             key = (row.flow, row.topic, row.partition)
-            before, changed_at = self._told.get(key, (None, now))
+            before, changed_at = self._sent.get(key, (None, now))
             if row is not before and row != before:
-                self._told[key] = row, now
+                self._sent[key] = row, now
             elif now - changed_at >= _REPEATED_FOR_S:
                 continue
             yield row

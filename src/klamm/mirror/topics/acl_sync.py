@@ -71,7 +71,7 @@ class AclSync:
         self._settings = settings
         self._source = source
         self._target = target
-        self._is_told = False
+        self._is_logged = False
 
     def run(self, topics: Sequence[str]) -> None:
         """Create the missing ACLs on remote topics that exist.
@@ -116,20 +116,20 @@ class AclSync:
         try:
             return rejections(self._target.create_acls(acls))
         except UnsupportedVersionError as error:
-            self._tell(f"cluster {self._settings.target.alias} does not support ACLs: {error_text(error)}")
+            self._log_once(f"cluster {self._settings.target.alias} does not support ACLs: {error_text(error)}")
             return {}
 
     def _not_described(self, error: KafkaApiError) -> None:
         alias = self._settings.source.alias
         if isinstance(error, (SecurityDisabledError, UnsupportedVersionError)):
-            self._tell(f"cluster {alias} does not support ACLs")
+            self._log_once(f"cluster {alias} does not support ACLs")
         else:
             log_refusal(error, f"describe the ACLs of topics on cluster {alias}")
 
-    def _tell(self, reason: str) -> None:
+    def _log_once(self, reason: str) -> None:
         """Log once why no ACLs are synced."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             logger.info(
                 "%s: no ACLs are synced: %s. Set sync.topic.acls.enabled=false to stop trying",
                 self._settings.name,

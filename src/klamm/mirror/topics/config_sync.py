@@ -63,9 +63,9 @@ class ConfigSync:
         self._target = target
         self.uses_legacy = settings.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
         self._is_offered = False
-        self._told_unknown: dict[tuple[str, str], str | None] = {}
+        self._logged_unknown: dict[tuple[str, str], str | None] = {}
         """Values already logged, by remote topic and name of a config that the target does not know."""
-        self._told_refusals: dict[str, str] = {}
+        self._logged_refusals: dict[str, str] = {}
         self._known: dict[str, frozenset[str]] = {}
         """Names of all configs by remote topic. Contains the topics that could be described in the latest round."""
 
@@ -84,7 +84,7 @@ class ConfigSync:
             return
         if self.writes_single_configs(next(iter(described))):
             planned = self.plan(described)
-            self._tell_unknown(planned)
+            self._log_unknown(planned)
             self._apply(self.without_unknown(planned))
         else:
             self._replace(described)
@@ -160,7 +160,7 @@ class ConfigSync:
         }
         return {topic: operations for topic, operations in known.items() if operations}
 
-    def _tell_unknown(self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]) -> None:
+    def _log_unknown(self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]) -> None:
         """Log the configs that the target does not know. Each is logged again only when its value changes."""
         unknown = {
             (topic, each.name): each.value
@@ -169,12 +169,12 @@ class ConfigSync:
             if not self.is_known(topic, each.name)
         }
         for (topic, name), value in unknown.items():
-            if (topic, name) not in self._told_unknown or self._told_unknown[topic, name] != value:
+            if (topic, name) not in self._logged_unknown or self._logged_unknown[topic, name] != value:
                 logger.warning(
                     "Could not alter configuration of topic %s: cluster %s does not know %s, which is left out",
                     topic, self._settings.target.alias, name,
                 )  # fmt: skip
-        self._told_unknown = unknown
+        self._logged_unknown = unknown
 
     def _describe(self, topics: Sequence[str]) -> dict[str, Mapping[str, ConfigEntry]]:
         out = {}
@@ -190,7 +190,7 @@ class ConfigSync:
         """Send the operations and log each change."""
         outcomes = alter_topic_configs(self._target, planned)
         for name, refused in outcomes.items():
-            self._tell(name, refused)
+            self._log_refused(name, refused)
             if refused is not None:
                 continue
             if not self.is_described(name):
@@ -230,17 +230,17 @@ class ConfigSync:
             for topic, entries in described.items()
         }
         for name, refused in replace_topic_configs(self._target, complete).items():
-            self._tell(name, refused)
+            self._log_refused(name, refused)
 
-    def _tell(self, remote_topic: str, refused: KafkaApiError | None) -> None:
+    def _log_refused(self, remote_topic: str, refused: KafkaApiError | None) -> None:
         """Log that the configs of a topic could not be altered. The same reason is not logged again until a success."""
         if refused is None:
-            self._told_refusals.pop(remote_topic, None)
+            self._logged_refusals.pop(remote_topic, None)
             return
         reason = error_text(refused)
-        if self._told_refusals.get(remote_topic) == reason:
+        if self._logged_refusals.get(remote_topic) == reason:
             return
-        self._told_refusals[remote_topic] = reason
+        self._logged_refusals[remote_topic] = reason
         logger.warning("Could not alter configuration of topic %s: %s", remote_topic, reason)
         if is_denial(refused):
             log_refusal(refused, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}")

@@ -130,7 +130,7 @@ class FlowControl:
         self._is_none_selected = False
         self._refused: dict[str, str] = {}
         """Remote topics that the target rejected in the latest refresh, with the reason."""
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         """Rejected remote topics of the refresh before, with the reason. Used to log each reason once."""
 
     def run(self, stop: threading.Event) -> None:
@@ -234,16 +234,16 @@ class FlowControl:
             )  # fmt: skip
 
     def _refresh_topics(self) -> None:
-        self._told, self._refused = self._refused, {}
+        self._logged, self._refused = self._refused, {}
         here = partition_counts(self._source)
         selected = selected_topics(here, self._settings.selection)
-        self._tell_if_none(here, selected)
+        self._warn_if_none(here, selected)
         counts = partition_counts(self._target)
         plan = plan_topics(selected, counts, self._settings.remote_topic)
         counts |= self._create(plan.create, selected)
         counts |= self._grow(plan.grow)
         self._status.set_refused(self._settings.name, self._refused)
-        self._tell_gone(selected)
+        self._log_gone(selected)
         self._assign(selected, counts)
 
     def _create(self, names: Sequence[str], selected: Mapping[str, int]) -> dict[str, int]:
@@ -323,7 +323,7 @@ class FlowControl:
     def _note_refusal(self, remote_topic: str, refused: KafkaApiError, operation: str) -> None:
         """Record why a topic is not mirrored, or only in part. Log the reason when it is new."""
         self._refused[remote_topic] = error_text(refused)
-        if self._told.get(remote_topic) != error_text(refused):
+        if self._logged.get(remote_topic) != error_text(refused):
             log_refusal(refused, operation)
 
     def _with_remedy(self, refused: KafkaApiError) -> KafkaApiError:
@@ -332,7 +332,7 @@ class FlowControl:
         setting = f"replication.factor={self._settings.replication_factor}"
         return InvalidReplicationFactorError(f"{setting}: {refused.error_message or ''}")
 
-    def _tell_if_none(self, here: Collection[str], selected: Collection[str]) -> None:
+    def _warn_if_none(self, here: Collection[str], selected: Collection[str]) -> None:
         """Log a warning when the flow starts to select no topic of the source. A pattern may be misspelled."""
         policy = self._settings.policy
         is_none = all(is_heartbeats_topic(policy, name) for name in selected)
@@ -344,7 +344,7 @@ class FlowControl:
             )  # fmt: skip
         self._is_none_selected = is_none
 
-    def _tell_gone(self, selected: Collection[str]) -> None:
+    def _log_gone(self, selected: Collection[str]) -> None:
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         denied = denied_topics(self._source, gone)
         alias = self._settings.source.alias

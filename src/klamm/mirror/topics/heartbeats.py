@@ -100,7 +100,7 @@ class Heartbeats:
         except CLUSTER_ERRORS as error:
             # Until all brokers know a new topic, writing to it fails.
             if not isinstance(error, ConnectionLostError) or self._now() >= self._is_known_at:
-                self._tell(error_text(error))
+                self._log_once(error_text(error))
             return False
         if self._logged.clear():
             logger.info("%s: heartbeats are written again", settings.name)
@@ -122,7 +122,7 @@ class Heartbeats:
         self._topic_exists = True
         self._is_known_at = self._now() + KNOWN_AFTER_S
 
-    def _tell(self, reason: str) -> None:
+    def _log_once(self, reason: str) -> None:
         if self._logged.is_new(reason):
             logger.warning(
                 "%s: cannot write heartbeats to cluster %s: %s. Set emit.heartbeats.enabled=false to disable them",

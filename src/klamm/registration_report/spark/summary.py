@@ -60,7 +60,7 @@ def summarise(
         if parquet is not None:
             for name, table in tables.items():
                 table.write.mode("overwrite").parquet(str(parquet / name))
-        return _told(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
+        return _summary(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
     finally:
         of_profiles.unpersist()
         everybody.unpersist()
@@ -94,7 +94,7 @@ def _tables(of_clients: DataFrame, of_profiles: DataFrame, configs: Sequence[str
     }
 
 
-def _told(
+def _summary(
     of_profiles: DataFrame, tables: Mapping[str, DataFrame], configs: Sequence[str], *, records: int, unreadable: int
 ) -> Report:
     counted = (
@@ -123,7 +123,7 @@ def _told(
         users_total=counted.users,
         ignoring=tuple(_ignoring(row) for row in ignoring.collect()),
         ignoring_total=sum(one.clients - one.following for one in reach),
-        windows=told_windows(tables["windows"]),
+        windows=version_windows(tables["windows"]),
         versions_total=versions if versions < MAX_VERSIONS else of_versions.count(),
         never_registered=counted.never or 0,
     )
@@ -144,7 +144,7 @@ def _ignoring(row: Any) -> IgnoringClient:
     return IgnoringClient(**{**row.asDict(), "supported_configs": None if supported is None else tuple(supported)})
 
 
-def told_windows(table: DataFrame) -> tuple[VersionWindow, ...]:
+def version_windows(table: DataFrame) -> tuple[VersionWindow, ...]:
     """Return the rows of ``windows``, or those with the most clients if there are too many."""
     largest = table.orderBy(sf.desc("clients")).limit(MAX_WINDOWS)
     rows = largest.orderBy("start_ms", "software", "version").collect()

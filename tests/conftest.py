@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.browser import Browser, find_browser
+from tests.support.distribution import FileScheduling, rank
 from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_python import keep_assignments
@@ -18,8 +19,6 @@ from tests.support.skips import in_ci, report_skips, skip_loudly
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-_SLOW_DIRECTORIES = ("spark", "crash", "interop")
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
@@ -42,13 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest."""
-    items.sort(key=_slowest_first)
+    items.sort(key=rank)
 
 
-def _slowest_first(item: pytest.Item) -> int:
-    """Return the rank of a test's directory: whoever begins with the long files is not left alone with one of them."""
-    directory = item.path.relative_to(item.config.rootpath / "tests").parts[0]
-    return _SLOW_DIRECTORIES.index(directory) if directory in _SLOW_DIRECTORIES else len(_SLOW_DIRECTORIES)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileScheduling | None:
+    """Distribute the tests by files, and by what the files share."""
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -32,7 +32,8 @@ class Writer:
     def __init__(self, address: str) -> None:
         settings = ConnectionSettings(bootstrap_servers=(address,), client_id="writer")
         self._cluster = Cluster(settings, BufferPool(max_free_bytes=0))
-        producer_id, producer_epoch = self._cluster.init_producer_id()
+        wait_until(self._has_producer_id, timeout_s=30, what="a producer id")
+        producer_id, producer_epoch = self._producer
         self._batches = {
             topic: encode_batch(
                 [Record(None, b"v", timestamp=timestamp, offset=at) for at in range(COUNT)],
@@ -44,6 +45,13 @@ class Writer:
         }
         for topic in self._batches:
             create_topic(address, topic, 1, {"retention.ms": "-1"})
+
+    def _has_producer_id(self) -> bool:
+        try:
+            self._producer = self._cluster.init_producer_id()
+        except ConnectionLostError:
+            return False  # a broker that has just started loads its state
+        return True
 
     def send(self) -> None:
         """Send both batches, again if need be."""

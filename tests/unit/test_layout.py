@@ -29,7 +29,7 @@ _NO_CODE = {
 }
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if GENERATED not in path.parents)
-HANDLERS = sorted((SOURCE / "broker" / "handlers").glob("api_*.py"))
+HANDLERS = sorted(SOURCE.glob("*/handlers/api_*.py"))
 
 
 def ids(path: Path) -> str:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from klamm.server.route import Route
 
@@ -25,7 +25,6 @@ HANDLERS: Final = (
     "api_014_sync_group",
     "api_015_describe_groups",
     "api_016_list_groups",
-    "api_017_sasl_handshake",
     "api_018_api_versions",
     "api_019_create_topics",
     "api_020_delete_topics",
@@ -43,7 +42,6 @@ HANDLERS: Final = (
     "api_032_describe_configs",
     "api_033_alter_configs",
     "api_035_describe_log_dirs",
-    "api_036_sasl_authenticate",
     "api_037_create_partitions",
     "api_042_delete_groups",
     "api_043_elect_leaders",
@@ -63,12 +61,19 @@ HANDLERS: Final = (
     "api_075_describe_topic_partitions",
 )
 """Modules in ``klamm.broker.handlers``. A test compares them with the files."""
+LOGIN_HANDLERS: Final = ("api_017_sasl_handshake", "api_036_sasl_authenticate")
+"""Modules in ``klamm.server.handlers``."""
 
 
-def _route(handler: str) -> Route:
-    route: Route = import_module(f"klamm.broker.handlers.{handler}").ROUTE
-    return route
+def _routes(package: str, handlers: Iterable[str]) -> Iterator[Route]:
+    for handler in handlers:
+        yield import_module(f"{package}.{handler}").ROUTE
 
 
-ROUTES: Final[Mapping[int, Route]] = MappingProxyType({route.api.key: route for route in map(_route, HANDLERS)})
+ROUTES: Final[Mapping[int, Route]] = MappingProxyType(
+    {
+        route.api.key: route
+        for route in (*_routes("klamm.broker.handlers", HANDLERS), *_routes("klamm.server.handlers", LOGIN_HANDLERS))
+    }
+)
 """Served APIs by key."""

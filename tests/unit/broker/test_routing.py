@@ -8,6 +8,7 @@ from pathlib import Path
 from klamm.broker import handlers
 from klamm.broker.routing import ROUTES
 from klamm.protocol.api import ApiKey
+from klamm.server import handlers as login_handlers
 
 KAFKA_4_1 = (
     "0:0-13 1:4-18 2:1-10 3:0-13 8:2-9 9:1-9 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 17:0-1 18:0-4 19:2-7"
@@ -21,7 +22,8 @@ KAFKA_4_1 = (
 def test_every_handler_file_is_routed_and_named_after_its_key() -> None:
     files = {
         int(match[1]): match[2]
-        for path in Path(handlers.__path__[0]).glob("api_*.py")
+        for package in (handlers, login_handlers)
+        for path in Path(package.__path__[0]).glob("api_*.py")
         if (match := re.fullmatch(r"api_(\d{3})_(\w+)\.py", path.name))
     }
     assert sorted(files) == sorted(ROUTES)

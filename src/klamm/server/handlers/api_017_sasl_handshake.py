@@ -15,12 +15,12 @@ from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 from klamm.server.route import Route
 
 if TYPE_CHECKING:
-    from klamm.broker.context import RequestContext
+    from klamm.server.context import HandlerContext
 
 API: Final = Api(key=ApiKey.SASL_HANDSHAKE, min_version=0, max_version=1)
 
 
-async def handle(request: SaslHandshakeRequest, context: RequestContext) -> SaslHandshakeResponse:
+async def handle(request: SaslHandshakeRequest, context: HandlerContext) -> SaslHandshakeResponse:
     """Select the mechanism."""
     login = context.session.login
     if login is None:

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
-from klamm.broker.context import RequestContext
-from klamm.broker.handlers import api_017_sasl_handshake
-from klamm.broker.handlers.api_036_sasl_authenticate import API, ROUTE, handle
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from klamm.security.sasl import PlainExchange
+from klamm.server.context import HandlerContext
+from klamm.server.handlers import api_017_sasl_handshake
+from klamm.server.handlers.api_036_sasl_authenticate import API, ROUTE, handle
 from klamm.server.security.login import Login, LoginSettings
 from klamm.server.session import Session
 
 
-def begun(*, version: int = 2, max_session_ms: int = 0) -> RequestContext:
+def begun(*, version: int = 2, max_session_ms: int = 0) -> HandlerContext:
     """Return a connection after SaslHandshake."""
     settings = LoginSettings(
         mechanisms={"PLAIN": lambda: PlainExchange({"alice": "secret"})}, max_session_ms=max_session_ms, now=lambda: 0.0
     )
     session = Session(connection_id=1, node_id=1, login=Login(settings))
-    context = RequestContext(services=cast("Any", None), session=session, api_version=version, client_id=None)
+    context = HandlerContext(session=session, api_version=version, client_id=None)
     asyncio.run(api_017_sasl_handshake.handle(SaslHandshakeRequest(mechanism="PLAIN"), context))
     return context
 
 
-def answer(token: bytes, context: RequestContext) -> SaslAuthenticateResponse:
+def answer(token: bytes, context: HandlerContext) -> SaslAuthenticateResponse:
     version = context.api_version
     request = decode(
         SaslAuthenticateRequest, version, bytes(encode(SaslAuthenticateRequest(auth_bytes=token), version))

@@ -1,24 +1,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
-from klamm.broker.context import RequestContext
-from klamm.broker.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from klamm.security.sasl import PlainExchange
+from klamm.server.context import HandlerContext
+from klamm.server.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
 from klamm.server.security.login import Login, LoginSettings
 from klamm.server.session import Session
 
 
-def context(*, with_login: bool) -> RequestContext:
+def context(*, with_login: bool) -> HandlerContext:
     settings = LoginSettings(mechanisms={"PLAIN": lambda: PlainExchange({"a": "b"})}, now=lambda: 0.0)
     session = Session(connection_id=1, node_id=1, login=Login(settings) if with_login else None)
-    return RequestContext(services=cast("Any", None), session=session, api_version=1, client_id=None)
+    return HandlerContext(session=session, api_version=1, client_id=None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from klamm.server.route import Route
 from klamm.server.security.login import TokenAnswer
 
 if TYPE_CHECKING:
-    from klamm.broker.context import RequestContext
+    from klamm.server.context import HandlerContext
 
 API: Final = Api(key=ApiKey.SASL_AUTHENTICATE, min_version=0, max_version=2)
 _NOT_HERE: Final = TokenAnswer(
@@ -24,7 +24,7 @@ _NOT_HERE: Final = TokenAnswer(
 )
 
 
-async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> SaslAuthenticateResponse:
+async def handle(request: SaslAuthenticateRequest, context: HandlerContext) -> SaslAuthenticateResponse:
     """Process a token of the login."""
     login = context.session.login
     answer = _NOT_HERE if login is None else login.authenticate(bytes(request.auth_bytes))

@@ -1,0 +1,1 @@
+"""Handlers of the APIs that every server has: the SASL login."""

@@ -5,49 +5,34 @@ stays the same from one transaction to the next. Under the newer rules (KIP-890,
 transaction gets its own epoch. A request by the newer rules within an older transaction would succeed but write
 nothing, so all versions here end before those rules.
 
-Error codes of the coordinator and the reaction to them:
-
-- NONE: The call is done.
-- COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: The coordinator is looked up again and the request repeated.
-- CONCURRENT_TRANSACTIONS (the markers of the previous transaction are not written yet) and
-  COORDINATOR_LOAD_IN_PROGRESS: The request is repeated after a short pause.
-- Missing ACLs: ``DeniedError``.
-- Any other code, such as INVALID_PRODUCER_EPOCH after a newer producer has fenced this one: ``TransactionLostError``.
-
-Repeating stops after a few seconds with ``ConnectionLostError``.
+``klamm.client.coordinator_calls`` lists the reactions to error codes.
 """
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.batches import ProducerStamp
-from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.client.coordinator_calls import CoordinatorCalls
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.types import CoordinatorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from klamm.client.cluster import Cluster
+    from klamm.client.connection import Connection
     from klamm.protocol.types import PartitionTuple
 
 _TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 3.0
-_FIRST_PAUSE_S: Final = 0.002
-_LAST_PAUSE_S: Final = 0.05
 _LAST_INIT: Final = 4
 _LAST_ADD: Final = 3
 _LAST_END: Final = 4
 
-_ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-_MARKERS_DUE: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
-_LATER: Final = _MARKERS_DUE | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-_DENIED: Final = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 _OF_A_PARTITION: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED}
 )
@@ -60,9 +45,8 @@ class TransactionManager:
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
-        self._cluster = cluster
         self._transactional_id = transactional_id
-        self._node: int | None = None
+        self._calls = CoordinatorCalls(cluster, transactional_id, CoordinatorType.TRANSACTION, patience_s=_PATIENCE_S)
 
     def init(self, *, timeout_ms: int) -> ProducerStamp:
         """Request a new producer epoch. This fences the previous producer of the id and ends its open transaction.
@@ -73,14 +57,13 @@ class TransactionManager:
         request = InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms)
         answers: list[InitProducerIdResponse] = []
 
-        def ask(node: int) -> int:
-            connection = self._cluster.connection(node)
+        def ask(connection: Connection) -> list[int]:
             version = connection.version_of(InitProducerIdRequest, at_most=_LAST_INIT)
             answer = connection.call(request, InitProducerIdResponse, version=version, timeout_s=_TIMEOUT_S)
             answers.append(answer)
-            return answer.error_code
+            return [answer.error_code]
 
-        self._until_answered(ask, "InitProducerId")
+        self._calls.until_answered(ask, "InitProducerId")
         return ProducerStamp(answers[-1].producer_id, answers[-1].producer_epoch, is_transactional=True)
 
     def add(self, identity: ProducerStamp, partitions: Iterable[PartitionTuple]) -> dict[PartitionTuple, int]:
@@ -104,15 +87,14 @@ class TransactionManager:
         )
         refused: dict[PartitionTuple, int] = {}
 
-        def ask(node: int) -> int:
-            connection = self._cluster.connection(node)
+        def ask(connection: Connection) -> list[int]:
             version = connection.version_of(AddPartitionsToTxnRequest, at_most=_LAST_ADD)
             answer = connection.call(request, AddPartitionsToTxnResponse, version=version, timeout_s=_TIMEOUT_S)
             refused.clear()
             refused.update(_refused(answer))
-            return next((code for code in refused.values() if code not in _OF_A_PARTITION), int(ErrorCode.NONE))
+            return [code for code in refused.values() if code not in _OF_A_PARTITION]
 
-        self._until_answered(ask, "AddPartitionsToTxn")
+        self._calls.until_answered(ask, "AddPartitionsToTxn")
         return refused
 
     def commit(self, identity: ProducerStamp) -> None:
@@ -128,38 +110,11 @@ class TransactionManager:
             committed=True,
         )
 
-        def ask(node: int) -> int:
-            connection = self._cluster.connection(node)
+        def ask(connection: Connection) -> list[int]:
             version = connection.version_of(EndTxnRequest, at_most=_LAST_END)
-            return connection.call(request, EndTxnResponse, version=version, timeout_s=_TIMEOUT_S).error_code
+            return [connection.call(request, EndTxnResponse, version=version, timeout_s=_TIMEOUT_S).error_code]
 
-        self._until_answered(ask, "EndTxn")
-
-    def _until_answered(self, ask: Callable[[int], int], what: str) -> None:
-        """Repeat a request until the coordinator returns a final result, or the time limit has passed."""
-        deadline = time.monotonic() + _PATIENCE_S
-        pause_s = _FIRST_PAUSE_S
-        while (code := self._ask_once(ask)) != ErrorCode.NONE:
-            if code in _DENIED:
-                raise DeniedError(f"{what} for {self._transactional_id}: {error_name(code)}")
-            if code in _ELSEWHERE:
-                self._node = None
-            elif code not in _LATER:
-                raise TransactionLostError(f"{what} for {self._transactional_id}: {error_name(code)}")
-            if time.monotonic() >= deadline:
-                why = " (the markers of the previous transaction are not written yet)" if code in _MARKERS_DUE else ""
-                raise ConnectionLostError(f"{what} for {self._transactional_id}: {error_name(code)}{why}")
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LAST_PAUSE_S)
-
-    def _ask_once(self, ask: Callable[[int], int]) -> int:
-        if self._node is None:
-            self._node = self._cluster.coordinator(self._transactional_id, CoordinatorType.TRANSACTION)
-        try:
-            return ask(self._node)
-        except ConnectionLostError:
-            self._node = None
-            raise
+        self._calls.until_answered(ask, "EndTxn")
 
 
 def _refused(answer: AddPartitionsToTxnResponse) -> dict[PartitionTuple, int]:

@@ -1,4 +1,4 @@
-"""Metrics of a broker and the page that exports them."""
+"""Prometheus metrics of a broker and the page that exports them. Imported only when ``metrics.listen`` is set."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.process_guard import guarded, install
+from tests.support.process_state import restored
 from tests.support.skips import in_ci, report_skips, skip_loudly
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSched
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Let only marked unit tests start processes."""
     return (yield from guarded(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Keep what a test sets in its process from the tests after it."""
+    return (yield from restored())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

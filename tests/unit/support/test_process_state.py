@@ -1,0 +1,36 @@
+"""What a test sets in its process does not reach the next one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from tests.support.process_state import restored
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_environment_and_logging_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setenv("KLAMM_TEST_CHANGED", "before")
+    monkeypatch.setenv("KLAMM_TEST_REMOVED", "before")
+    monkeypatch.delenv("KLAMM_TEST_ADDED", raising=False)
+    logger, root = logging.getLogger("klamm.test.state"), logging.getLogger()
+    handlers, filters = list(root.handlers), list(root.filters)
+    state = restored()
+    next(state)
+    # when
+    os.environ.update({"KLAMM_TEST_CHANGED": "after", "KLAMM_TEST_ADDED": "after"})
+    del os.environ["KLAMM_TEST_REMOVED"]
+    logger.setLevel(logging.CRITICAL)
+    logging.getLogger("klamm.test.state.new").setLevel(logging.DEBUG)
+    root.addHandler(logging.NullHandler())
+    root.addFilter(lambda _: True)
+    next(state, None)
+    # then
+    assert os.environ["KLAMM_TEST_CHANGED"] == os.environ["KLAMM_TEST_REMOVED"] == "before"
+    assert "KLAMM_TEST_ADDED" not in os.environ
+    assert logger.level == logging.getLogger("klamm.test.state.new").level == logging.NOTSET
+    assert (root.handlers, root.filters) == (handlers, filters)

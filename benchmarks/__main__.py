@@ -12,6 +12,7 @@ from rich.console import Console
 from benchmarks import (
     authorizer,
     client_configs,
+    cold_start,
     configs,
     dataframes,
     describe,
@@ -24,6 +25,7 @@ from benchmarks import (
     throughput,
 )
 from benchmarks.goals import verdicts
+from benchmarks.history import HISTORY, append_to_history, changes_since
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Plan
 from benchmarks.report import print_tables, write_json
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "startup": startup.run,
+    "cold-start": cold_start.run,
     "configs": configs.run,
     "describe": describe.run,
     "authorizer": authorizer.run,
@@ -79,8 +82,10 @@ def main() -> None:
             # After every measurement: a run that is broken off has still told what it found.
             write_json(path, machine=machine, mode=mode, measurements=measurements)
         print_tables(console, found)
-    for line in verdicts(measurements):
+    for line in (*verdicts(measurements), *changes_since(HISTORY, measurements)):
         console.print(line, markup=False, soft_wrap=True)
+    if options.history:
+        append_to_history(HISTORY, started=started, machine=machine, measurements=measurements)
     console.print(f"Written to {path}")
 
 
@@ -92,6 +97,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--megabytes", type=int, default=0, help="how much mirrors copy: 20000 shows whether they grow")
     labels = [load.label for load in mirror.LOADS]
     parser.add_argument("--loads", nargs="+", choices=labels, help="let mirrors copy these alone")
+    parser.add_argument("--history", action="store_true", help="append the medians to results/history.jsonl")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
     return parser.parse_args()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measure import Measurement, Spread
+from benchmarks.measure import Measurement, spreads_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +72,10 @@ GOALS: Final = (
     Goal(benchmark="describe 1,000 topics", metric="p50 ms", peer=_KAFKA, at_most=1),
     Goal(benchmark="2,000 clients ask every 30 s", metric="CPU % of a core", at_most=5),
     Goal(benchmark="2,000 clients ask every 30 s", metric="resolve p50 ms", at_most=0.3),
+    Goal(benchmark="cold start", metric="import klamm ms", at_most=30),
+    Goal(benchmark="cold start", metric="klamm --help ms", at_most=120),
+    Goal(benchmark="cold start", metric="broker's first answer s", at_most=0.3),
+    Goal(benchmark="cold start", metric="installed MiB", at_most=23.8),  # 25 MB
     Goal(benchmark="start and rest", metric="start s", at_most=0.5),
     Goal(benchmark="start and rest", metric="PSS MiB", at_most=60),
 )
@@ -79,9 +83,5 @@ GOALS: Final = (
 
 def verdicts(measurements: Sequence[Measurement]) -> list[str]:
     """Return a line for each goal that was measured."""
-    gathered: dict[tuple[str, str, str], list[float]] = {}
-    for measurement in measurements:
-        for metric, value in measurement.values.items():
-            gathered.setdefault((measurement.benchmark, measurement.side, metric), []).append(value)
-    medians = {what: Spread.over(values).median for what, values in gathered.items()}
+    medians = {what: spread.median for what, spread in spreads_of(measurements).items()}
     return [line for goal in GOALS if (line := goal.judge(medians)) is not None]

@@ -45,6 +45,15 @@ class Spread:
         return cls(median=statistics.median(values), least=min(values), greatest=max(values))
 
 
+def spreads_of(measurements: Iterable[Measurement]) -> dict[tuple[str, str, str], Spread]:
+    """Return the spread of each metric over its rounds, by benchmark, side and metric."""
+    gathered: dict[tuple[str, str, str], list[float]] = {}
+    for measurement in measurements:
+        for metric, value in measurement.values.items():
+            gathered.setdefault((measurement.benchmark, measurement.side, metric), []).append(value)
+    return {what: Spread.over(values) for what, values in gathered.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What was asked for on the command line."""

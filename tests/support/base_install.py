@@ -37,11 +37,25 @@ class BaseInstall:
         for requirement in self._requirements(next(self.site_packages.glob("klamm-*.dist-info"))):
             self._copy(distribution(requirement))
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that lead to nothing of the tests' environment."""
+        return {"PATH": "/usr/bin:/bin"}
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The ``klamm`` command of this environment."""
+        return (str(self.python), "-m", "klamm.cli")
+
+    def compile(self) -> None:
+        """Compile all modules to bytecode, as pip does by default."""
+        subprocess.run([self.python, "-m", "compileall", "-q", self.site_packages], check=True, capture_output=True)
+
     def run(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run Python with arguments, in an environment that knows nothing of the tests' packages."""
         return subprocess.run(
             [self.python, *arguments],
-            env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**self.environment, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             timeout=timeout_s,

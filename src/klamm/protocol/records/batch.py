@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, Final, TypeAlias
-
-from crc32c import crc32c
+from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records.checksum import Buffer, crc32c
 from klamm.protocol.records.layout import (
     ATTRIBUTES_AT,
     BATCH_OVERHEAD,
@@ -34,8 +33,6 @@ from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -214,7 +211,7 @@ def _check_size(size: int, magic: int) -> None:
 def verify_crc(batch: RecordBatch) -> bool:
     """Return whether the checksum matches (CRC32C; CRC32 for magic 0 and 1)."""
     if batch.magic == MAGIC:
-        return bool(crc32c(batch.buffer[ATTRIBUTES_AT:]) == batch.crc)
+        return crc32c(batch.buffer[ATTRIBUTES_AT:]) == batch.crc
     return zlib.crc32(batch.buffer[MAGIC_AT:]) == batch.crc
 
 

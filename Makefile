@@ -21,9 +21,9 @@ help:
 	@echo 'make test         set up, then run all checks and all tests'
 	@echo 'make test-fast    the unit tests that start no process: for the inner loop, under a minute'
 	@echo 'make setup        only set up: .venv/bin/klamm'
-	@echo 'make check        ruff, mypy --strict, import contracts'
+	@echo 'make check        ruff, mypy --strict, import contracts, the metadata of the packages'
 	@echo 'make format       let ruff mend and format what it can'
-	@echo 'make wheel        build dist/klamm-*.whl, whose record modules are compiled'
+	@echo 'make wheel        build dist/: a compiled wheel, a pure wheel and the sdist; install and try each'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
@@ -42,6 +42,7 @@ check: setup
 	$(PYTHON_BIN)/mypy
 	$(PYTHON_BIN)/lint-imports --no-cache
 	$(PYTHON_BIN)/lint-imports --no-cache --config .importlinter-acyclic
+	$(PYTHON_BIN)/python scripts/wheel.py --only pure sdist --check -- build/check
 
 test: check
 	$(WITH_ALL_TOOLS) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
@@ -54,7 +55,7 @@ format: setup
 	$(PYTHON_BIN)/ruff format .
 
 wheel: setup
-	@$(WITH_COMPILER) python scripts/wheel.py
+	@$(WITH_COMPILER) python scripts/wheel.py --check --try
 
 bench: setup
 	$(WITH_BENCH_TOOLS) python -m benchmarks

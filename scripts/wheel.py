@@ -1,41 +1,125 @@
-"""Build klamm's wheel for this system and this Python, with compiled record modules (ADR 13).
+"""Build what is published of klamm: a pure wheel, a wheel with compiled record modules (ADR 13) and the sdist.
 
-Usage: ``python scripts/wheel.py [FOLDER]``; without a folder it goes into ``dist/``.
+Usage: ``python scripts/wheel.py [--only KIND ...] [--check] [--try] [FOLDER]``; the folder is ``dist/`` by default.
+``--check`` lets twine check the metadata. ``--try`` installs each file, with what it requires from the package index,
+into a fresh environment and runs ``try_install.py`` there.
+
+The compiled wheel is for this system and this version of Python. On Linux, auditwheel examines it and gives it the tag
+of the oldest glibc that it runs with (manylinux).
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from with_tools import has_compiler
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
 ROOT: Final = Path(__file__).parents[1]
-INGREDIENTS: Final = ("pyproject.toml", "README.md", "LICENSE", ".gitignore")
+INGREDIENTS: Final = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore")
+_MODULE: Final = (sys.executable, "-m")
 
 
-def main() -> None:
-    """Build it from a copy: Python would take what is left beside the sources for them, changed or not."""
-    into = Path(sys.argv[1] if sys.argv[1:] else ROOT / "dist").resolve()
-    if not has_compiler():
+def main(arguments: Sequence[str]) -> None:
+    """Build from a copy: a compiled module left beside the sources would be taken instead of them, changed or not."""
+    options = _options(arguments)
+    if "compiled" in options.only and not has_compiler():
         sys.exit("wheel: needs a C compiler and Python's headers (Debian: apt-get install build-essential python3-dev)")
-    with tempfile.TemporaryDirectory(prefix="klamm-wheel-") as copy:
-        shutil.copytree(ROOT / "src", Path(copy, "src"), ignore=shutil.ignore_patterns("__pycache__"))
-        for name in INGREDIENTS:
-            shutil.copy(ROOT / name, copy)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-        environment = {**os.environ, "HATCH_BUILD_HOOKS_ENABLE": "1"}
-        command = [*pip, "--no-build-isolation", "--wheel-dir", into, copy]
-        if subprocess.run(command, env=environment, check=False).returncode:
-            sys.exit(1)
-    newest = max(into.glob("klamm-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
-    print(f"wheel: {newest}")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="klamm-wheel-") as folder:
+        copy = Path(folder, "copy")
+        copy_sources(copy)
+        built = [_BUILDERS[kind](copy, options.folder.resolve()) for kind in options.only]
+    if options.check:
+        _run([*_MODULE, "twine", "check", "--strict", *built])
+    for path in built:
+        print(f"wheel: {path}" + (f" {_tried(path)}" if options.tries else ""), flush=True)
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="wheel.py", description=__doc__)
+    kinds = list(_BUILDERS)
+    parser.add_argument("--only", nargs="+", choices=kinds, default=kinds, help="what to build; all by default")
+    parser.add_argument("--check", action="store_true", help="check the metadata as a package index shows them")
+    parser.add_argument("--try", action="store_true", dest="tries", help="install and use each file")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
+    return parser.parse_args(arguments)
+
+
+def copy_sources(copy: Path) -> None:
+    """Copy what a build reads into a new folder."""
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "project_metadata.py", copy / "scripts")
+    for name in INGREDIENTS:
+        shutil.copy(ROOT / name, copy)
+
+
+def _pure(copy: Path, into: Path) -> Path:
+    return _hatchling(copy, into, "wheel")
+
+
+def _sdist(copy: Path, into: Path) -> Path:
+    return _hatchling(copy, into, "sdist")
+
+
+def _compiled(copy: Path, into: Path) -> Path:
+    with tempfile.TemporaryDirectory(prefix="klamm-compiled-") as scratch:
+        wheel = _hatchling(copy, Path(scratch), "wheel", {"HATCH_BUILD_HOOKS_ENABLE": "1"})
+        if sys.platform == "linux":
+            # No patcher: the modules link to nothing but the C library, so there is nothing to copy into the wheel.
+            audited = Path(scratch, "audited")
+            _run([*_MODULE, "auditwheel", "repair", "--patcher", "none", "--wheel-dir", audited, wheel])
+            (wheel,) = audited.iterdir()
+        return Path(shutil.copy(wheel, into))
+
+
+_BUILDERS: Final[Mapping[str, Callable[[Path, Path], Path]]] = {"compiled": _compiled, "pure": _pure, "sdist": _sdist}
+
+
+def _hatchling(copy: Path, into: Path, target: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Build a target and return the path of the file."""
+    with tempfile.TemporaryDirectory(prefix="klamm-built-") as scratch:
+        command = [*_MODULE, "hatchling", "build", "--target", target, "--directory", scratch]
+        _run(command, cwd=copy, env={**os.environ, **(environment or {})})
+        (built,) = Path(scratch).iterdir()
+        return Path(shutil.copy(built, into))
+
+
+def _tried(path: Path) -> str:
+    """Install a file into a fresh environment, use it there, and return the version that it reports."""
+    with tempfile.TemporaryDirectory(prefix="klamm-try-") as folder:
+        venv.create(folder, with_pip=False)
+        python = Path(folder, "bin", "python")
+        _run([*_MODULE, "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet", path])
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        found = json.loads(_run([python, ROOT / "scripts" / "try_install.py"], env=bare))
+    expected = {"value": "1", "listed": ["orders"], "has_type_marker": True, "has_licence": True}
+    wrong = {name: found[name] for name, value in expected.items() if found[name] != value}
+    is_compiled = not path.name.endswith(("-none-any.whl", ".tar.gz"))
+    if wrong or found["version"].endswith("(compiled)") != is_compiled or bool(found["extensions"]) != is_compiled:
+        sys.exit(f"wheel: {path.name} was installed and does not work: {found}")
+    return f"works: {found['version']} on Python {found['python']}"
+
+
+def _run(command: Sequence[str | Path], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a command and return its standard output; exit with its output if it failed."""
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"wheel: {' '.join(map(str, command[1:4]))} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

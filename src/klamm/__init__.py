@@ -8,7 +8,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from klamm.embedded.broker import Broker
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "__version__"]
+
+__version__ = "0.1.0"
+"""Version of klamm. The packages take it from here."""
 
 
 def __getattr__(name: str) -> object:

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+import klamm
 from tests.support.base_install import BaseInstall
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1024 * 1024
 
-PROGRAM = """
-import json, sys
-import klamm
-from kafka import KafkaConsumer, KafkaProducer
-from klamm.admin import AdminClient, NewTopic
-
-with klamm.Broker(config={"create.topic.policy.class.name": "rules:SmallTopics"}) as broker:
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, compression_type="gzip")
-    producer.send("orders", b"1").get(timeout=10)
-    consumer = KafkaConsumer("orders", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest")
-    value = next(consumer).value.decode()
-    with AdminClient(broker.bootstrap_servers) as admin:
-        refused = admin.create_topics([NewTopic(name="large", num_partitions=13)]).values()["large"].exception()
-    import subprocess
-    listed = subprocess.run(
-        [sys.executable, "-m", "klamm.cli", "topics", "--bootstrap-server", broker.bootstrap_servers, "--list"],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()
-print(json.dumps({"value": value, "refused": str(refused), "listed": listed}))
-"""
-POLICY = """
-from klamm.policy import PolicyViolationError
-
-class SmallTopics:
-    def validate(self, request):
-        if (request.num_partitions or 0) > 12:
-            raise PolicyViolationError("at most 12 partitions")
-"""
+TRY_INSTALL = Path(__file__).resolve().parents[2] / "scripts" / "try_install.py"
 
 
 @pytest.fixture(scope="module")
@@ -54,19 +25,29 @@ def test_it_takes_at_most_25_mb_with_its_dependencies(installed: BaseInstall) ->
     assert MIB < installed.size_bytes() <= 25 * MIB
 
 
-def test_broker_producer_consumer_policy_and_command_line_work(installed: BaseInstall, tmp_path: Path) -> None:
-    # given
-    (tmp_path / "rules.py").write_text(POLICY)
-    program = tmp_path / "program.py"  # its directory is where Python finds the policy
-    program.write_text(PROGRAM)
+def test_broker_producer_consumer_policy_and_command_line_work(installed: BaseInstall) -> None:
     # when
-    done = installed.run(str(program))
+    done = installed.run(str(TRY_INSTALL))
     # then
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["value"] == "1"
-    assert "at most 12 partitions" in said["refused"]
-    assert said["listed"] == ["orders"]
+    found = json.loads(done.stdout)
+    assert found["value"] == "1"
+    assert "at most 12 partitions" in found["refused"]
+    assert found["listed"] == ["orders"]
+    assert found["version"] == f"klamm {klamm.__version__}"
+    assert found["plugin"] == ["klamm.pytest_plugin"]
+    assert (found["has_type_marker"], found["has_licence"], found["extensions"]) == (True, True, 0)
+
+
+def test_the_metadata_are_those_that_a_package_index_shows(installed: BaseInstall) -> None:
+    metadata = installed.metadata()
+    assert metadata["Version"] == klamm.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "A broker in your tests" in str(metadata.get_payload())
+    assert {"Typing :: Typed", "Framework :: Pytest"} <= set(metadata.get_all("Classifier", []))
+    assert "Project-URL" not in metadata  # no public address is known: scripts/project_metadata.py
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import venv
+from email import message_from_string
 from importlib.metadata import Distribution, distribution
 from typing import TYPE_CHECKING
 
 from tests.support.wheel import build_pure_wheel
 
 if TYPE_CHECKING:
+    from email.message import Message
     from pathlib import Path
 
 
@@ -34,8 +36,13 @@ class BaseInstall:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
         subprocess.run([*pip, "--target", self.site_packages, wheel], check=True, capture_output=True)
         self.distributions: set[str] = set()
-        for requirement in self._requirements(next(self.site_packages.glob("klamm-*.dist-info"))):
+        (self._dist_info,) = self.site_packages.glob("klamm-*.dist-info")
+        for requirement in self._requirements(self._dist_info):
             self._copy(distribution(requirement))
+
+    def metadata(self) -> Message:
+        """Return the core metadata of klamm."""
+        return message_from_string((self._dist_info / "METADATA").read_text(encoding="utf-8"))
 
     @property
     def environment(self) -> dict[str, str]:

@@ -23,8 +23,7 @@ def install_wheel(folder: Path) -> Path:
         WheelError: there is no C compiler, or it is no good.
     """
     built, installed = folder / "wheel", folder / "installed"
-    _run([sys.executable, _ROOT / "scripts" / "wheel.py", built])
-    (wheel,) = built.glob("*.whl")
+    wheel = _build("compiled", built)
     _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", installed, wheel])
     return installed
 
@@ -35,10 +34,13 @@ def build_pure_wheel(folder: Path) -> Path:
     Raises:
         WheelError: The build failed.
     """
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    _run([*pip, "--wheel-dir", folder, _ROOT])
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return _build("pure", folder)
+
+
+def _build(kind: str, folder: Path) -> Path:
+    _run([sys.executable, _ROOT / "scripts" / "wheel.py", "--only", kind, "--", folder])
+    (built,) = folder.iterdir()
+    return built
 
 
 def _run(command: list[str | Path]) -> None:

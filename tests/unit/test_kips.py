@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support.scripts import load_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +25,7 @@ REQUIREMENTS = {"K339": 41, "K649": 91, "K894": 48, "K108": 27}
 @cache
 def script() -> Any:
     """Load scripts/kips.py, which is no package."""
-    spec = importlib.util.spec_from_file_location("klamm_scripts_kips", ROOT / "scripts" / "kips.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("kips")
 
 
 def rows() -> tuple[Any, ...]:

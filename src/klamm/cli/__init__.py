@@ -15,6 +15,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from klamm import __version__
 from klamm.extras import MissingExtraError
 from klamm.properties import did_you_mean
 
@@ -125,11 +126,9 @@ def write_nothing_more() -> None:
 
 def version_line() -> str:
     """Return klamm's version and whether its record modules are compiled, which makes them three times faster."""
-    from importlib.metadata import version  # noqa: PLC0415 - takes a while to import, and few commands need it
-
     from klamm.protocol.records import is_compiled  # noqa: PLC0415 - loads the codecs, which few commands need
 
-    return f"klamm {version('klamm')}{' (compiled)' if is_compiled() else ''}\n"
+    return f"klamm {__version__}{' (compiled)' if is_compiled() else ''}\n"
 
 
 def _usage(stream: TextIO) -> None:

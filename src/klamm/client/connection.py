@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from klamm import __version__
 from klamm.client.errors import (
     ConnectionLostError,
     SaslAuthenticationFailedError,
@@ -111,7 +112,7 @@ class Connection:
             ConnectionLostError: The broker does not respond.
         """
         request = ApiVersionsRequest(
-            client_software_name=self._software_name, client_software_version=_software_version()
+            client_software_name=self._software_name, client_software_version=__version__
         )
         asked_at = time.monotonic()
         response = self.call(request, ApiVersionsResponse, version=_API_VERSIONS_VERSION, timeout_s=timeout_s)
@@ -330,10 +331,3 @@ def open_connection(host: str, port: int, settings: ConnectionSettings, pool: Bu
             raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
         raise ConnectionLostError(f"{where}: {error}") from error
     return connection
-
-
-@functools.cache
-def _software_version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415  # takes a while to import
-
-    return version("klamm")

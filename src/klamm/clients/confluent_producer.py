@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import confluent_kafka
 
+from klamm import __version__
 from klamm.client_configs.definitions import ACKS
 from klamm.clients.confluent_settings import (
     backoff_s,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SOFTWARE: Final = "klamm-confluent-kafka"
-SOFTWARE_PROPERTIES: Final = {"client.software.name": SOFTWARE, "client.software.version": version("klamm")}
+SOFTWARE_PROPERTIES: Final = {"client.software.name": SOFTWARE, "client.software.version": __version__}
 """Properties that make the broker count librdkafka's connections to the registration."""
 _ACKS_ALIAS: Final = "request.required.acks"
 _DRAIN_STEP_S: Final = 0.5

@@ -10,13 +10,13 @@ import functools
 import logging
 import threading
 import time
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 
+from klamm import __version__
 from klamm.client.versions import negotiate
 from klamm.clients.kafka_python_bridge import BridgedRequest, BridgedResponse
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 AnyResponse = TypeVar("AnyResponse", bound="Message")
 
-SOFTWARE: Final = ("klamm-kafka-python", version("klamm"))
+SOFTWARE: Final = ("klamm-kafka-python", __version__)
 """Software name of our clients in ApiVersions (KIP-511). It shows operators which clients can follow."""
 MAX_WAIT_FOR_FIRST_S: Final = 5.0
 MAX_IN_FLIGHT: Final = "max_in_flight"

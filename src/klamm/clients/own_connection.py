@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import weakref
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
+from klamm import __version__
 from klamm.clients.kafka_python_loop import DynamicConfigLoop
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class OwnConnection:
         apply: Callable[[ConfigUpdate], None],
         on_change: Callable[[ConfigUpdate], None] | None,
     ) -> None:
-        software = (software_name, version("klamm"))
+        software = (software_name, __version__)
         self._configs = configs
         self._net = NetworkSelector(client_id=settings["client_id"])
         self._manager = KafkaConnectionManager(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from klamm.configs.definitions import topic_configs
+from tests.support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -18,13 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @cache
 def script() -> Any:
     """Load scripts/config_table.py, which is no package."""
-    spec = importlib.util.spec_from_file_location("klamm_scripts_config_table", ROOT / "scripts" / "config_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("config_table")
 
 
 def effects() -> str:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measure import Measurement, Plan, wait_for
+from benchmarks.measure import Measurement, Plan, cpu_seconds, wait_for
 from tests.support.base_install import BaseInstall
 from tests.support.probe import brokers_known_by
 from tests.support.processes import free_port, stop_process
@@ -32,10 +32,12 @@ def run(plan: Plan) -> Iterator[Measurement]:
         installed = BaseInstall(Path(folder))
         installed.compile()
         for number in range(plan.rounds(15, quick=5)):
+            answer_s, answer_cpu_s = _first_answer(installed, Path(folder, f"data-{number}"))
             values = {
                 "import klamm ms": 1000 * float(installed.run("-c", _IMPORT).stdout),
                 "klamm --help ms": 1000 * _seconds_of_help(installed),
-                "broker's first answer s": _first_answer_s(installed, Path(folder, f"data-{number}")),
+                "broker's first answer s": answer_s,
+                "first answer CPU s": answer_cpu_s,
                 "installed MiB": installed.size_bytes() / _MEBI,
             }
             yield Measurement(benchmark=_BENCHMARK, side="klamm", round=number + 1, values=values)
@@ -48,8 +50,12 @@ def _seconds_of_help(installed: BaseInstall) -> float:
     return time.perf_counter() - began
 
 
-def _first_answer_s(installed: BaseInstall, data_dir: Path) -> float:
-    """Return the time from the start of the process, on a new data directory, until a Metadata response has arrived."""
+def _first_answer(installed: BaseInstall, data_dir: Path) -> tuple[float, float]:
+    """Start a broker on a new data directory.
+
+    Returns:
+        Seconds from the start of the process until a Metadata response has arrived, and its CPU seconds by then.
+    """
     port = free_port()
     began = time.perf_counter()
     broker = subprocess.Popen(
@@ -65,6 +71,7 @@ def _first_answer_s(installed: BaseInstall, data_dir: Path) -> float:
             what="the broker's first answer",
             interval_s=0.002,
         )
-        return time.perf_counter() - began
+        answered = time.perf_counter()
+        return answered - began, cpu_seconds([broker.pid])
     finally:
         stop_process(broker)

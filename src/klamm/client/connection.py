@@ -6,7 +6,6 @@ ApiVersions, SASL login.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import select
 import struct
@@ -111,9 +110,7 @@ class Connection:
         Raises:
             ConnectionLostError: The broker does not respond.
         """
-        request = ApiVersionsRequest(
-            client_software_name=self._software_name, client_software_version=__version__
-        )
+        request = ApiVersionsRequest(client_software_name=self._software_name, client_software_version=__version__)
         asked_at = time.monotonic()
         response = self.call(request, ApiVersionsResponse, version=_API_VERSIONS_VERSION, timeout_s=timeout_s)
         if response.error_code == _UNSUPPORTED_VERSION:

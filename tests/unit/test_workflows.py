@@ -1,0 +1,83 @@
+"""The workflows for a public forge: they parse, and what they run exists here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.scripts import SCRIPTS, load_script
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+release: Any = load_script("check_release")
+
+
+def load(path: Path) -> dict[str, Any]:
+    text = re.sub(r"^on:", '"on":', path.read_text(encoding="utf-8"), flags=re.MULTILINE)  # YAML 1.1 reads on as true
+    return dict(yaml.safe_load(text))
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    return [step for job in load(path)["jobs"].values() for step in job.get("steps", [])]
+
+
+def test_there_are_workflows_for_tests_wheels_and_publishing() -> None:
+    assert [path.stem for path in FILES] == ["ci", "publish", "wheels"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_workflow_runs_only_what_exists(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for step in steps(path):
+        assert ("run" in step) != ("uses" in step), step
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[\w./-]+", step["uses"]), step
+            continue
+        program, argument, *_ = step["run"].removeprefix("sudo ").split()
+        if program == "make":
+            assert argument in targets, step
+        else:
+            assert (program, (SCRIPTS.parent / argument).is_file()) == ("python", True), step
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_job_has_a_time_limit_and_few_rights(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        if "uses" in job:
+            assert (ROOT / job["uses"]).is_file()
+            continue
+        assert job["timeout-minutes"] <= 60
+        needed = job.get("needs", [])
+        assert {needed} if isinstance(needed, str) else set(needed) <= set(workflow["jobs"])
+        # only the job that uploads gets an identity, and only in the environment that people approve
+        rights = {"id-token": "write"} if name == "publish" else None
+        assert (job.get("permissions"), job.get("environment")) == (rights, "pypi" if rights else None)
+
+
+def test_every_supported_python_builds_wheels_and_runs_the_unit_tests() -> None:
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    by_name = {path.stem: load(path)["jobs"] for path in FILES}
+    assert by_name["wheels"]["build"]["strategy"]["matrix"]["python"] == classifiers
+    assert ["3.11", *by_name["ci"]["unit"]["strategy"]["matrix"]["python"]] == classifiers
+
+
+def test_a_tag_is_released_only_with_its_version_its_changes_and_its_data(tmp_path: Path) -> None:
+    # given
+    (tmp_path / "src" / "klamm").mkdir(parents=True)
+    (tmp_path / "src" / "klamm" / "__init__.py").write_text('"""klamm."""\n\n__version__ = "1.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("# Changes\n")
+    # then
+    assert len(release.problems("v1.3.0", tmp_path)) == 3
+    # when
+    (tmp_path / "CHANGELOG.md").write_text("# Changes\n\n## 1.2.0 (2026-11-23)\n")
+    (tmp_path / "tests" / "data").mkdir(parents=True)
+    for suffix in ("tar.xz", "json"):
+        (tmp_path / "tests" / "data" / f"klamm-1.2.0.{suffix}").touch()
+    # then
+    assert release.problems("v1.2.0", tmp_path) == []

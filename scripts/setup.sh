@@ -2,6 +2,7 @@
 # Makes .venv with everything klamm, its tests and its demo need, pinned by requirements/*.lock.
 # Needs Python 3.11 or newer and a package index; safe to run again: the second run only looks at a stamp.
 #   PYTHON=/path/to/python3.12 sh scripts/setup.sh    chooses the interpreter
+#   TOOLS="java maven" sh scripts/setup.sh            also installs these meanwhile: see scripts/with_tools.py
 set -eu
 cd "$(dirname "$0")/.."
 root=$(pwd -P)
@@ -88,11 +89,34 @@ if ! usable; then
 fi
 rm -f "$stamp"
 
+# --- what runs at once ----------------------------------------------------------------------------------------------
+# Java, Maven and so on, by the system's package manager. What fails here is reported when it is needed.
+tools=
+if [ -n "${TOOLS:-}" ] && may_install; then
+    PYTHONPATH=$root/src "$python" scripts/with_tools.py $TOOLS -- true >/dev/null &
+    tools=$!
+fi
+
 # --- the packages ---------------------------------------------------------------------------------------------------
+# Spark comes as source only and is the largest by far: its wheel is built while the others are installed. Its jars are
+# compressed already, so the wheel stores its files as they are: half the time of the build.
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 say "installing the pinned packages (Spark is the big one: some 450 MB)"
-pip install --quiet --require-hashes --requirement requirements/build.lock
-pip install --quiet --require-hashes --no-build-isolation --requirement requirements/dev.lock
+parts=$root/.cache/setup
+rm -rf "$parts"
+mkdir -p "$parts"
+trap 'rm -rf "$parts"' EXIT
+awk -v parts="$parts" '/^[a-z]/ { file = parts (/^pyspark==/ ? "/spark.lock" : "/others.lock") } { print > file }' \
+    requirements/dev.lock
+printf '[bdist_wheel]\ncompression = stored\n' >"$parts/stored.cfg"
+pip install --quiet --require-hashes --no-deps --requirement requirements/build.lock
+DIST_EXTRA_CONFIG=$parts/stored.cfg "$venv/bin/python" -m pip --disable-pip-version-check wheel --quiet \
+    --require-hashes --no-deps --no-build-isolation --wheel-dir "$parts" --requirement "$parts/spark.lock" &
+spark=$!
+pip install --quiet --require-hashes --no-deps --no-build-isolation --requirement "$parts/others.lock"
+wait "$spark" || fail "Spark's wheel could not be built: see above"
+pip install --quiet --no-deps --no-index "$parts"/pyspark-*.whl
 pip install --quiet --no-deps --no-build-isolation --editable .
+[ -z "$tools" ] || wait "$tools" || true
 printf '%s\n' "$state" >"$stamp"
 say "ready: .venv/bin/klamm"

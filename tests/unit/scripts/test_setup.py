@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = ("sh", "cat", "cksum", "dirname", "id", "rm", "printf", "mkdir", "chmod")
+TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "id", "rm", "printf", "mkdir", "chmod")
 
 PYTHON_311 = """#!/bin/sh
 case "$*" in
@@ -20,6 +21,14 @@ case "$*" in
     *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     *"import ensurepip"*) exit ${HAS_VENV:-0} ;;
     *"-m pip --version"*) exit ${HAS_PIP:-0} ;;
+    *"-m pip"*" wheel "*)
+        echo "pip $*" >>"$PIP_LOG"
+        while [ $# -gt 1 ]; do shift; done
+        cat "$1" >"$PIP_LOG.spark" ;;
+    *"-m pip"*others.lock)
+        echo "pip $*" >>"$PIP_LOG"
+        while [ $# -gt 1 ]; do shift; done
+        cat "$1" >"$PIP_LOG.others" ;;
     *"-m pip"*) echo "pip $*" >>"$PIP_LOG"; : >"$(dirname "$0")/klamm"; chmod +x "$(dirname "$0")/klamm" ;;
     *"-m virtualenv"*) exit 1 ;;
 esac
@@ -76,9 +85,24 @@ def test_what_is_pinned_is_installed_and_the_project_itself(project: Path, path:
     # then
     assert result.returncode == 0, result.stderr
     installed = "\n".join(pip_calls(project))
-    assert "--require-hashes --requirement requirements/build.lock" in installed
-    assert "--require-hashes --no-build-isolation --requirement requirements/dev.lock" in installed
+    assert re.search(r" install .*--require-hashes .*--requirement requirements/build.lock", installed)
+    assert re.search(r" install .*--require-hashes .*--requirement \S+/others.lock", installed)
+    assert re.search(r" wheel .*--require-hashes .*--requirement \S+/spark.lock", installed)
     assert pip_calls(project)[-1].endswith("--no-deps --no-build-isolation --editable .")
+
+
+def test_spark_is_built_beside_the_others_and_nothing_pinned_is_left_out(project: Path, path: Path) -> None:
+    # given
+    python(path)
+    # when
+    assert set_up(project, path).returncode == 0
+    # then
+    spark, others = ((project / f"pip.log.{part}").read_text() for part in ("spark", "others"))
+    assert spark.startswith("pyspark==")
+    assert len(re.findall("==", spark)) == 1
+    pinned = (project / "requirements" / "dev.lock").read_text()
+    assert sorted((spark + others).splitlines()) == sorted(pinned.splitlines())
+    assert not (project / ".cache" / "setup").exists()
 
 
 def test_the_second_run_does_nothing(project: Path, path: Path) -> None:

@@ -3,6 +3,7 @@ PYTHON_BIN := .venv/bin
 WITH_JAVA := $(PYTHON_BIN)/python scripts/with_tools.py java --
 WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
 WITH_COMPILER := $(PYTHON_BIN)/python scripts/with_tools.py compiler --
+WITH_IMAGE_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py buildah --
 WITH_BENCH_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven compiler --
 WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium compiler --
 DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
@@ -13,8 +14,16 @@ PYTEST_AT_ONCE ?= 2
 # Tests and demo start hundreds of Python processes. Without bytecode each compiles all of klamm, for 0.3 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
+# What the first set-up installs at the same time as the Python packages. The commands below check it again.
+demo: TOOLS := java
+test: TOOLS := java maven chromium compiler
+soak: TOOLS := java maven
+bench bench-quick: TOOLS := java maven compiler
+wheel: TOOLS := compiler
+images: TOOLS := buildah
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format wheel bench bench-quick soak generate lock clean
+.PHONY: help setup demo test test-fast check format wheel images bench bench-quick soak generate lock clean
 
 help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
@@ -24,6 +33,7 @@ help:
 	@echo 'make check        ruff, mypy --strict, import contracts, the metadata of the packages'
 	@echo 'make format       let ruff mend and format what it can'
 	@echo 'make wheel        build dist/: a compiled wheel, a pure wheel and the sdist; install and try each'
+	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
@@ -31,7 +41,7 @@ help:
 	@echo 'make clean        remove everything that was made here'
 
 setup:
-	@sh scripts/setup.sh
+	@TOOLS='$(TOOLS)' sh scripts/setup.sh
 
 demo: setup
 	@$(WITH_JAVA) klamm demo $(DEMO_FLAGS)
@@ -56,6 +66,9 @@ format: setup
 
 wheel: setup
 	@$(WITH_COMPILER) python scripts/wheel.py --check --try
+
+images: setup
+	@$(WITH_IMAGE_TOOLS) python scripts/try_images.py
 
 bench: setup
 	$(WITH_BENCH_TOOLS) python -m benchmarks

@@ -19,6 +19,9 @@ lock virtualenv.lock "$@" --group virtualenv
 lock build.lock "$@" --group build
 lock runtime.lock "$@" --extra spark --extra security --extra uvloop pyproject.toml
 lock dev.lock "$@" --constraint requirements/runtime.lock --extra spark --extra security --extra uvloop --group dev pyproject.toml
+# The images of Containerfile.
+lock broker.lock "$@" --constraint requirements/runtime.lock --extra security --extra uvloop pyproject.toml
+lock wheel.lock "$@" --constraint requirements/dev.lock --group wheel
 if grep -n '://' requirements/*.lock; then
     echo "a lock file names a host" >&2
     exit 1

@@ -1,6 +1,6 @@
 """Run a command with the virtual environment, and what it needs of Java, Maven, Chromium and a compiler, on its PATH.
 
-Usage: ``python scripts/with_tools.py [java] [maven] [chromium] [compiler] -- COMMAND...``
+Usage: ``python scripts/with_tools.py [java] [maven] [chromium] [compiler] [buildah] -- COMMAND...``
 
 What is missing is installed by the system's package manager where that is permitted (as root, or with a sudo that asks
 for no password). Where it is not, Java missing ends the run with the command to type; others missing are only told: the
@@ -119,6 +119,11 @@ def has_compiler() -> bool:
     return shutil.which(compiler) is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
+def has_buildah() -> bool:
+    """Return whether buildah is there."""
+    return shutil.which("buildah") is not None
+
+
 def _rights(manager: PackageManager) -> tuple[str, ...] | None:
     """Return what to put before the manager's command, or None when installing is not permitted."""
     if not manager.needs_root or os.geteuid() == 0:
@@ -192,6 +197,15 @@ def ensure_compiler(manager: PackageManager | None) -> None:
         say(f"a C compiler or Python's headers were not found: the wheel cannot be built. To have them: {hint}")
 
 
+def ensure_buildah(manager: PackageManager | None) -> None:
+    """Install buildah if possible; print how to install it if not. Where there is debootstrap, install that as well."""
+    if manager and manager.program == "apt-get" and shutil.which("debootstrap") is None:
+        _install(manager, ["debootstrap"])
+    otherwise = "install buildah and put it on the PATH"
+    lost = "buildah was not found: images cannot be built"
+    _ensure_if_possible(has_buildah, manager, ["buildah"], lost=lost, otherwise=otherwise)
+
+
 def _ensure_if_possible(
     has: Callable[[], bool], manager: PackageManager | None, packages: Sequence[str], *, lost: str, otherwise: str
 ) -> None:
@@ -204,6 +218,7 @@ _ENSURE: Final = {
     "maven": ensure_maven,
     "chromium": ensure_chromium,
     "compiler": ensure_compiler,
+    "buildah": ensure_buildah,
 }
 
 

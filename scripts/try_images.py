@@ -1,0 +1,209 @@
+"""Build the images of Containerfile and Containerfile.mirror with buildah, and use them.
+
+Usage: ``python scripts/try_images.py [--base IMAGE] [--keep]``. Without ``--base``, the base image of the Containerfile
+is pulled; where no image registry can be reached, one is made of Debian's packages by debootstrap. Needs root, because
+containers run in buildah's chroot isolation: it needs no other container runtime, and they share the host's network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer
+
+import klamm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT: Final = Path(__file__).parents[1]
+STORE: Final = ROOT / ".cache" / "images"
+CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+PORT, METRICS_PORT, MIRROR_METRICS_PORT = 19092, 19404, 19405
+DEBIAN: Final = "python3,python3-venv,python3-dev,ca-certificates"
+TIMEOUT_S: Final = 120.0
+MIRROR: Final = """
+clusters = A, B
+A.bootstrap.servers = {source}
+B.bootstrap.servers = {target}
+A->B.enabled = true
+topics = orders
+replication.factor = -1
+offset.storage.replication.factor = -1
+offset-syncs.topic.replication.factor = -1
+checkpoints.topic.replication.factor = -1
+heartbeats.topic.replication.factor = -1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A built image and its configuration."""
+
+    name: str
+    config: dict[str, Any]
+
+    @property
+    def health_command(self) -> list[str]:
+        """The command of the health check."""
+        kind, *command = self.config["Healthcheck"]["Test"]
+        assert kind == "CMD"
+        return list(command)
+
+
+def buildah(*arguments: str | Path) -> str:
+    """Run buildah on a store of our own and return its standard output."""
+    done = subprocess.run(_buildah(*arguments), check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"images: buildah {arguments[0]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return done.stdout.strip()
+
+
+def _buildah(*arguments: str | Path) -> list[str]:
+    store = ["--root", STORE / "root", "--runroot", STORE / "run"]
+    return ["buildah", *map(str, (*store, *arguments))]
+
+
+def base_image(wanted: str | None) -> str:
+    """Return the image to build on."""
+    default = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)[0]
+    name = wanted or default
+    if subprocess.run(_buildah("pull", "--quiet", name), check=False, capture_output=True).returncode == 0:
+        return str(name)
+    print(f"images: {name} cannot be pulled; making a base image by debootstrap", flush=True)
+    if shutil.which("debootstrap") is None:
+        sys.exit("images: debootstrap is missing (Debian: apt-get install debootstrap)")
+    with tempfile.TemporaryDirectory(prefix="klamm-base-") as folder:
+        command = ["debootstrap", "--variant=minbase", f"--include={DEBIAN}", "bookworm", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        Path(folder, "usr/bin/python").symlink_to("python3")
+        if CERTIFICATES.exists():  # an index or a proxy may have a certificate that only this host trusts
+            shutil.copy(CERTIFICATES, Path(folder, *CERTIFICATES.parts[1:]))
+        container = buildah("from", "scratch")
+        buildah("add", "--quiet", container, folder, "/")
+    buildah("config", "--env", f"PIP_CERT={CERTIFICATES}", container)
+    buildah("commit", "--quiet", "--rm", "--format", "docker", container, "localhost/klamm-base")
+    return "localhost/klamm-base"
+
+
+def build(name: str, file: str, argument: str) -> Image:
+    """Build an image. The docker format is the one that keeps health checks."""
+    began = time.monotonic()
+    options = ["--isolation", "chroot", "--network", "host", "--format", "docker", "--layers", "--build-arg", argument]
+    buildah("build", *options, "--tag", name, "--file", ROOT / file, ROOT)
+    config = json.loads(buildah("inspect", "--type", "image", name))["Docker"]["config"]
+    print(f"images: {name} built in {time.monotonic() - began:.0f} s", flush=True)
+    return Image(name=name, config=config)
+
+
+@contextlib.contextmanager
+def container_of(image: Image) -> Iterator[str]:
+    """Make a container and remove it afterwards."""
+    container = buildah("from", image.name)
+    try:
+        yield container
+    finally:
+        buildah("rm", container)
+
+
+def run(container: str, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a command in a container, as the user of the image."""
+    words = _buildah("run", "--isolation", "chroot", "--network", "host", container, "--", *command)
+    return subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+
+
+def finish(process: subprocess.Popen[str], what: str) -> str:
+    """Wait for the end of a command and return its output; exit if it failed."""
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    if process.returncode:
+        sys.exit(f"images: {what} ended with {process.returncode}:\n{said[-3000:]}")
+    return said
+
+
+def try_broker(image: Image) -> None:
+    """Start the broker as configured, check its health, use it, stop it by SIGTERM, and start it again on its data."""
+    assert image.config["User"] not in {"", "0", "root"}, "the image runs as root"
+    assert list(image.config["Volumes"]) == ["/data"]
+    ports = {"9092": str(PORT), "9404": str(METRICS_PORT)}
+    moved = [re.sub("9092|9404", lambda found: ports[found[0]], word) for word in image.config["Cmd"]]
+    command = [*image.config["Entrypoint"], *moved, "--advertise", f"127.0.0.1:{PORT}"]
+    health = [word.replace("9404", str(METRICS_PORT)) for word in image.health_command]
+    with container_of(image) as container:
+        assert finish(run(container, ["id", "-u"]), "id").strip() != "0"
+        for attempt in range(2):
+            broker = run(container, command)
+            deadline = time.monotonic() + TIMEOUT_S
+            while run(container, health).wait(TIMEOUT_S) != 0:
+                assert time.monotonic() < deadline, "the broker did not become healthy"
+                assert broker.poll() is None, "the broker ended"
+            if not attempt:
+                producer = KafkaProducer(bootstrap_servers=f"127.0.0.1:{PORT}")
+                producer.send("orders", b"kept").get(timeout=30)
+                producer.close()
+            consumer = KafkaConsumer("orders", bootstrap_servers=f"127.0.0.1:{PORT}", auto_offset_reset="earliest")
+            assert next(consumer).value == b"kept"
+            consumer.close()
+            (process,) = [found for found in psutil.Process(broker.pid).children(recursive=True) if _is_klamm(found)]
+            process.send_signal(signal.SIGTERM)
+            assert "Stopping" in finish(broker, "the broker")
+    print(f"images: {image.name} works: healthy, not root, stops by SIGTERM, keeps its data", flush=True)
+
+
+def _is_klamm(process: psutil.Process) -> bool:
+    return any(word.endswith("bin/klamm") for word in process.cmdline()[:2]) and "python" in process.name()
+
+
+def try_mirror(image: Image) -> None:
+    """Mirror a topic from one broker to another, both outside of the container."""
+    with klamm.Broker() as source, klamm.Broker() as target, tempfile.TemporaryDirectory() as folder:
+        producer = KafkaProducer(bootstrap_servers=source.bootstrap_servers)
+        producer.send("orders", b"mirrored").get(timeout=30)
+        producer.close()
+        file = Path(folder, "mm2.properties")
+        file.write_text(MIRROR.format(source=source.bootstrap_servers, target=target.bootstrap_servers))
+        with container_of(image) as container:
+            buildah("copy", "--quiet", container, file, "/etc/klamm/mm2.properties")
+            moved = [word.replace("9404", str(MIRROR_METRICS_PORT)) for word in image.config["Cmd"]]
+            command = [*image.config["Entrypoint"], *moved, "--until-caught-up"]
+            finish(run(container, command), "the mirror")
+        consumer = KafkaConsumer("A.orders", bootstrap_servers=target.bootstrap_servers, auto_offset_reset="earliest")
+        assert next(consumer).value == b"mirrored"
+        consumer.close()
+    print(f"images: {image.name} works: mirrored a topic", flush=True)
+
+
+def main() -> None:
+    """Build and try both images."""
+    parser = argparse.ArgumentParser(prog="try_images.py", description=__doc__)
+    parser.add_argument("--base", metavar="IMAGE", help="instead of PYTHON_IMAGE in the Containerfile")
+    parser.add_argument("--keep", action="store_true", help=f"keep the images, in {STORE}")
+    options = parser.parse_args()
+    if os.geteuid():
+        sys.exit("images: run as root: sudo make images")
+    try:
+        broker = build("localhost/klamm", "Containerfile", f"PYTHON_IMAGE={base_image(options.base)}")
+        try_broker(broker)
+        try_mirror(build("localhost/klamm-mirror", "Containerfile.mirror", f"KLAMM_IMAGE={broker.name}"))
+    finally:
+        if not options.keep:
+            buildah("rm", "--all")
+            buildah("rmi", "--all", "--force")
+            shutil.rmtree(STORE, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

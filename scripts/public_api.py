@@ -7,7 +7,6 @@ purpose, edit the file by hand.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +35,10 @@ MODULES: Final = (
 """The modules to import from. Everything else is internal."""
 
 
+WITH_MEMBERS: Final = ("klamm.Broker", "klamm.admin.AdminClient")
+"""Classes whose methods and properties are recorded as well."""
+
+
 def exported(module: ModuleType) -> list[str]:
     """Return the public names of a module: ``__all__``, or else what is defined in it."""
     listed = getattr(module, "__all__", None)
@@ -49,14 +52,13 @@ def exported(module: ModuleType) -> list[str]:
 
 
 def names() -> Iterator[str]:
-    """Yield every public name: exported names, public members of exported classes of klamm, and commands."""
+    """Yield every public name: exported names, members of the two main classes, and commands."""
     for module_name in MODULES:
         module = import_module(module_name)
         for name in exported(module):
             yield f"{module_name}.{name}"
-            value = getattr(module, name)
-            if inspect.isclass(value) and value.__module__.startswith("klamm."):
-                yield from (f"{module_name}.{name}.{member}" for member in _members(value))
+            if f"{module_name}.{name}" in WITH_MEMBERS:
+                yield from (f"{module_name}.{name}.{member}" for member in _members(getattr(module, name)))
     yield from (f"$ klamm {command.name}" for command in COMMANDS)
 
 

@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaConsumer
 
 import klamm
-from klamm.storage.schema import FORMAT_VERSION
+from klamm.storage.metadata.schema import FORMAT_VERSION
 from tests.support.data_archive import (
     ARCHIVES,
     OPEN_TRANSACTION,

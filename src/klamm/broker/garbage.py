@@ -44,6 +44,7 @@ class GarbageSettings:
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self.on_collection)
+        gc.enable()
 
     def on_collection(self, phase: str, info: dict[str, Any]) -> None:
         """Freeze the survivors after a collection; unfreeze all objects before a due full one. Called by Python."""

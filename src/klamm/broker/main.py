@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
 import signal
@@ -74,6 +75,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     nodes = _nodes(settings, sockets)
+    gc.disable()  # until GarbageSettings are applied: almost every object that a start creates stays
     app = await BrokerApp.start(settings, nodes, surroundings)
     try:
         for sock in (*itertools.chain(*sockets.values()), *([] if scrapes is None else [scrapes])):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.storage.log.files import write_atomically
+from klamm.storage.log.files import read_small, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -130,7 +130,7 @@ def read_topic_id(directory: Path) -> UUID | None:
     """
     path = directory / PARTITION_METADATA
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_small(path).splitlines()
         values = dict(line.split(": ", 1) for line in lines if ": " in line)
         return UUID(bytes=base64.urlsafe_b64decode(values["topic_id"] + "=="))
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def write_topic_id(directory: Path, topic_id: UUID) -> None:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_small(path).splitlines()
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:

@@ -256,8 +256,9 @@ class LogManager:
     def _open(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
         name = f"{topic.name}-{partition}"
         directory = self._data_dir / name
-        is_ours = directory.exists() and is_claimed(directory, topic_id)
-        if not is_ours and directory.exists():
+        is_there = name in self._directories or directory.exists()
+        is_ours = is_there and is_claimed(directory, topic_id)
+        if is_there and not is_ours:
             self._put_stray_aside(directory)
             if directory.exists():
                 raise OSError(errno.ENOTEMPTY, "A directory of another topic cannot be moved out of the way", name)
@@ -483,9 +484,12 @@ class LogManager:
     def _save_state(self, log: PartitionLog) -> Sequence[Path] | None:
         """Write the state that the next start needs, and return the files to fsync; None after an error."""
         try:
-            log.save_state()
-            is_new = log.segments and log.end_offset > self._recovery_points.get(log.name, 0)
-            return log.save_recovery_state(self._recovery_points.get(log.name, 0)) if is_new else ()
+            recorded = self._recovery_points.get(log.name, 0)
+            if not log.segments or log.end_offset <= recorded:
+                log.save_state()
+                return ()
+            log.seal()
+            return log.save_recovery_state(recorded)
         except OSError as error:
             if log.failure is None:
                 self._reports.report(log.name, "cannot be saved", error)

@@ -497,11 +497,16 @@ class PartitionLog:
         self.last_flush_ms = self._now_ms()
         self.unflushed_bytes = 0
 
-    def save_state(self) -> None:
-        """Write the indexes and the producer snapshot, so that the next start is quick."""
+    def seal(self) -> None:
+        """Complete the active segment's indexes before the log is closed, and release its preallocated space."""
         if self.segments:
             self.segments[-1].seal()
             self.segments[-1].file.trim(self.segments[-1].size)
+
+    def save_state(self) -> None:
+        """Write the indexes and the producer snapshot, so that the next start is quick."""
+        if self.segments:
+            self.seal()
             self.save_producers()
 
     def save_producers(self) -> None:

@@ -21,7 +21,7 @@ from klamm.protocol.errors import (
 from klamm.protocol.records import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from klamm.protocol.records.layout import CONTROL, TRANSACTIONAL
 from klamm.protocol.types import MAX_SEQUENCE
-from klamm.storage.log.files import fsync_path, write_atomically
+from klamm.storage.log.files import fsync_path, read_small, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +85,7 @@ class ProducerStates:
     def __init__(self, partition: str) -> None:
         self._partition = partition
         self._states: dict[int, ProducerState] = {}
+        self._has_snapshot = False
         self._open: dict[int, int] = {}
         """First offset of each producer's open transaction, by producer id, in ascending order of the offsets."""
 
@@ -300,7 +301,9 @@ class ProducerStates:
         """
         path = directory / SNAPSHOT
         if not self._states:
-            path.unlink(missing_ok=True)
+            if self._has_snapshot:
+                path.unlink(missing_ok=True)
+                self._has_snapshot = False
             if durable:
                 fsync_path(directory)
             return
@@ -317,6 +320,7 @@ class ProducerStates:
             for producer_id, state in self._states.items()
         ]
         text = json.dumps({"version": 3, "offset": offset, "producers": producers}, separators=(",", ":"))[1:]
+        self._has_snapshot = True
         write_atomically(path, _CRC_PREFIX.format(crc32(text.encode())) + text, durable=durable)
 
     def load(self, directory: Path, end_offset: int) -> int | None:
@@ -327,8 +331,9 @@ class ProducerStates:
             which is logged.
         """
         path = directory / SNAPSHOT
+        self._has_snapshot = True
         try:
-            stored = _checked(path.read_text(encoding="utf-8"))
+            stored = _checked(read_small(path))
             offset = int(stored["offset"])
             for producer_id, epoch, last_used_ms, batches, *of_transactions in stored["producers"]:
                 state = self._states[producer_id] = ProducerState(epoch, last_used_ms)

@@ -31,12 +31,12 @@ from klamm.storage.log.checkpoints import OFFLINE, UNDEFINED, EpochStart, Leader
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.indexes import ABORTED_SUFFIX
 from klamm.storage.log.partition import PartitionLog
-from klamm.storage.log.producers import NO_OFFSET, UNUSABLE, ProducerStates
+from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT, UNUSABLE, ProducerStates
 from klamm.storage.log.segment import REBUILT_INTERVAL, LogSegment
 from klamm.storage.log.transactions import entry_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -81,9 +81,8 @@ def open_partition(
         OSError: The directory cannot be read, or a damaged end cannot be truncated.
     """
     name = f"{topic}-{partition}"
-    segments = _find_segments(directory, pool, log_start_offset)
-    offline_mark = directory / OFFLINE
-    if offline_mark.exists():
+    segments, names = _find_segments(directory, pool, log_start_offset)
+    if OFFLINE in names:
         for segment in segments:
             segment.file.forget_cached()
     # Compaction leaves gaps between segments, but only below a checkpointed recovery point. So gaps are acceptable
@@ -113,6 +112,7 @@ def open_partition(
         _replay_producers(
             producers,
             directory=directory,
+            has_snapshot=SNAPSHOT in names,
             segments=segments,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
@@ -121,7 +121,8 @@ def open_partition(
             is_whole=is_whole,
         )
         epochs.load(segments, end_offset, begun)
-        offline_mark.unlink(missing_ok=True)
+        if OFFLINE in names:
+            (directory / OFFLINE).unlink(missing_ok=True)
     return PartitionLog(
         topic=topic,
         partition=partition,
@@ -140,39 +141,45 @@ def open_partition(
     )
 
 
-def _find_segments(directory: Path, pool: FilePool, log_start_offset: int) -> list[LogSegment]:
-    """Return the segments of a directory, and delete the files that do not belong to the log."""
+def _find_segments(directory: Path, pool: FilePool, log_start_offset: int) -> tuple[list[LogSegment], Collection[str]]:
+    """Return the segments of a directory and all names in it. Delete the files that do not belong to the log."""
     try:
         names = _names_in(directory)
     except FileNotFoundError:
-        return []
+        return [], ()
     if names.keys() & {segment_swap.READY, segment_swap.WORK}:
         segment_swap.finish(directory)
         names = _names_in(directory)
-    split = {name: os.path.splitext(name) for name, is_directory in names.items() if not is_directory}
-    bases = sorted(int(stem) for stem, suffix in split.values() if suffix == ".log" and stem.isdigit())
+    split = {name: os.path.splitext(name) for name, entry in names.items() if not entry.is_dir()}
+    bases = {int(stem) for stem, suffix in split.values() if suffix == ".log" and stem.isdigit()}
     for name, (stem, suffix) in split.items():
         is_orphan = suffix in _INDEXES and stem.isdigit() and int(stem) not in bases
         if suffix in _LEFTOVERS or is_orphan:
             (directory / name).unlink(missing_ok=True)
+    sizes = {
+        name: names[name].stat().st_size
+        for name, (stem, suffix) in split.items()
+        if suffix == ".log" or (suffix in _INDEXES and stem.isdigit() and int(stem) in bases)
+    }
     segments = [
         LogSegment(
             pool=pool,
             directory=directory,
             base_offset=base,
-            created_ms=int((directory / f"{base:020d}.log").stat().st_mtime * 1000),
+            created_ms=int(names[f"{base:020d}.log"].stat().st_mtime * 1000),
+            sizes=sizes,
         )
-        for base in bases
+        for base in sorted(bases)
     ]
     while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
         segments.pop(0).remove()
-    return segments
+    return segments, names
 
 
-def _names_in(directory: Path) -> Mapping[str, bool]:
-    """Return the names in a directory, and for each whether it is a directory, without a system call per name."""
+def _names_in(directory: Path) -> Mapping[str, os.DirEntry[str]]:
+    """Return the entries of a directory by name. Each is looked at only once, and only if necessary."""
     with os.scandir(directory) as entries:
-        return {entry.name: entry.is_dir() for entry in entries}
+        return {entry.name: entry for entry in entries}
 
 
 def _recover(
@@ -258,6 +265,7 @@ def _replay_producers(
     producers: ProducerStates,
     *,
     directory: Path,
+    has_snapshot: bool,
     segments: list[LogSegment],
     recovery_point: int,
     log_start_offset: int,
@@ -270,7 +278,7 @@ def _replay_producers(
     The snapshot is written before the recovery point advances, and is removed only if there was no producer. So without
     a snapshot there is no producer below the recovery point.
     """
-    saved = _load_producers(producers, directory, end_offset, is_whole=is_whole)
+    saved = _load_producers(producers, directory, end_offset, is_whole=is_whole) if has_snapshot else None
     start = recovery_point if saved is None else max(saved, log_start_offset)
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     is_damaged = _are_aborted_damaged(segments, ends, start)

@@ -14,7 +14,7 @@ from klamm.storage.log.files import LogFile
 from klamm.storage.log.indexes import ABORTED_SUFFIX, AbortedIndex, OffsetIndex, TimeIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from klamm.storage.log.files import Buffer, FilePool
@@ -59,13 +59,34 @@ class LogSegment:
     both are -1 in an empty segment.
     """
 
-    def __init__(self, *, pool: FilePool, directory: Path, base_offset: int, created_ms: int) -> None:
-        stem = directory / f"{base_offset:020d}"
+    def __init__(
+        self,
+        *,
+        pool: FilePool,
+        directory: Path,
+        base_offset: int,
+        created_ms: int,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        """Read the timestamps from the indexes.
+
+        Args:
+            pool: Pool of file descriptors.
+            directory: Partition directory.
+            base_offset: First offset, which is in the names of the files.
+            created_ms: Time of creation in milliseconds since the epoch.
+            sizes: Sizes of the existing files by name, if they are known.
+        """
+
+        def file(suffix: str) -> LogFile:
+            name = f"{base_offset:020d}{suffix}"
+            return LogFile(pool, f"{directory}/{name}", size=None if sizes is None else sizes.get(name, 0))
+
         self.base_offset = base_offset
-        self.file = LogFile(pool, stem.with_suffix(".log"))
-        self.offset_index = OffsetIndex(LogFile(pool, stem.with_suffix(".index")))
-        self.time_index = TimeIndex(LogFile(pool, stem.with_suffix(".timeindex")))
-        self.aborted = AbortedIndex(LogFile(pool, stem.with_suffix(ABORTED_SUFFIX)))
+        self.file = file(".log")
+        self.offset_index = OffsetIndex(file(".index"))
+        self.time_index = TimeIndex(file(".timeindex"))
+        self.aborted = AbortedIndex(file(ABORTED_SUFFIX))
         self.size = self.file.size()
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = -1

@@ -26,11 +26,36 @@ Decision = TypeVar("Decision")
 Details = TypeVar("Details")
 
 
+class Revision:
+    """Number of changes of some state. Its owner advances it in the step that changes the state.
+
+    A request that waits between its decision and the change, for a policy or because its time slice is used up,
+    compares the number from before the decision with the current one. If they differ, it decides again.
+    """
+
+    __slots__ = ("changes", "rollbacks")
+
+    def __init__(self) -> None:
+        self.changes = 0
+        """Number of changes, including rollbacks."""
+        self.rollbacks = 0
+        """Number of times the state was loaded from the store, which reverts changes that could not be stored."""
+
+    def advance(self) -> None:
+        """Record a change."""
+        self.changes += 1
+
+    def roll_back(self) -> None:
+        """Record that the stored state replaced the current one."""
+        self.changes += 1
+        self.rollbacks += 1
+
+
 async def decide_and_check(
     decide: Callable[[], Sequence[Decision | KafkaApiError]],
     details: Callable[[Decision], Details],
     check: Callable[[Details], Awaitable[None]],
-    revision: Callable[[], object],
+    revision: Revision,
 ) -> list[Decision | KafkaApiError]:
     """Decide on changes and check each one; return the decisions, or the errors of those that are rejected.
 
@@ -40,26 +65,23 @@ async def decide_and_check(
         decide: Function that decides on all changes. Each call returns as many outcomes, in the same order.
         details: Function that returns what is checked of a decision. Equal details are not checked again.
         check: Function that raises a KafkaApiError to reject a change.
-        revision: Function that returns a value that differs after the state was changed by others.
+        revision: Revision of the state that the decisions depend on.
     """
     checked: dict[int, tuple[Details, KafkaApiError | None]] = {}
     while True:
-        before = revision()
+        before = revision.changes
         outcomes = list(decide())
         for index, decision in enumerate(outcomes):
             if isinstance(decision, KafkaApiError):
                 continue
             asked = details(decision)
             if index not in checked or checked[index][0] != asked:
-                checked[index] = asked, await _refusal(check, asked)
+                try:
+                    await check(asked)
+                except KafkaApiError as error:
+                    checked[index] = asked, error
+                else:
+                    checked[index] = asked, None
             outcomes[index] = checked[index][1] or decision
-        if revision() == before:
+        if revision.changes == before:
             return outcomes
-
-
-async def _refusal(check: Callable[[Details], Awaitable[None]], details: Details) -> KafkaApiError | None:
-    try:
-        await check(details)
-    except KafkaApiError as error:
-        return error
-    return None

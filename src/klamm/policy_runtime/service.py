@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.policy.details import Details
+    from klamm.policy_runtime.decision import Revision
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ class Policies:
         kind: PolicyKind,
         decide: Callable[[], Decision],
         details: Callable[[Decision], Details],
-        revision: Callable[[], object],
+        revision: Revision,
         on_denied: Callable[[KafkaApiError], None] = lambda _: None,
     ) -> Decision:
         """Decide on a change and let the policy check it. The caller must hold ``turn(kind)``, and apply it at once.
@@ -121,7 +123,7 @@ class Policies:
             kind: Kind of the change. Without a policy of this kind, the decision is returned unchecked.
             decide: Function that decides, after all other checks. It is called again when the state has changed.
             details: Function that returns what the policy sees of a decision.
-            revision: Function that returns a value that differs after other requests changed the state.
+            revision: Revision of the state that the decision depends on.
             on_denied: Function that is called with the error when the policy rejects the change.
 
         Raises:
@@ -129,9 +131,7 @@ class Policies:
         """
         if kind not in self._by_kind:
             return decide()
-        (outcome,) = await decide_and_check(
-            lambda: [decide()], details, lambda asked: self.check(kind, asked), revision
-        )
+        (outcome,) = await decide_and_check(lambda: [decide()], details, partial(self.check, kind), revision)
         if not isinstance(outcome, KafkaApiError):
             return outcome
         on_denied(outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.policy_runtime.decision import decide_and_check
+from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ class Room:
 
     def __init__(self, values: dict[str, int], meanwhile: Callable[[Room], None] = lambda _: None) -> None:
         self.values = values
-        self.revision = 0
+        self.revision = Revision()
         self.decided = 0
         self.asked: list[tuple[str, int]] = []
         self._meanwhile: Callable[[Room], None] | None = meanwhile
 
     def change(self, name: str, value: int | None) -> None:
-        self.revision += 1
+        self.revision.advance()
         if value is None:
             del self.values[name]
         else:
@@ -44,7 +44,7 @@ class Room:
 
     def run(self, *names: str) -> list[tuple[str, int] | KafkaApiError]:
         return asyncio.run(
-            decide_and_check(lambda: self.decide(*names), lambda decision: decision, self.check, lambda: self.revision)
+            decide_and_check(lambda: self.decide(*names), lambda decision: decision, self.check, self.revision)
         )
 
 

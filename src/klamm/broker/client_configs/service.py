@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from klamm.broker.revision import Revision, decide_in_slices
+from klamm.broker.long_decision import decide_in_slices
 from klamm.client_configs.describing import DescribedEntity, describe
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.planning import (
@@ -17,6 +17,7 @@ from klamm.client_configs.planning import (
     plan_entry,
 )
 from klamm.client_configs.resolution import resolve
+from klamm.policy_runtime.decision import Revision
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutClientConfig, PutHistory
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
 from klamm.broker.configs.rules import ConfigDecision, LegacyConfigs, ResourceAlteration, decide, parts
-from klamm.broker.revision import Revision
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of
 from klamm.configs.operations import ConfigDelta, apply_changes
 from klamm.configs.topics import validate_topic_configs
-from klamm.policy_runtime.decision import decide_and_check
+from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
 from klamm.protocol.types import ResourceType
 from klamm.server.author import BROKER_ITSELF, Author
@@ -131,7 +130,7 @@ class ConfigService:
         }
         self._last_commit: asyncio.Future[None] | None = None
         self.revision: Final = Revision()
-        """Revision of the configs and of the names of topics."""
+        """Revision of the configs and of the topics, which the catalog advances as well."""
         self.load()
 
     def load(self) -> None:
@@ -317,7 +316,7 @@ class ConfigService:
             for guard in guards:
                 await turns.enter_async_context(guard.turn())
             outcomes = await decide_and_check(
-                decide_part, details=lambda decision: decision, check=check, revision=lambda: self.revision.changes
+                decide_part, details=lambda decision: decision, check=check, revision=self.revision
             )
             return self._apply(outcomes, author, validate_only=validate_only)
 

@@ -150,7 +150,7 @@ async def _delete_if_allowed(topic: Topic, context: RequestContext, quota: Mutat
             DELETE_TOPIC,
             decide=lambda: topics.by_id(topic.topic_id) or topic,  # a topic that is gone is reported by its deletion
             details=lambda decided: _details(decided, context),
-            revision=topics.decision_revision,
+            revision=context.services.configs.revision,
         )
         quota.charge(len(current.partitions))
         return topics.begin_delete(current, author=context.author)

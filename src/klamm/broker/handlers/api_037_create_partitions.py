@@ -103,7 +103,7 @@ async def _grow(
             CREATE_PARTITIONS,
             decide=lambda: _decide(asked, context),
             details=lambda decided: _details(asked, decided[0], context, validate_only=validate_only),
-            revision=topics.decision_revision,
+            revision=context.services.configs.revision,
         )
         quota.charge(len(added))
         return None if validate_only else topics.begin_grow(topic, added)

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from klamm.broker.revision import Revision, decide_in_slices
+from klamm.broker.long_decision import decide_in_slices
 from klamm.configs.quotas import (
     QuotaChange,
     QuotaComponent,
@@ -20,6 +20,7 @@ from klamm.configs.quotas import (
     plan_quotas,
     quota_resource,
 )
+from klamm.policy_runtime.decision import Revision
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutHistory, PutQuota

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.broker.random_ids import random_uuid
-from klamm.broker.revision import Revision
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.server.author import BROKER_ITSELF, Author
@@ -64,13 +63,11 @@ class TopicCatalog:
         self._by_id: dict[UUID, Topic] = {}
         self._by_folded_name: dict[str, set[str]] = {}
         self._deletion_listeners: list[Callable[[Topic], None]] = []
-        self.revision: Final = Revision()
-        """Revision of the topics and their replicas."""
         self.load()
 
     def load(self) -> None:
         """Replace all topics with the stored ones."""
-        self.revision.roll_back()
+        self._configs.revision.roll_back()
         self._by_name.clear()
         self._by_id.clear()
         self._by_folded_name.clear()
@@ -108,10 +105,6 @@ class TopicCatalog:
         Kafka rejects such a pair, because both topics would have the same metric name.
         """
         return next((other for other in self._by_folded_name.get(_folded(name), ()) if other != name), None)
-
-    def decision_revision(self) -> tuple[int, int]:
-        """Return a value that differs after a change of what decisions on topics depend on: topics and configs."""
-        return self.revision.changes, self._configs.revision.changes
 
     # -- changes
 
@@ -240,13 +233,13 @@ class TopicCatalog:
         return changed
 
     def _remember(self, topic: Topic) -> None:
-        self.revision.advance()
+        self._configs.revision.advance()
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._by_folded_name.setdefault(_folded(topic.name), set()).add(topic.name)
 
     def _forget(self, topic: Topic) -> None:
-        self.revision.advance()
+        self._configs.revision.advance()
         del self._by_name[topic.name], self._by_id[topic.topic_id]
         alike = self._by_folded_name[_folded(topic.name)]
         alike.discard(topic.name)

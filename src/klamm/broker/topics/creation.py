@@ -93,7 +93,7 @@ async def begin_topic(
             CREATE_TOPIC,
             decide=lambda: _decide(spec, context),
             details=lambda decided: _details(spec, *decided, context, validate_only=validate_only),
-            revision=services.topics.decision_revision,
+            revision=services.configs.revision,
             on_denied=remember,
         )
         quota.charge(len(placement.partitions))

@@ -8,8 +8,8 @@ WITH_BENCH_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven compil
 WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium compiler --
 DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
-# Two files of tests at a time: most of the time they wait for processes they have started.
-PYTEST_AT_ONCE ?= 2
+# Four files of tests at a time, also on two cores: most of the time they wait for processes they have started.
+PYTEST_AT_ONCE ?= 4
 
 # Tests and demo start hundreds of Python processes. Without bytecode each compiles all of klamm, for 0.3 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,7 +58,7 @@ test: check
 	$(WITH_ALL_TOOLS) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 test-fast: setup
-	$(PYTHON_BIN)/pytest -q -n $(PYTEST_AT_ONCE) -m 'not process' $(PYTEST_FLAGS) tests/unit
+	$(PYTHON_BIN)/pytest -q -n auto -m 'not process' $(PYTEST_FLAGS) tests/unit
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .

@@ -308,7 +308,8 @@ def test_against_an_old_broker_each_gives_up_once_and_works_on(
             assert (family.name, len(proxy.requests(KEY_50))) == (family.name, requests)
             assert (family.name, set(family.sent(proxy))) == (family.name, {family.old})
             assert caplog.text.count(f"Dynamic configs are off for client {kind}, {family.name}") == 1
-    assert [thread.name for thread in threading.enumerate() if thread.name == "kafka-io-own"] == []
+    ours = f"klamm-connections-{kind}, "
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)] == []
 
 
 @pytest.mark.parametrize("family", PRODUCERS, ids=lambda family: family.name)

@@ -92,6 +92,9 @@ def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(
 
 def test_keys_for_other_kinds_of_clients_concern_nobody_else(broker: KlammBroker, metrics: str) -> None:
     # given: acks is set for every client of the user
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce("listed", b"x")
+    assert producer.flush(20) == 0
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "client.id": "reads", "group.id": "g"}
     )

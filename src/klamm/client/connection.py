@@ -54,6 +54,7 @@ class _Waiting:
     version: int
     on_response: Callable[[Any, FrameBuffer], None]
     sent_at: float
+    is_whole: bool
 
 
 class Connection:
@@ -136,8 +137,20 @@ class Connection:
         body: Sequence[bytes | bytearray | memoryview],
         response_class: type[Response],
         on_response: Callable[[Response, FrameBuffer], None],
+        *,
+        is_whole: bool = False,
     ) -> None:
-        """Queue a request. Nothing is copied, so the buffers must not change until the response arrives."""
+        """Queue a request. Nothing is copied, so the buffers must not change until the response arrives.
+
+        Args:
+            request_class: Class of the request.
+            version: Version of the request and the response.
+            body: Encoded body of the request.
+            response_class: Class that decodes the response.
+            on_response: Callback for the response.
+            is_whole: Whether to reject a response with extra bytes after its end. Needed for API keys that two APIs
+                share.
+        """
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         flexible = request_class.is_flexible(version)
         header = bytearray(_SIZE.size)
@@ -146,7 +159,7 @@ class Connection:
         _SIZE.pack_into(header, 0, len(header) - _SIZE.size + sum(map(len, body)))
         self._out.append(memoryview(header))
         self._out.extend(memoryview(part) for part in body)
-        waiting = _Waiting(correlation_id, response_class, version, on_response, time.monotonic())
+        waiting = _Waiting(correlation_id, response_class, version, on_response, time.monotonic(), is_whole)
         self._waiting.append(waiting)
 
     def call(
@@ -280,7 +293,7 @@ class Connection:
         if response_class is ApiVersionsResponse and int.from_bytes(view[offset : offset + 2]) == _UNSUPPORTED_VERSION:
             version = 0  # version 0, so that a client of any version can read the error
         try:
-            response = decode(response_class, version, view, offset)
+            response = decode(response_class, version, view, offset, is_whole=waiting.is_whole)
         except ProtocolError as error:
             self.close()
             raise UnreadableResponseError(f"Cannot decode {response_class.__name__}: {error}") from error

@@ -90,7 +90,7 @@ class ConnectionPool:
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name="klamm-connections", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"klamm-connections-{settings.client_id}", daemon=True)
         self._thread.start()
 
     def submit(
@@ -141,6 +141,11 @@ class ConnectionPool:
             outcome.set_exception(error)
         else:
             outcome.set_result(value)
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the pool is closed."""
+        return self._closed
 
     @property
     def is_searching(self) -> bool:
@@ -210,9 +215,9 @@ class ConnectionPool:
         """
 
         async def attempt() -> AnyResponse:
-            link = await self._link(node_id, deadline)
-            version = link.connection.version_of(type(request), at_least=min_version, at_most=max_version)
-            response = await link.call(request, response_class, version, self._attempt_limit_s(deadline))
+            link = await self.connection(deadline, node_id)
+            version = link.version_of(type(request), at_least=min_version, at_most=max_version)
+            response = await link.call(request, response_class, version, timeout_s=deadline.left_s())
             if (code := retry_on(response)) in RETRIABLE_CODES:
                 raise _NotReadyError(str(api_error(code)))
             return response
@@ -243,7 +248,7 @@ class ConnectionPool:
         """Return the first and last version per API key that a broker offers. See ``send`` for arguments and errors."""
 
         async def attempt() -> Mapping[int, tuple[int, int]]:
-            return (await self._link(node_id, deadline)).connection.versions
+            return (await self.connection(deadline, node_id)).versions
 
         return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
 
@@ -251,7 +256,7 @@ class ConnectionPool:
         """Return the lowest and highest version per feature of a broker. See ``send`` for arguments and errors."""
 
         async def attempt() -> Mapping[str, tuple[int, int]]:
-            return (await self._link(node_id, deadline)).connection.features
+            return (await self.connection(deadline, node_id)).features
 
         return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=False)
 
@@ -290,10 +295,7 @@ class ConnectionPool:
             raise TimeoutError(f"No broker at {servers} responded {limit}: {last}") from last
         raise TimeoutError(f"{what}: no response {limit}: {last}") from last
 
-    def _attempt_limit_s(self, deadline: Deadline) -> float:
-        return min(deadline.left_s(), self._settings.request_timeout_s)
-
-    async def _link(self, node_id: int | None, deadline: Deadline) -> _Link:
+    async def connection(self, deadline: Deadline, node_id: int | None = None) -> PooledConnection:
         """Return an open connection to a node.
 
         Raises:
@@ -318,7 +320,7 @@ class ConnectionPool:
                 raise (_NotReadyError if is_controller else _UnknownNodeError)(f"The cluster has no broker {node_id}")
         return await self._nodes[node_id].link(deadline)
 
-    async def _any_node(self, deadline: Deadline) -> _Link:
+    async def _any_node(self, deadline: Deadline) -> PooledConnection:
         """Return a connection to the least loaded node. Open connections come first; nodes that failed are left out.
 
         If all nodes have failed, a bootstrap server is asked for other nodes (KIP-899).
@@ -330,7 +332,7 @@ class ConnectionPool:
         node = min(ready, key=lambda each: (not each.is_open, each.in_flight, random.random()))  # noqa: S311  # no secret
         return await node.link(deadline)
 
-    async def _refresh(self, deadline: Deadline, link: _Link | None = None) -> None:
+    async def _refresh(self, deadline: Deadline, link: PooledConnection | None = None) -> None:
         """Update nodes and controller from a Metadata response of ``link``, or else of the next bootstrap server.
 
         Calls that need it at the same time share one request.
@@ -346,17 +348,16 @@ class ConnectionPool:
         if not refreshing.cancelled():
             refreshing.exception()  # for asyncio, which else logs errors that no call waits for
 
-    async def _refresh_once(self, link: _Link | None) -> None:
-        limit_s = self._settings.request_timeout_s
+    async def _refresh_once(self, link: PooledConnection | None) -> None:
         server: _Node | None = None
         if link is None:
             server = self._servers[self._bootstraps % len(self._servers)]
             self._bootstraps += 1
-            link = await server.link(Deadline(int(limit_s * 1000)))
+            link = await server.link(Deadline(int(self._settings.request_timeout_s * 1000)))
         try:
             request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-            version = link.connection.version_of(MetadataRequest, at_least=1)
-            self._update(await link.call(request, MetadataResponse, version, limit_s), server)
+            version = link.version_of(MetadataRequest, at_least=1)
+            self._update(await link.call(request, MetadataResponse, version), server)
         finally:
             if server is not None and server not in self._nodes.values():
                 server.disconnect()
@@ -377,15 +378,15 @@ class ConnectionPool:
             gone.disconnect()
         self._controller_id = response.controller_id if response.controller_id >= 0 else None
 
-    def _open(self, host: str, port: int) -> asyncio.Future[_Link]:
+    def _open(self, host: str, port: int) -> asyncio.Future[PooledConnection]:
         """Open a connection in a thread."""
-        opened: asyncio.Future[_Link] = self._loop.create_future()
+        opened: asyncio.Future[PooledConnection] = self._loop.create_future()
 
         def settle(connection: Connection | None, error: BaseException | None) -> None:
             if connection is None:
                 opened.set_exception(error or ConnectionLostError("unknown"))
             else:
-                opened.set_result(_Link(connection, self._loop))
+                opened.set_result(PooledConnection(connection, self._loop, self._settings.request_timeout_s))
 
         def run() -> None:
             connection: Connection | None = None
@@ -422,14 +423,14 @@ class _Node:
     def __init__(
         self,
         address: tuple[str, int],
-        open_link: Callable[[str, int], asyncio.Future[_Link]],
+        open_link: Callable[[str, int], asyncio.Future[PooledConnection]],
         settings: ConnectionSettings,
     ) -> None:
         self.address = address
         self._open_link = open_link
         self._settings = settings
-        self._link: _Link | None = None
-        self._opening: asyncio.Future[_Link] | None = None
+        self._link: PooledConnection | None = None
+        self._opening: asyncio.Future[PooledConnection] | None = None
         self._failures = 0
         self._retry_at = 0.0
 
@@ -441,14 +442,14 @@ class _Node:
     @property
     def in_flight(self) -> int:
         """Number of requests without a response so far."""
-        return self._link.connection.in_flight if self._link is not None else 0
+        return self._link.in_flight if self._link is not None else 0
 
     @property
     def is_ready(self) -> bool:
         """Return whether the node is connected or its last connection attempt has not failed."""
         return self.is_open or not self._failures
 
-    async def link(self, deadline: Deadline) -> _Link:
+    async def link(self, deadline: Deadline) -> PooledConnection:
         """Return the connection, and open it if necessary, after the backoff.
 
         Raises:
@@ -466,14 +467,14 @@ class _Node:
                 raise _NotReadyError(f"{self.address[0]}:{self.address[1]}: cannot be reached")
         return self._link
 
-    async def _opened(self, opening: asyncio.Future[_Link], deadline: Deadline) -> _Link:
+    async def _opened(self, opening: asyncio.Future[PooledConnection], deadline: Deadline) -> PooledConnection:
         try:
             async with asyncio.timeout(deadline.left_s()):
                 return await asyncio.shield(opening)
         except TimeoutError:
             raise _NotReadyError(f"{self.address[0]}:{self.address[1]}: no connection in time") from None
 
-    def _on_opened(self, opening: asyncio.Future[_Link]) -> None:
+    def _on_opened(self, opening: asyncio.Future[PooledConnection]) -> None:
         self._opening = None
         if opening.cancelled():
             return
@@ -494,36 +495,60 @@ class _Node:
             self._opening.add_done_callback(_close_opened)
 
 
-def _close_opened(opening: asyncio.Future[_Link]) -> None:
+def _close_opened(opening: asyncio.Future[PooledConnection]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().lose(ConnectionLostError("The connection was closed"))
 
 
-class _Link:
+class PooledConnection:
     """An open connection, driven by the event loop."""
 
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop, request_timeout_s: float) -> None:
+        self._connection = connection
         self._loop = loop
+        self._request_timeout_s = request_timeout_s
         self._answers: set[asyncio.Future[Any]] = set()
         self._throttled_until = 0.0
         self._is_retired = False
         self._is_writing = False
+        self.version_of = connection.version_of
+        self.versions = connection.versions
+        self.features = connection.features
         loop.add_reader(connection.fileno(), self._on_readable)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests without a response so far."""
+        return self._connection.in_flight
 
     @property
     def is_usable(self) -> bool:
         """Return whether requests may be sent: the connection is open and its SASL session does not expire soon."""
-        return not self.connection.closed and time.monotonic() < self.connection.login_due_at
+        return not self._connection.closed and time.monotonic() < self._connection.login_due_at
 
     async def call(
-        self, request: Message, response_class: type[AnyResponse], version: int, timeout_s: float
+        self,
+        request: Message,
+        response_class: type[AnyResponse],
+        version: int,
+        *,
+        timeout_s: float = float("inf"),
+        is_whole: bool = False,
     ) -> AnyResponse:
-        """Send a request and return its response.
+        """Send a request once and return its response.
+
+        Args:
+            request: The request.
+            response_class: Class that decodes the response.
+            version: Version of both.
+            timeout_s: Limit in seconds. ``request.timeout.ms`` applies as well.
+            is_whole: See ``Connection.submit``.
 
         Raises:
+            UnreadableResponseError: The response could not be decoded.
             ConnectionLostError: The connection broke, or no response arrived in time; then the connection is closed.
         """
+        timeout_s = min(timeout_s, self._request_timeout_s)
         if (throttled_s := self._throttled_until - time.monotonic()) > 0:
             await asyncio.sleep(min(throttled_s, timeout_s))  # the broker asked for a pause (KIP-219)
         answer: asyncio.Future[AnyResponse] = self._loop.create_future()
@@ -535,11 +560,12 @@ class _Link:
             if not answer.done():
                 answer.set_result(response)
 
-        if self.connection.closed:
+        if self._connection.closed:
             raise ConnectionLostError("The connection was closed")
         self._answers.add(answer)
-        self.connection.submit(type(request), version, [encode(request, version)], response_class, on_response)
-        self._drive(self.connection.write)
+        body = [encode(request, version)]
+        self._connection.submit(type(request), version, body, response_class, on_response, is_whole=is_whole)
+        self._drive(self._connection.write)
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
@@ -560,31 +586,31 @@ class _Link:
 
     def lose(self, error: ConnectionLostError) -> None:
         """Close the connection and fail its requests in flight."""
-        if not self.connection.closed:
+        if not self._connection.closed:
             self._unregister()
-            self.connection.close()
+            self._connection.close()
         for answer in list(self._answers):
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()  # for asyncio, which else logs errors that no call waits for
 
     def _on_readable(self) -> None:
-        self._drive(self.connection.read)
+        self._drive(self._connection.read)
 
     def _on_writable(self) -> None:
-        self._drive(self.connection.write)
+        self._drive(self._connection.write)
 
     def _drive(self, step: Callable[[], None]) -> None:
         """Read or write. If the connection breaks, it has closed itself: the descriptor is unregistered before."""
-        descriptor = self.connection.fileno()
+        descriptor = self._connection.fileno()
         try:
             step()
         except ConnectionLostError as error:
             self._unregister(descriptor)
             self.lose(error)
             return
-        if self.connection.wants_write != self._is_writing:
-            self._is_writing = self.connection.wants_write
+        if self._connection.wants_write != self._is_writing:
+            self._is_writing = self._connection.wants_write
             if self._is_writing:
                 self._loop.add_writer(descriptor, self._on_writable)
             else:
@@ -592,7 +618,7 @@ class _Link:
 
     def _unregister(self, descriptor: int | None = None) -> None:
         with contextlib.suppress(OSError, ValueError):
-            descriptor = self.connection.fileno() if descriptor is None else descriptor
+            descriptor = self._connection.fileno() if descriptor is None else descriptor
             self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
 

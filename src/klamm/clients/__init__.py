@@ -10,8 +10,27 @@ for consumers in a group. With a broker that does not announce the feature ``cli
 kafka-python's clients.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate
-from klamm.clients.kafka_python_consumer import KafkaConsumer
-from klamm.clients.kafka_python_producer import KafkaProducer
+
+if TYPE_CHECKING:
+    from klamm.clients.kafka_python_consumer import KafkaConsumer
+    from klamm.clients.kafka_python_producer import KafkaProducer
 
 __all__ = ["ConfigChange", "ConfigUpdate", "KafkaConsumer", "KafkaProducer"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the clients on first use: other modules of this package do not need kafka-python."""
+    if name == "KafkaConsumer":
+        from klamm.clients.kafka_python_consumer import KafkaConsumer  # noqa: PLC0415 - see above
+
+        return KafkaConsumer
+    if name == "KafkaProducer":
+        from klamm.clients.kafka_python_producer import KafkaProducer  # noqa: PLC0415 - see above
+
+        return KafkaProducer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -60,13 +60,17 @@ def connect(
 ) -> OwnConnection | None:
     """Start to request the dynamic configs of a client. Return None if its login cannot be used twice."""
     try:
-        settings = connection_settings(properties)
+        connection = OwnConnection(
+            owner=owner,
+            settings=connection_settings(properties),
+            software_name=SOFTWARE,
+            configs=configs,
+            apply=inbox.put,
+            on_change=on_change,
+        )
     except (ValueError, OSError) as error:
         logger.warning("Dynamic configs are off for client %s: %s", client_id(properties), error)
         return None
-    connection = OwnConnection(
-        owner=owner, settings=settings, software_name=SOFTWARE, configs=configs, apply=inbox.put, on_change=on_change
-    )
     connection.start()
     return connection
 

@@ -9,7 +9,7 @@ from kafka.coordinator.base import MemberState
 
 from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, normalise_consumer
-from klamm.clients.kafka_python_loop import DynamicConfigLoop, named_kafka_client
+from klamm.clients.kafka_python_loop import KafkaPythonLoop, named_kafka_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
         self._joins: _Joins | None = None
         if enable_dynamic_config and self.config["group_id"] is not None:
             self._joins = _Joins(self._coordinator)
-            DynamicConfigLoop(
+            KafkaPythonLoop(
                 manager=self._manager,
                 configs=self._dynamic_configs(),
                 apply=self._apply_dynamic_configs,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,6 +17,7 @@ from kafka.net.compat import KafkaNetClient
 
 from klamm import __version__
 from klamm.client.versions import negotiate
+from klamm.clients.dynamic_config_loop import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
 from klamm.clients.kafka_python_bridge import BridgedRequest, BridgedResponse
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -34,14 +34,13 @@ AnyResponse = TypeVar("AnyResponse", bound="Message")
 
 SOFTWARE: Final = ("klamm-kafka-python", __version__)
 """Software name of our clients in ApiVersions (KIP-511). It shows operators which clients can follow."""
-MAX_WAIT_FOR_FIRST_S: Final = 5.0
 MAX_IN_FLIGHT: Final = "max_in_flight"
 """kafka-python's reason for pausing a connection that has reached its maximum of requests in flight."""
 FIRST_VERSION_WITH_FEATURES: Final = 3
 
 
-class DynamicConfigLoop:
-    """Coroutine that requests dynamic configs as long as the client lives.
+class KafkaPythonLoop(DynamicConfigLoop):
+    """Loop on the connections of a kafka-python client.
 
     Everything except ``start`` runs in the thread that drives the client's event loop.
 
@@ -50,7 +49,6 @@ class DynamicConfigLoop:
         configs: State that decides when to send a request and what an answer changes.
         apply: Applies an update to the client.
         on_change: The application's callback, called after ``apply``.
-        software: Name and version that the broker stores with the registration (KIP-511).
     """
 
     def __init__(
@@ -60,16 +58,11 @@ class DynamicConfigLoop:
         configs: DynamicConfigs,
         apply: Callable[[ConfigUpdate], None],
         on_change: Callable[[ConfigUpdate], None] | None,
-        software: tuple[str, str] = SOFTWARE,
     ) -> None:
+        super().__init__(configs, apply, on_change)
         self._manager = manager
         self._net = manager._net  # kafka-python has no public access to its event loop
-        self._configs = configs
-        self._apply = apply
-        self._on_change = on_change
-        self._software = software
         self._asked_connection: Any = None
-        self._first = threading.Event()
 
     def start(self) -> bool:
         """Start the coroutine on the client's event loop and wait until the first answer has taken effect.
@@ -83,18 +76,12 @@ class DynamicConfigLoop:
         self._net.call_soon_threadsafe(self._run)
         return self._first.wait(min(MAX_WAIT_FOR_FIRST_S, self._manager.config["request_timeout_ms"] / 1000))
 
-    async def _run(self) -> None:
-        try:
-            while (delay_s := self._configs.due_in_s(time.monotonic())) is not None:
-                if delay_s > 0:
-                    await self._net.sleep(delay_s)
-                else:
-                    await self._ask_once()
-        except Exception:
-            if not self._net._closed:  # otherwise the client is closing and its event loop accepts no further waits
-                logger.exception("Dynamic configs stop: the client goes on with %s", dict(self._configs.effective))
-        finally:
-            self._first.set()
+    @property
+    def _is_closed(self) -> bool:
+        return bool(self._net._closed)
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._net.sleep(seconds)
 
     async def _ask_once(self) -> None:
         try:
@@ -112,24 +99,13 @@ class DynamicConfigLoop:
             return
         try:
             answer: BridgedResponse[DescribeClientConfigsResponse] = await sent
-            update = self._configs.on_answer(time.monotonic(), answer.unwrap())
+            response = answer.unwrap()
         except ProtocolError as error:
             self._configs.on_unreadable(error)
         except kafka_errors.KafkaError as error:
             self._configs.on_no_answer(time.monotonic(), error)
         else:
-            if update is not None:
-                self._take(update)
-            self._first.set()
-
-    def _take(self, update: ConfigUpdate) -> None:
-        self._apply(update)
-        if self._on_change is None:
-            return
-        try:
-            self._on_change(update)
-        except Exception:
-            logger.exception("on_dynamic_config_change failed; the change itself is in force")
+            self._answered(response)
 
     async def _connection(self) -> Any | None:
         """Return a connection to a broker that supports the feature, or None."""
@@ -162,7 +138,7 @@ class DynamicConfigLoop:
             )
         except UnsupportedVersionError:
             return {}
-        name, software_version = self._software
+        name, software_version = SOFTWARE
         sent = send_in_turn(
             connection,
             BridgedRequest(

@@ -8,7 +8,7 @@ import kafka
 
 from klamm.client_configs.definitions import ACKS
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_producer
-from klamm.clients.kafka_python_loop import DynamicConfigLoop, named_kafka_client
+from klamm.clients.kafka_python_loop import KafkaPythonLoop, named_kafka_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]  # kafka-python 
             configs.setdefault("kafka_client", named_kafka_client())
         super().__init__(**configs)
         if enable_dynamic_config:
-            DynamicConfigLoop(
+            KafkaPythonLoop(
                 manager=self._sender._client._manager,
                 configs=self._dynamic_configs(),
                 apply=self._apply_dynamic_configs,

@@ -7,14 +7,16 @@ with the same client id, so the broker resolves the same values, and sleeps betw
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
-
-from klamm import __version__
-from klamm.clients.kafka_python_loop import DynamicConfigLoop
+from klamm.client.errors import ConnectionLostError, UnreadableResponseError
+from klamm.client.pool import ConnectionPool, Deadline
+from klamm.client.transport import ConnectionSettings
+from klamm.clients.dynamic_config_loop import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+_CONNECT_TIMEOUT_MS: Final = 10_000
 
 
 class OwnConnection:
@@ -36,6 +38,9 @@ class OwnConnection:
         configs: State that decides when to send a request and what an answer changes.
         apply: Applies an update to the client. Called in the connection's thread.
         on_change: The application's callback, called after ``apply`` in the same thread.
+
+    Raises:
+        ValueError: A setting is unknown or has a wrong value.
     """
 
     def __init__(
@@ -48,16 +53,15 @@ class OwnConnection:
         apply: Callable[[ConfigUpdate], None],
         on_change: Callable[[ConfigUpdate], None] | None,
     ) -> None:
-        software = (software_name, __version__)
+        more = {name: value for name, value in settings.items() if name != "bootstrap_servers"}
         self._configs = configs
-        self._net = NetworkSelector(client_id=settings["client_id"])
-        self._manager = KafkaConnectionManager(
-            self._net, client_software_name=software[0], client_software_version=software[1], **settings
+        self._pool = ConnectionPool(
+            ConnectionSettings.of_keywords(
+                settings["bootstrap_servers"], more | {"client_software_name": software_name}
+            )
         )
-        self._loop = _OwnLoop(
-            manager=self._manager, configs=configs, apply=apply, on_change=on_change, software=software
-        )
-        self._end = weakref.finalize(owner, _end, self._net, self._manager)
+        self._loop = _OwnLoop(self._pool, configs, apply, on_change)
+        self._end = weakref.finalize(owner, self._pool.close)
 
     @property
     def is_on(self) -> bool:
@@ -65,11 +69,10 @@ class OwnConnection:
         return self._configs.disabled_because is None
 
     def start(self) -> bool:
-        """Start the thread and wait some seconds for the first answer. Return whether it has arrived.
+        """Start the requests and wait some seconds for the first answer. Return whether it has arrived.
 
         If dynamic configs are disabled for good, the thread ends at once.
         """
-        self._net.start()
         came = self._loop.start()
         if not self.is_on:
             self.close()
@@ -81,15 +84,44 @@ class OwnConnection:
 
 
 class _OwnLoop(DynamicConfigLoop):
-    """Event loop that discovers the cluster itself, because no client shares its metadata."""
+    """Loop on a connection pool of its own."""
 
-    async def _connection(self) -> Any | None:
-        if not self._manager.bootstrapped:
-            await self._manager.wait_for(self._manager.bootstrap_async(_BOOTSTRAP_TIMEOUT_MS), _BOOTSTRAP_TIMEOUT_MS)
-        return await super()._connection()
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        configs: DynamicConfigs,
+        apply: Callable[[ConfigUpdate], None],
+        on_change: Callable[[ConfigUpdate], None] | None,
+    ) -> None:
+        super().__init__(configs, apply, on_change)
+        self._pool = pool
 
+    def start(self) -> bool:
+        self._pool.submit(lambda _: self._run())
+        return self._first.wait(MAX_WAIT_FOR_FIRST_S)
 
-def _end(net: Any, manager: Any) -> None:
-    net.call_soon_threadsafe(manager.close)
-    net.stop()
-    net.close()
+    @property
+    def _is_closed(self) -> bool:
+        return self._pool.is_closed
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._pool.pause(seconds)
+
+    async def _ask_once(self) -> None:
+        try:
+            connection = await self._pool.connection(Deadline(_CONNECT_TIMEOUT_MS))
+        except (KafkaApiError, ConnectionLostError, TimeoutError) as error:
+            logger.debug("Dynamic configs: no broker to ask yet: %s", error)
+            self._configs.on_not_sent(time.monotonic())
+            return
+        if not self._configs.on_features(connection.features):
+            return
+        request = self._configs.request()
+        try:
+            response = await connection.call(request, DescribeClientConfigsResponse, 0, is_whole=True)
+        except UnreadableResponseError as error:
+            self._configs.on_unreadable(error)
+        except ConnectionLostError as error:
+            self._configs.on_no_answer(time.monotonic(), error)
+        else:
+            self._answered(response)

@@ -101,9 +101,9 @@ def test_a_client_that_does_not_start_leaves_no_thread_behind(family: Any, monke
         client = family(bootstrap_servers=f"127.0.0.1:{free_port()}", client_id="not-started", **more)
         with pytest.raises(KafkaConnectionError):
             await client.start()
-        assert "kafka-io-not-started" not in [thread.name for thread in threading.enumerate()]
+        assert "klamm-connections-not-started" not in [thread.name for thread in threading.enumerate()]
         await client.stop()
 
-    monkeypatch.setattr("klamm.clients.kafka_python_loop.MAX_WAIT_FOR_FIRST_S", 0.05)
+    monkeypatch.setattr("klamm.clients.own_connection.MAX_WAIT_FOR_FIRST_S", 0.05)
     more = {"group_id": "g"} if family is aio.AIOKafkaConsumer else {}
     asyncio.run(start())

@@ -98,4 +98,4 @@ def test_a_client_that_is_forgotten_asks_no_more() -> None:
         del client
         gc.collect()
         # then
-        until(lambda: not any(thread.name == "kafka-io-own" for thread in threading.enumerate()))
+        until(lambda: not any(thread.name == "klamm-connections-own" for thread in threading.enumerate()))

@@ -44,6 +44,10 @@ class TimeSlice:
             return
         self.pauses += 1
         await asyncio.sleep(0)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new slice, after a pause or another wait during which others were served."""
         self.ends_at = time.perf_counter() + self._seconds
 
     def over(self, items: Iterable[Item]) -> InSlices[Item]:

@@ -49,3 +49,14 @@ def test_a_list_is_whole_however_often_others_are_let_in(monkeypatch: pytest.Mon
     time_slice = TimeSlice()
     assert asyncio.run(time_slice.listed(iter(range(count)))) == list(range(count))
     assert time_slice.pauses == count // 64
+
+
+def test_a_wait_during_which_others_were_served_begins_a_new_slice() -> None:
+    async def scenario() -> None:
+        time_slice = TimeSlice(0.05)
+        await asyncio.sleep(0.06)
+        time_slice.restart()
+        await time_slice.give_way()
+        assert time_slice.pauses == 0
+
+    asyncio.run(scenario())

@@ -139,6 +139,7 @@ class FetchLookup:
             timer.cancel()
             for log, _ in logs:
                 log.waiters.discard(waiter)
+        self._context.time_slice.restart()
         return waiter.changed
 
     async def _look_at(self, changed: Set[PartitionLog] | None) -> None:

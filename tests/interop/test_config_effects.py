@@ -90,7 +90,7 @@ class Lab:
 
     def wait_for(self, **expected: object) -> None:
         for name, value in expected.items():
-            wait_until(lambda: self._look(name) == value, timeout_s=10, what=f"{name} {value}, is {self._look(name)}")  # noqa: B023  # called before the next turn
+            wait_until(lambda: self._look(name) == value, timeout_s=30, what=f"{name} {value}, is {self._look(name)}")  # noqa: B023  # called before the next turn
 
     def _look(self, name: str) -> object:
         value = getattr(self, name)
@@ -318,4 +318,4 @@ def test_the_level_of_a_logger_counts_at_once(lab: Lab) -> None:
     lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "INFO")
     lab.set(retention_ms="1000")
     lab.wait_for(start_offset=3)
-    wait_until(lambda: f"{lab.topic}-0: removed" in log.read_text(), timeout_s=5, what="a line in the log")
+    wait_until(lambda: f"{lab.topic}-0: removed" in log.read_text(), timeout_s=30, what="a line in the log")

@@ -36,7 +36,7 @@ POLICY = """
     class House(Policy):
         def validate_create_topic(self, details):
             if details.topic.startswith("slow"):
-                time.sleep(0.3)
+                time.sleep(1)
             if details.topic.startswith("endless"):
                 while True:
                     pass
@@ -75,7 +75,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def broker(module: Path) -> Iterator[klamm.Broker]:
     config = {f"{key}.policy.class.name": "klamm_house_of_all:House" for key in KEYS}
-    with klamm.Broker(config={**config, "policy.timeout.ms": 600, "policy.reload.interval.ms": 0}) as broker:
+    with klamm.Broker(config={**config, "policy.timeout.ms": 2000, "policy.reload.interval.ms": 0}) as broker:
         assert module.exists()
         yield broker
 
@@ -140,7 +140,7 @@ def test_a_slow_policy_stalls_nobody_else(broker: klamm.Broker, admin: AdminClie
             other.describe_cluster().result()
             longest_s = max(longest_s, time.monotonic() - started)
         slow.result()
-    assert longest_s < 0.25
+    assert longest_s < 0.75
 
 
 def test_a_policy_that_hangs_fails_one_topic_of_a_request(admin: AdminClient) -> None:
@@ -151,7 +151,7 @@ def test_a_policy_that_hangs_fails_one_topic_of_a_request(admin: AdminClient) ->
     outcomes = admin.create_topics([NewTopic(name=name) for name in ("before", "endless", "after")]).values()
     outcomes["before"].result()
     outcomes["after"].result()
-    with pytest.raises(KafkaApiError, match=r"did not decide within 600 ms \(policy\.timeout\.ms\)"):
+    with pytest.raises(KafkaApiError, match=r"did not decide within 2000 ms \(policy\.timeout\.ms\)"):
         outcomes["endless"].result()
     assert "endless" not in admin.list_topics().result()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from klamm.embedded.broker import Broker
 
-DELAY_S = 0.05
+DELAY_S = 0.4
 
 
 def test_the_least_time_that_a_first_answer_took_is_known(klamm_broker: Broker) -> None:

@@ -37,7 +37,7 @@ PARTITIONS: Final = 4
 PER_TRANSACTION: Final = 2_000 if IS_SOAK else 120
 PAUSE_S: Final = 0.3 if IS_SOAK else 0.02
 """Between transactions, so that there is something to copy at every kill."""
-FIRST_KILLS: Final = ("worker", "target", "worker")
+FIRST_KILLS: Final = ("worker", "target")
 """At the end the driver is killed, too."""
 MORE_KILLS: Final = int(os.environ.get("KLAMM_SOAK_KILLS", "50")) - len(FIRST_KILLS) - 1 if IS_SOAK else 0
 EXACT, LEAST = "chaos-exact", "chaos-least"

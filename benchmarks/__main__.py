@@ -16,6 +16,7 @@ from benchmarks import (
     configs,
     dataframes,
     describe,
+    fault_control,
     mirror,
     mirror_far,
     mirror_latency,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "startup": startup.run,
     "cold-start": cold_start.run,
+    "fault-control": fault_control.run,
     "configs": configs.run,
     "describe": describe.run,
     "authorizer": authorizer.run,

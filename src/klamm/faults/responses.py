@@ -116,7 +116,12 @@ class Exchange:
 
     def parts(self) -> Iterator[Part]:
         """Yield the innermost parts of the request."""
-        yield from _parts(self.request, self.levels, Part(), self.name_of)
+        if self.levels:
+            yield from _parts(self.request, self.levels, Part(), self.name_of)
+
+    def listed_parts(self) -> list[Part] | None:
+        """Return the innermost parts of the request, None if it does not list them."""
+        return list(self.parts()) if self.lists_parts else None
 
     def with_request(self, request: Message) -> Exchange:
         """Return the exchange for another request of the same kind."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from klamm.broker.faults.exchanges import (
-    api_name,
     as_message,
     as_response,
     at_once,
@@ -69,13 +68,13 @@ class Injector:
 
     def _wrapped(self, handle: Handler) -> Handler:
         async def handle_with_faults(request: Message, context: RequestContext) -> Response:
-            call = _Call(handle=handle, request=request, context=context, exchange=exchange_of(request, context))
-            parts = list(call.exchange.parts()) if call.exchange.lists_parts else None
-            entry = self._requests.add(api_name(type(request)), request, context, parts)
-            selection = self._faults.select(entry["api"], context.client_id, lambda: parts)
+            exchange = exchange_of(request, context)
+            logged = self._requests.add(exchange, context)
+            selection = self._faults.select(logged.api, context.client_id, exchange.listed_parts)
             if not selection:
                 return await handle(request, context)
-            entry["fault"] = _description(selection)
+            logged.fault = _description(selection)
+            call = _Call(handle=handle, request=request, context=context, exchange=exchange)
             await asyncio.sleep(selection.delay_s(after_serving=False))
             response = await self._response(call, selection)
             await asyncio.sleep(selection.delay_s(after_serving=True))

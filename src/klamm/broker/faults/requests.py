@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.broker.faults.exchanges import api_name
+from klamm.protocol.messages.produce import ProduceRequest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from klamm.broker.context import RequestContext
-    from klamm.faults.levels import Part
+    from klamm.faults.responses import Exchange
 
 MOST_REQUESTS: Final = 10_000
 """Number of requests that are kept."""
+
+
+@dataclass(slots=True)
+class LoggedRequest:
+    """A request that was received."""
+
+    exchange: Exchange
+    client_id: str | None
+    node_id: int
+    received_ms: int
+    fault: str | None = None
+    """Description of the fault that the request met, if any."""
+
+    @property
+    def api(self) -> str:
+        """Kafka's name of the API."""
+        return api_name(type(self.exchange.request))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the request as plain values."""
+        request = self.exchange.request
+        parts = {(part.topic, part.partition) for part in self.exchange.parts() if part.topic is not None}
+        return {
+            "api": self.api,
+            "version": self.exchange.version,
+            "client_id": self.client_id,
+            "node_id": self.node_id,
+            "received_ms": self.received_ms,
+            "partitions": sorted(parts, key=lambda part: (part[0], -1 if part[1] is None else part[1])),
+            "group_id": getattr(request, "group_id", None) or None,
+            "transactional_id": getattr(request, "transactional_id", None) or None,
+            "fault": self.fault,
+        }
 
 
 class RequestLog:
@@ -20,31 +57,36 @@ class RequestLog:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._seen: deque[dict[str, Any]] = deque(maxlen=MOST_REQUESTS)
+        self._logged: deque[LoggedRequest] = deque(maxlen=MOST_REQUESTS)
 
-    def add(self, api: str, request: Any, context: RequestContext, parts: Sequence[Part] | None) -> dict[str, Any]:
-        """Record a request and return its entry, to which the caller may add the effect of a fault."""
-        entry = {
-            "api": api,
-            "version": context.api_version,
-            "client_id": context.client_id,
-            "node_id": context.node_id,
-            "received_ms": self._now_ms(),
-            "partitions": sorted(
-                {(part.topic, part.partition) for part in parts or () if part.topic is not None},
-                key=lambda one: (one[0], -1 if one[1] is None else one[1]),
-            ),
-            "group_id": getattr(request, "group_id", None) or None,
-            "transactional_id": getattr(request, "transactional_id", None) or None,
-            "fault": None,
-        }
-        self._seen.append(entry)
-        return entry
+    def add(self, exchange: Exchange, context: RequestContext) -> LoggedRequest:
+        """Record a request, without its record batches, and return its entry."""
+        if isinstance(exchange.request, ProduceRequest):
+            exchange = exchange.with_request(_without_records(exchange.request))
+        logged = LoggedRequest(exchange, context.client_id, context.node_id, self._now_ms())
+        self._logged.append(logged)
+        return logged
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[LoggedRequest]:
         """Iterate over the requests."""
-        return iter(tuple(self._seen))
+        return iter(tuple(self._logged))
 
     def clear(self) -> None:
         """Forget all requests."""
-        self._seen.clear()
+        self._logged.clear()
+
+
+def _without_records(request: ProduceRequest) -> ProduceRequest:
+    """Return a copy without the records, which are views of the whole frame and would keep it in memory."""
+    return ProduceRequest(
+        transactional_id=request.transactional_id,
+        acks=request.acks,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name=data.name,
+                topic_id=data.topic_id,
+                partition_data=[ProduceRequest.PartitionProduceData(index=one.index) for one in data.partition_data],
+            )
+            for data in request.topic_data
+        ],
+    )

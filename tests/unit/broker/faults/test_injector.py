@@ -330,18 +330,25 @@ def test_a_delayed_request_is_served(rig: Rig, name: str) -> None:
         return response
 
     assert set(all_codes(rig.run(main()))) & {OF_A_PART, OF_THE_REQUEST} == set()
-    assert [entry["fault"] for entry in rig.requests] == ["delay"]
+    assert [logged.fault for logged in rig.requests] == ["delay"]
 
 
 def test_each_request_is_logged_with_its_topics_and_its_fault(rig: Rig) -> None:
     rig.inject("Produce", error=OF_A_PART.name, topic=TOPICS[0])
     rig.ask("Produce", 13)
     rig.ask("Heartbeat", 4)
-    produce, heartbeat = rig.requests
+    produce, heartbeat = [logged.summary() for logged in rig.requests]
     assert produce["partitions"] == [(name, index) for name in TOPICS for index in (0, 1)]
     assert (produce["api"], produce["version"], produce["client_id"]) == ("Produce", 13, "tests")
     assert (produce["fault"], heartbeat["fault"]) == ("TOPIC_AUTHORIZATION_FAILED", None)
     assert (heartbeat["group_id"], heartbeat["partitions"]) == ("group_id-0", [])
+
+
+def test_the_log_of_requests_keeps_no_records(rig: Rig) -> None:
+    rig.ask("Produce", 12)
+    (logged,) = rig.requests
+    request: Any = logged.exchange.request
+    assert {part.records for topic in request.topic_data for part in topic.partition_data} == {None}
 
 
 def test_a_fault_of_another_client_leaves_a_request_alone(rig: Rig) -> None:

@@ -27,14 +27,14 @@ _WARM_UP: Final = 500
 
 def run(plan: Plan) -> Iterator[Measurement]:
     """Measure klamm with itself."""
-    requests = 2_000 if plan.quick else 10_000
+    requests = 2_000 if plan.quick else 4_000
     sides = {
         "klamm broker, without klamm.Broker": lambda: _command(requests),
         "klamm.Broker()": lambda: _embedded(requests),
         "control=True": lambda: _embedded(requests, control=True),
         "control=True, a fault for another topic": lambda: _embedded(requests, control=True, fault=True),
     }
-    rounds = plan.rounds(9, quick=2)
+    rounds = plan.rounds(7, quick=2)
     yield from alternate(sides, benchmark=BENCHMARK, plan=plan, rounds=rounds)
     fresh = {"klamm.Broker()": _fresh, "control=True": lambda: _fresh(control=True)}
     yield from alternate(fresh, benchmark=FRESH, plan=plan, rounds=rounds)

@@ -31,6 +31,7 @@ MODULES: Final = (
     "klamm.policy",
     "klamm.policy.testing",
     "klamm.pytest_plugin",
+    "klamm.testing",
 )
 """The modules to import from. Everything else is internal."""
 

@@ -14,8 +14,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 import klamm
+from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
 from tests.support.wire import RefusedError, WireClient
@@ -181,6 +183,33 @@ def test_a_paused_broker_answers_nothing_until_it_resumes(broker: klamm.Broker) 
 def test_the_clock_cannot_be_moved_back(broker: klamm.Broker) -> None:
     with pytest.raises(ValueError, match="cannot be moved back"):
         broker.advance_clock(timedelta(seconds=-1))
+
+
+def test_transactions_and_offsets_of_groups_end_with_the_clock(tmp_path: Path) -> None:
+    with klamm.Broker(control=True, data_dir=tmp_path) as broker:
+        # given
+        broker.create_topic("orders")
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t", "transaction.timeout.ms": 60_000}
+        )
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        producer.produce("orders", b"left open")
+        producer.flush(10)
+        with client(broker) as wire:
+            wire.produce("orders", 0, batch(b"behind it"))
+            assert broker.records("orders", isolation_level="read_committed") == []
+            committed = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+            topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="orders", partitions=[committed])
+            wire.ask(OffsetCommitRequest(group_id="g", topics=[topic]), OffsetCommitResponse, 8)
+            assert broker.committed_offsets("g") == {("orders", 0): 1}
+        # when
+        broker.advance_clock(timedelta(minutes=2))
+        # then
+        assert [one.value for one in broker.records("orders", isolation_level="read_committed")] == [b"behind it"]
+        assert [one.value for one in broker.records("orders")] == [b"left open", b"behind it"]
+        broker.advance_clock(timedelta(days=8))
+        assert broker.committed_offsets("g") == {}
 
 
 def test_without_control_every_method_says_what_to_do() -> None:

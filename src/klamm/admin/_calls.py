@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
-    import functools
     from collections.abc import Collection, Coroutine
     from concurrent.futures import Future
 
     from klamm.admin.results import PerKeyResult
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool
 
 Key = TypeVar("Key")
 
@@ -40,7 +40,4 @@ class AdminCalls:
             error = done.exception() or KafkaApiError("The broker's response has no entry for this resource")
             result.fail_open(error, keys)
 
-        async def run(deadline: Deadline) -> None:
-            await work(self._pool, deadline)
-
-        self._pool.submit(run, timeout_ms=timeout_ms).add_done_callback(finish)
+        self._pool.submit(functools.partial(work, self._pool), timeout_ms=timeout_ms).add_done_callback(finish)

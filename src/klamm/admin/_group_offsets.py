@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from klamm.admin._coordinators import MOVED, ask_coordinators
 from klamm.admin.results import settle
 from klamm.admin.types import OffsetAndMetadata, by_topic
 from klamm.client.errors import api_error
+from klamm.client.pool_coordinators import MOVED, ask_coordinators
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import _group_offsets
 from klamm.admin._calls import AdminCalls
-from klamm.admin._coordinators import MOVED, ask_coordinators
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult, settle
 from klamm.admin.types import GroupDescription, GroupMember
 from klamm.client.errors import api_error
+from klamm.client.pool_coordinators import MOVED, ask_coordinators
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client.errors import raise_for_code
 from klamm.client.pool import ConnectionPool
+from klamm.client.pool_coordinators import MOVED, ask_coordinators
 from klamm.client.transport import ConnectionSettings
 from klamm.protocol.errors import KafkaApiError, ProtocolError
-from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from klamm.client.pool import Deadline
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS: Final = 5_000
-_GROUP: Final = 0
-_LAST_VERSION_WITH_ONE_KEY: Final = 3
 _FIRST_VERSION_WITH_INSTANCES: Final = 3
 
 
@@ -43,23 +43,28 @@ def leave_group(settings: dict[str, Any], group_id: str, group_instance_id: str)
 
 
 async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_instance_id: str) -> None:
-    found = await pool.send(
-        FindCoordinatorRequest(key=group_id, key_type=_GROUP),
-        FindCoordinatorResponse,
-        deadline=deadline,
-        max_version=_LAST_VERSION_WITH_ONE_KEY,
+    request = LeaveGroupRequest(
+        group_id=group_id,
+        members=[LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=group_instance_id)],
     )
-    raise_for_code(found.error_code, found.error_message)
-    answer = await pool.send(
-        LeaveGroupRequest(
-            group_id=group_id,
-            members=[LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=group_instance_id)],
-        ),
-        LeaveGroupResponse,
-        deadline=deadline,
-        node_id=found.node_id,
-        min_version=_FIRST_VERSION_WITH_INSTANCES,
-    )
-    raise_for_code(answer.error_code)
-    for member in answer.members:
-        raise_for_code(member.error_code)
+    errors: list[Exception] = []
+
+    async def ask(node_id: int, groups: list[str], attempt: Deadline) -> Collection[str]:
+        answer = await pool.send(
+            request,
+            LeaveGroupResponse,
+            deadline=attempt,
+            node_id=node_id,
+            looked_up=True,
+            min_version=_FIRST_VERSION_WITH_INSTANCES,
+        )
+        codes = [answer.error_code, *(member.error_code for member in answer.members)]
+        if MOVED.intersection(codes):
+            return groups
+        for code in codes:
+            raise_for_code(code)
+        return ()
+
+    await ask_coordinators(pool, deadline, [group_id], ask, lambda _, error: errors.append(error))
+    if errors:
+        raise errors[0]

@@ -1,4 +1,4 @@
-"""Requests to group coordinators, with a new lookup when a coordinator has moved."""
+"""Requests to group coordinators on a connection pool, with a new lookup when a coordinator has moved."""
 
 from __future__ import annotations
 

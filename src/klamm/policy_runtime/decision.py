@@ -79,7 +79,8 @@ async def decide_and_check(
                 try:
                     await check(asked)
                 except KafkaApiError as error:
-                    checked[index] = asked, error
+                    # Dropping the traceback avoids a reference cycle: this frame refers to the error.
+                    checked[index] = asked, error.with_traceback(None)
                 else:
                     checked[index] = asked, None
             outcomes[index] = checked[index][1] or decision

@@ -71,6 +71,7 @@ def test_a_rejection_stays_with_its_decision_and_goes_with_it() -> None:
     first, second = room.run("a", "b")
     assert first == ("a", 1)
     assert isinstance(second, PolicyViolationError)
+    assert second.__traceback__ is None, "it would keep the frames of the request alive until a garbage collection"
     assert room.asked == [("a", -1), ("b", -2), ("a", 1)]
 
 

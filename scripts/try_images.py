@@ -1,8 +1,9 @@
 """Build the images of Containerfile and Containerfile.mirror with buildah, and use them.
 
-Usage: ``python scripts/try_images.py [--base IMAGE] [--keep]``. Without ``--base``, the base image of the Containerfile
-is pulled; where no image registry can be reached, one is made of Debian's packages by debootstrap. Needs root, because
+Usage: ``python scripts/try_images.py [--base IMAGE] [--store DIR]``. Without ``--base``, the base image of the
+Containerfile is pulled; where no image registry can be reached, one is made by debootstrap. Needs root, because
 containers run in buildah's chroot isolation: it needs no other container runtime, and they share the host's network.
+Images are removed at the end unless ``--store`` names a directory for them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT: Final = Path(__file__).parents[1]
-STORE: Final = ROOT / ".cache" / "images"
+NOT_COPIED: Final = (".git", ".venv", ".cache", "build", "dist", "__pycache__")
 CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 PORT, METRICS_PORT, MIRROR_METRICS_PORT = 19092, 19404, 19405
 DEBIAN: Final = "python3,python3-venv,python3-dev,ca-certificates"
@@ -65,65 +66,86 @@ class Image:
         return list(command)
 
 
-def buildah(*arguments: str | Path) -> str:
-    """Run buildah on a store of our own and return its standard output."""
-    done = subprocess.run(_buildah(*arguments), check=False, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"images: buildah {arguments[0]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return done.stdout.strip()
+class Store:
+    """A directory with images and containers of ours.
+
+    Args:
+        folder: Where they are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """Return a buildah command that works on this store."""
+        options = ["--root", self.folder / "root", "--runroot", self.folder / "run"]
+        return ["buildah", *map(str, (*options, *arguments))]
+
+    def __call__(self, *arguments: str | Path) -> str:
+        """Run buildah and return its standard output; exit if it failed."""
+        done = subprocess.run(self.command(*arguments), check=False, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"images: buildah {arguments[0]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        return done.stdout.strip()
+
+    def succeeds(self, *arguments: str) -> bool:
+        """Return whether a buildah command succeeds."""
+        return subprocess.run(self.command(*arguments), check=False, capture_output=True).returncode == 0
+
+    def base_image(self, wanted: str | None) -> str:
+        """Return the image to build on."""
+        default = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)[0]
+        name = str(wanted or default)
+        if self.succeeds("inspect", "--type", "image", name) or self.succeeds("pull", "--quiet", name):
+            return name
+        print(f"images: {name} cannot be pulled; making a base image by debootstrap", flush=True)
+        if shutil.which("debootstrap") is None:
+            sys.exit("images: debootstrap is missing (Debian: apt-get install debootstrap)")
+        with tempfile.TemporaryDirectory(prefix="klamm-base-") as folder:
+            command = ["debootstrap", "--variant=minbase", f"--include={DEBIAN}", "bookworm", folder]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            Path(folder, "usr/bin/python").symlink_to("python3")
+            if CERTIFICATES.exists():  # an index or a proxy may have a certificate that only this host trusts
+                shutil.copy(CERTIFICATES, Path(folder, *CERTIFICATES.parts[1:]))
+            container = self("from", "scratch")
+            self("add", "--quiet", container, folder, "/")
+        self("config", "--env", f"PIP_CERT={CERTIFICATES}", container)
+        self("commit", "--quiet", "--rm", "--format", "docker", container, "localhost/klamm-base")
+        return "localhost/klamm-base"
+
+    def build(self, name: str, file: str, argument: str) -> Image:
+        """Build an image. The docker format is the one that keeps health checks."""
+        began = time.monotonic()
+        options = ["--isolation", "chroot", "--network", "host", "--format", "docker", "--build-arg", argument]
+        with tempfile.TemporaryDirectory(prefix="klamm-context-") as folder:
+            # buildah walks all of its context before it ignores anything; .venv alone has 30,000 files
+            shutil.copytree(ROOT, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+            self("build", *options, "--tag", name, "--file", Path(folder, file), folder)
+        config = json.loads(self("inspect", "--type", "image", name))["Docker"]["config"]
+        print(f"images: {name} built in {time.monotonic() - began:.0f} s", flush=True)
+        return Image(name=name, config=config)
+
+    @contextlib.contextmanager
+    def container_of(self, image: Image) -> Iterator[Container]:
+        """Make a container and remove it afterwards."""
+        container = Container(store=self, name=self("from", image.name))
+        try:
+            yield container
+        finally:
+            self("rm", container.name)
 
 
-def _buildah(*arguments: str | Path) -> list[str]:
-    store = ["--root", STORE / "root", "--runroot", STORE / "run"]
-    return ["buildah", *map(str, (*store, *arguments))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container in a store."""
 
+    store: Store
+    name: str
 
-def base_image(wanted: str | None) -> str:
-    """Return the image to build on."""
-    default = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)[0]
-    name = wanted or default
-    if subprocess.run(_buildah("pull", "--quiet", name), check=False, capture_output=True).returncode == 0:
-        return str(name)
-    print(f"images: {name} cannot be pulled; making a base image by debootstrap", flush=True)
-    if shutil.which("debootstrap") is None:
-        sys.exit("images: debootstrap is missing (Debian: apt-get install debootstrap)")
-    with tempfile.TemporaryDirectory(prefix="klamm-base-") as folder:
-        command = ["debootstrap", "--variant=minbase", f"--include={DEBIAN}", "bookworm", folder]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        Path(folder, "usr/bin/python").symlink_to("python3")
-        if CERTIFICATES.exists():  # an index or a proxy may have a certificate that only this host trusts
-            shutil.copy(CERTIFICATES, Path(folder, *CERTIFICATES.parts[1:]))
-        container = buildah("from", "scratch")
-        buildah("add", "--quiet", container, folder, "/")
-    buildah("config", "--env", f"PIP_CERT={CERTIFICATES}", container)
-    buildah("commit", "--quiet", "--rm", "--format", "docker", container, "localhost/klamm-base")
-    return "localhost/klamm-base"
-
-
-def build(name: str, file: str, argument: str) -> Image:
-    """Build an image. The docker format is the one that keeps health checks."""
-    began = time.monotonic()
-    options = ["--isolation", "chroot", "--network", "host", "--format", "docker", "--layers", "--build-arg", argument]
-    buildah("build", *options, "--tag", name, "--file", ROOT / file, ROOT)
-    config = json.loads(buildah("inspect", "--type", "image", name))["Docker"]["config"]
-    print(f"images: {name} built in {time.monotonic() - began:.0f} s", flush=True)
-    return Image(name=name, config=config)
-
-
-@contextlib.contextmanager
-def container_of(image: Image) -> Iterator[str]:
-    """Make a container and remove it afterwards."""
-    container = buildah("from", image.name)
-    try:
-        yield container
-    finally:
-        buildah("rm", container)
-
-
-def run(container: str, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a command in a container, as the user of the image."""
-    words = _buildah("run", "--isolation", "chroot", "--network", "host", container, "--", *command)
-    return subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        """Start a command, as the user of the image."""
+        words = self.store.command("run", "--isolation", "chroot", "--network", "host", self.name, "--", *command)
+        return subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finish(process: subprocess.Popen[str], what: str) -> str:
@@ -134,7 +156,7 @@ def finish(process: subprocess.Popen[str], what: str) -> str:
     return said
 
 
-def try_broker(image: Image) -> None:
+def try_broker(store: Store, image: Image) -> None:
     """Start the broker as configured, check its health, use it, stop it by SIGTERM, and start it again on its data."""
     assert image.config["User"] not in {"", "0", "root"}, "the image runs as root"
     assert list(image.config["Volumes"]) == ["/data"]
@@ -142,12 +164,12 @@ def try_broker(image: Image) -> None:
     moved = [re.sub("9092|9404", lambda found: ports[found[0]], word) for word in image.config["Cmd"]]
     command = [*image.config["Entrypoint"], *moved, "--advertise", f"127.0.0.1:{PORT}"]
     health = [word.replace("9404", str(METRICS_PORT)) for word in image.health_command]
-    with container_of(image) as container:
-        assert finish(run(container, ["id", "-u"]), "id").strip() != "0"
+    with store.container_of(image) as container:
+        assert finish(container.start(["id", "-u"]), "id").strip() != "0"
         for attempt in range(2):
-            broker = run(container, command)
+            broker = container.start(command)
             deadline = time.monotonic() + TIMEOUT_S
-            while run(container, health).wait(TIMEOUT_S) != 0:
+            while container.start(health).wait(TIMEOUT_S) != 0:
                 assert time.monotonic() < deadline, "the broker did not become healthy"
                 assert broker.poll() is None, "the broker ended"
             if not attempt:
@@ -167,7 +189,7 @@ def _is_klamm(process: psutil.Process) -> bool:
     return any(word.endswith("bin/klamm") for word in process.cmdline()[:2]) and "python" in process.name()
 
 
-def try_mirror(image: Image) -> None:
+def try_mirror(store: Store, image: Image) -> None:
     """Mirror a topic from one broker to another, both outside of the container."""
     with klamm.Broker() as source, klamm.Broker() as target, tempfile.TemporaryDirectory() as folder:
         producer = KafkaProducer(bootstrap_servers=source.bootstrap_servers)
@@ -175,11 +197,11 @@ def try_mirror(image: Image) -> None:
         producer.close()
         file = Path(folder, "mm2.properties")
         file.write_text(MIRROR.format(source=source.bootstrap_servers, target=target.bootstrap_servers))
-        with container_of(image) as container:
-            buildah("copy", "--quiet", container, file, "/etc/klamm/mm2.properties")
+        with store.container_of(image) as container:
+            store("copy", "--quiet", container.name, file, "/etc/klamm/mm2.properties")
             moved = [word.replace("9404", str(MIRROR_METRICS_PORT)) for word in image.config["Cmd"]]
             command = [*image.config["Entrypoint"], *moved, "--until-caught-up"]
-            finish(run(container, command), "the mirror")
+            finish(container.start(command), "the mirror")
         consumer = KafkaConsumer("A.orders", bootstrap_servers=target.bootstrap_servers, auto_offset_reset="earliest")
         assert next(consumer).value == b"mirrored"
         consumer.close()
@@ -190,19 +212,21 @@ def main() -> None:
     """Build and try both images."""
     parser = argparse.ArgumentParser(prog="try_images.py", description=__doc__)
     parser.add_argument("--base", metavar="IMAGE", help="instead of PYTHON_IMAGE in the Containerfile")
-    parser.add_argument("--keep", action="store_true", help=f"keep the images, in {STORE}")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="keep the images in this directory")
     options = parser.parse_args()
     if os.geteuid():
         sys.exit("images: run as root: sudo make images")
-    try:
-        broker = build("localhost/klamm", "Containerfile", f"PYTHON_IMAGE={base_image(options.base)}")
-        try_broker(broker)
-        try_mirror(build("localhost/klamm-mirror", "Containerfile.mirror", f"KLAMM_IMAGE={broker.name}"))
-    finally:
-        if not options.keep:
-            buildah("rm", "--all")
-            buildah("rmi", "--all", "--force")
-            shutil.rmtree(STORE, ignore_errors=True)
+    with contextlib.ExitStack() as cleaning:
+        folder = options.store
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="klamm-images-"))
+            cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
+            cleaning.callback(lambda: store.succeeds("rmi", "--all", "--force"))
+        store = Store(folder)
+        broker = store.build("localhost/klamm", "Containerfile", f"PYTHON_IMAGE={store.base_image(options.base)}")
+        try_broker(store, broker)
+        mirror = store.build("localhost/klamm-mirror", "Containerfile.mirror", f"KLAMM_IMAGE={broker.name}")
+        try_mirror(store, mirror)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
+import socket
+import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -138,6 +142,40 @@ def test_certificates_that_one_side_rejects_are_named(tmp_path: Path) -> None:
     assert "certificate verify failed" in str(errors[1])
     assert "it rejects our certificate" in str(errors[2])
     assert isinstance(at_once, SslAuthenticationFailedError)
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_the_reason_that_a_broker_sends_is_named(tmp_path: Path, version: str) -> None:
+    """As Apache Kafka does. In TLS 1.3 the reason comes after the client's part of the handshake."""
+    made = Certificates.create(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.issue("server", "/CN=server"))
+    context.load_verify_locations(made.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    mine = {
+        "security.protocol": "SSL",
+        "ssl.enabled.protocols": version,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(made.authority),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(made.issue("old", "/CN=old", days=-1)),
+    }
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reject() -> None:
+            connection, _ = listener.accept()
+            with context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as secured:
+                with contextlib.suppress(ssl.SSLError):
+                    secured.do_handshake()
+                while os.read(secured.fileno(), 4096):  # closing with unread bytes would discard the reason
+                    pass
+
+        thread = threading.Thread(target=reject)
+        thread.start()
+        error = admin_error(f"127.0.0.1:{listener.getsockname()[1]}", mine)
+        thread.join()
+    assert isinstance(error, SslAuthenticationFailedError)
+    assert str(error).endswith("the broker rejects our certificate: certificate expired")
 
 
 def test_a_check_of_the_connection_reports_at_once_why_no_call_is_accepted(guarded: str) -> None:

@@ -36,6 +36,11 @@ class ControlChannel:
         self._inherited.close()
         self._socket.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the channel was closed, because the broker's process was stopped or restarted."""
+        return self._socket.fileno() < 0
+
     def call(self, command: str, **arguments: object) -> tuple[Any, bytes]:
         """Send a command and return its result, with the record batches that belong to it.
 

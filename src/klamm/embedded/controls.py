@@ -55,7 +55,10 @@ class SeenRequest:
 
 
 class BrokerFault:
-    """A fault that was injected into a broker. As a context manager, it is removed on exit."""
+    """A fault that was injected into a broker. It ends with the broker's process.
+
+    As a context manager, it is removed on exit.
+    """
 
     def __init__(self, channel: ControlChannel, number: int) -> None:
         self._channel = channel
@@ -64,17 +67,21 @@ class BrokerFault:
 
     @property
     def count(self) -> int:
-        """Number of requests that the fault has affected so far."""
-        return self._noted(self._channel.call("fault_count", number=self._number)[0])
+        """Number of requests that the fault has affected so far, or before the broker's process ended.
+
+        The latter is the number at the last call of this property or of ``remove``.
+        """
+        return self._ask("fault_count")
 
     def remove(self) -> None:
         """Remove the fault. Requests that it already affects are not released. Further calls do nothing."""
-        self._noted(self._channel.call("remove_fault", number=self._number)[0])
+        self._ask("remove_fault")
 
-    def _noted(self, count: int | None) -> int:
-        """Remember the count of a fault that still exists, and return the last known one."""
-        if count is not None:
-            self._last_count = count
+    def _ask(self, command: str) -> int:
+        """Send a command about the fault if it still exists, and return its last known count."""
+        if not self._channel.is_closed:
+            count, _ = self._channel.call(command, number=self._number)
+            self._last_count = self._last_count if count is None else count
         return self._last_count
 
     def __enter__(self) -> Self:

@@ -135,6 +135,9 @@ class Exchange:
             response = self.response_class()
             if hasattr(response, "member_id"):
                 response.member_id = self.request.member_id  # type: ignore[attr-defined]  # JoinGroup
+            for field in self.response_class.FIELDS:
+                if field.is_array and field.is_nullable(self.version):
+                    setattr(response, field.name, None)
             return _failed(response, code, self.version)
         depths = [depth for depth, level in enumerate(self.levels) if error_field(level.result, self.version)]
         if depths:

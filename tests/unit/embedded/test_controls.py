@@ -220,17 +220,18 @@ def test_without_control_every_method_says_what_to_do() -> None:
         klamm.Broker(control=True).records("a")
 
 
-def test_the_clock_stays_ahead_after_a_restart_and_a_paused_broker_stops(tmp_path: Path) -> None:
+def test_after_a_restart_the_clock_is_ahead_and_faults_are_over_and_a_paused_broker_stops(tmp_path: Path) -> None:
     with klamm.Broker(control=True, data_dir=tmp_path) as broker:
         broker.create_topic("kept", configs={"message.timestamp.type": "LogAppendTime"})
-        broker.inject("Produce", no_answer=True)
-        with client(broker) as silent:
+        with client(broker) as silent, broker.inject("Produce", no_answer=True, times=5) as fault:
             silent._socket.settimeout(0.05)
             with suppress(TimeoutError):
                 silent.produce("kept", 0, batch(b"1"))
+            assert fault.count == 1
             broker.advance_clock(timedelta(hours=1))
             began = time.monotonic()
             broker.restart()
+        assert fault.count == 1, "it ended with the process"
         with client(broker) as wire:
             wire.produce("kept", 0, batch(b"1"))
         (record,) = broker.records("kept")

@@ -436,3 +436,59 @@ def test_one_of_two_creations_of_acls_fails(rig: Rig) -> None:
     rig.inject("CreateAcls", error="SECURITY_DISABLED", after_serving=True)
     served = rig.run(rig.response(request, 3))
     assert [one.error_code for one in served.results] == [54, 54]
+
+
+LIKE_THE_BROKERS_OWN: Final = {
+    "Produce",
+    "ListOffsets",
+    "Heartbeat",
+    "LeaveGroup",
+    "SyncGroup",
+    "CreateTopics",
+    "DeleteRecords",
+    "OffsetForLeaderEpoch",
+    "WriteTxnMarkers",
+    "TxnOffsetCommit",
+    "DescribeAcls",
+    "CreateAcls",
+    "DeleteAcls",
+    "DescribeConfigs",
+    "AlterConfigs",
+    "CreatePartitions",
+    "DeleteGroups",
+    "ElectLeaders",
+    "IncrementalAlterConfigs",
+    "DescribeClientQuotas",
+    "AlterClientQuotas",
+    "DescribeClientConfigs",
+    "AlterClientConfigs",
+    "DescribeProducers",
+}
+"""APIs whose sample requests fail on a broker without the topics and members that they name."""
+
+
+@pytest.mark.parametrize("name", sorted(LIKE_THE_BROKERS_OWN))
+def test_an_injected_response_is_like_the_brokers_own(rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    if name != "CreateTopics":
+        monkeypatch.setattr("tests.support.sample_requests.TOPICS", ("unknown-1", "unknown-2"))
+        monkeypatch.setattr("tests.support.sample_requests.TOPIC_IDS", (uuid4(), uuid4()))
+    for version in {VERSIONS[name][0], VERSIONS[name][-1]}:
+        own = rig.ask(name, version)
+        (code,) = set(all_codes(own)) - {0}
+        # when
+        rig.inject(name, error=code)
+        injected = rig.ask(name, version)
+        # then
+        assert without_messages(injected) == without_messages(own)
+
+
+def without_messages(response: Any) -> Any:
+    """Return a response whose error messages are empty, for comparison."""
+    for field in response.FIELDS:
+        if field.name == "error_message":
+            response.error_message = None
+        elif field.is_array and field.struct is not None:
+            for one in getattr(response, field.name) or ():
+                without_messages(one)
+    return response

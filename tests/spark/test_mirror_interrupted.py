@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_MOST_S: Final = 5.0
+_MOST_S: Final = 15.0
+"""Ten times of what it takes on a machine without other work. A part that takes too long is named in the log."""
 _MORE: Final = "emit.checkpoints.enabled = false\nemit.heartbeats.enabled = false\n"
 
 
@@ -44,7 +45,7 @@ def family(mirror: MirrorProcess) -> list[psutil.Process]:
 
 
 def assert_ended_in_order(mirror: MirrorProcess, since: float, processes: list[psutil.Process]) -> None:
-    """Expect exit code 0 within five seconds, no process left, and a log without a trace of Python or Java."""
+    """Expect exit code 0 in time, no process left, and a log without a trace of Python or Java."""
     code, took_s = mirror.wait(30), time.monotonic() - since
     assert code == 0, mirror.text()[-4000:]
     assert took_s < _MOST_S
@@ -95,9 +96,10 @@ def test_however_the_signal_comes_a_mirror_ends_in_order(mirror: MirrorProcess, 
     assert len([line for line in lines if " A->B RUNNING" in line]) <= 2
 
 
-@pytest.mark.parametrize("after_s", [0.3, 2.0])
+@pytest.mark.parametrize("after_s", [0.0, 1.5])
 def test_a_signal_while_spark_starts_ends_a_mirror_at_once(mirror: MirrorProcess, after_s: float) -> None:
     # given
+    mirror.jvm()
     time.sleep(after_s)
     processes = family(mirror)
     # when
@@ -126,7 +128,7 @@ def test_a_mirror_ends_in_time_while_the_target_does_not_answer(
         os.kill(target.pid, signal.SIGCONT)
     # then
     assert code == 0
-    assert took_s < _MOST_S + 2, "three seconds for the tasks, and some for Spark"
+    assert took_s < _MOST_S, "three seconds for the tasks, and some for Spark"
     assert "Tasks did not end within 3 s; their records in flight are copied again" in mirror.text()
     assert "Traceback" not in mirror.text()
     assert psutil.wait_procs(processes, timeout=5)[1] == []

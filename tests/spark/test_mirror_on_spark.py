@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -124,7 +124,7 @@ def test_a_killed_worker_stops_only_its_partitions_and_nothing_is_lost(
             wait_until(lambda: _two_tasks_copy(mirror, source, target), timeout_s=90, what="two tasks", interval_s=0.2)
             # when
             mirror.workers(source.ports[0])[0].kill()
-            series = _watch(target.bootstrap_servers, until_both_grew_by=200)
+            series = _watch(source, target, until_both_grew_by=200)
         finally:
             done.set()
             producer.join()
@@ -149,35 +149,51 @@ def _two_tasks_copy(mirror: MirrorProcess, source: KlammBroker, target: KlammBro
     return len(mirror.workers(source.ports[0])) == 2 and min(ends(target.bootstrap_servers, "A.killed", 2)) > 0
 
 
-def _watch(address: str, *, until_both_grew_by: int) -> list[tuple[float, list[int]]]:
-    series = [(time.monotonic(), ends(address, "A.killed", 2))]
-    first = series[0][1]
+class Sample(NamedTuple):
+    """Ends of both partitions at a moment."""
+
+    at: float
+    copied: list[int]
+    written: list[int]
+
+
+def _watch(source: KlammBroker, target: KlammBroker, *, until_both_grew_by: int) -> list[Sample]:
+    series: list[Sample] = []
     deadline = time.monotonic() + 60
-    while any(now - then < until_both_grew_by for now, then in zip(series[-1][1], first, strict=True)):
+    while not series or any(
+        now - then < until_both_grew_by for now, then in zip(series[-1].copied, series[0].copied, strict=True)
+    ):
         assert time.monotonic() < deadline, "a partition does not come back"
         time.sleep(0.05)
-        series.append((time.monotonic(), ends(address, "A.killed", 2)))
+        copied = ends(target.bootstrap_servers, "A.killed", 2)
+        series.append(Sample(time.monotonic(), copied, ends(source.bootstrap_servers, "killed", 2)))
     return series
 
 
-def _stalls(series: list[tuple[float, list[int]]], partition: int) -> list[tuple[int, int]]:
+def _stalls(series: list[Sample], partition: int) -> list[tuple[int, int]]:
     """Return first and last index of each stretch without growth."""
     out = []
     begin = 0
     for at in range(1, len(series) + 1):
-        if at == len(series) or series[at][1][partition] != series[begin][1][partition]:
+        if at == len(series) or series[at].copied[partition] != series[begin].copied[partition]:
             out.append((begin, at - 1))
             begin = at
     return out
 
 
-def _longest_stall(series: list[tuple[float, list[int]]], partition: int) -> float:
-    return max(series[last][0] - series[first][0] for first, last in _stalls(series, partition))
+def _duration(series: list[Sample], partition: int, stall: tuple[int, int]) -> float:
+    """Return the seconds of a stretch in which there were records to copy."""
+    steps = zip(series[stall[0] : stall[1]], series[stall[0] + 1 : stall[1] + 1], strict=True)
+    return sum(then.at - now.at for now, then in steps if now.written[partition] > now.copied[partition])
 
 
-def _growth_while_stalled(series: list[tuple[float, list[int]]], dead: int, alive: int) -> int:
-    first, last = max(_stalls(series, dead), key=lambda stall: series[stall[1]][0] - series[stall[0]][0])
-    return series[last][1][alive] - series[first][1][alive]
+def _longest_stall(series: list[Sample], partition: int) -> tuple[float, tuple[int, int]]:
+    return max((_duration(series, partition, stall), stall) for stall in _stalls(series, partition))
+
+
+def _growth_while_stalled(series: list[Sample], dead: int, alive: int) -> int:
+    _, (first, last) = _longest_stall(series, dead)
+    return series[last].copied[alive] - series[first].copied[alive]
 
 
 def test_partitions_change_hands_from_lease_to_lease_without_a_record_twice_or_missing(

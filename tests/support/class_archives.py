@@ -43,18 +43,23 @@ def options(archive: Path) -> Sequence[str]:
 
 
 def write(archive: Path, train: Callable[[Sequence[str]], None]) -> None:
-    """Write an archive unless it exists.
+    """Write an archive unless it exists, or could not be written before.
 
     Args:
         archive: The file.
         train: Runs a JVM with the given options to its orderly end. The archive holds the classes that this JVM loads.
     """
+    failed = archive.with_suffix(".failed")
     with lock(archive.with_suffix(".lock")):
-        if not archive.is_file():
-            fresh = archive.with_suffix(".new")
-            fresh.unlink(missing_ok=True)
+        if archive.is_file() or failed.is_file():
+            return
+        fresh = archive.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        try:
             train((f"-XX:ArchiveClassesAtExit={fresh}", _QUIET))
             fresh.rename(archive)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # without it, all work takes longer
+            failed.write_text(f"{error!r}\n")
 
 
 @contextmanager

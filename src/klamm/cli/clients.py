@@ -12,6 +12,8 @@ import json
 import math
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +21,7 @@ from urllib.parse import urlsplit
 from klamm.cli.arguments import ToolParser
 from klamm.cli.connecting import RefusedError, guarded
 from klamm.cli.output import complain, say, write
-from klamm.client_configs.printing import printable
+from klamm.client_configs.printing import counted, printable
 from klamm.properties import did_you_mean
 from klamm.security.principals import user_name
 
@@ -41,6 +43,10 @@ _COLUMNS: Final = (
     "SET",
     "STANDING",
 )
+
+_NOT_IN_LINE: Final = frozenset({"pending", "ignores"})
+"""Standings of clients that do not follow the configs set for them yet."""
+EXIT_NOT_IN_LINE: Final = 3
 
 _KEY: Final = ("principal", "client_id", "software_name", "software_version", "host")
 """Fields that identify a client."""
@@ -67,7 +73,8 @@ def _parser() -> ToolParser:
         prog=_PROG,
         description="List the clients of a broker and whether they follow the configs set for them (KIP-649).\n"
         "klamm clients history shows past changes of client configs, klamm clients revert undoes them.",
-        epilog="Exit codes: 0 done, 1 the broker does not answer, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 the broker does not answer, 2 wrong or missing flags,\n"
+        "3 after --wait: no client is connected, or one is pending or ignores configs.",
     )
     parser.add_argument(
         "action",
@@ -85,7 +92,11 @@ def _parser() -> ToolParser:
         type=_seconds,
         default=2.0,
         metavar="SECONDS",
-        help="watch: seconds between two requests (default 2)",
+        help="watch and --wait: seconds between two requests (default 2)",
+    )
+    parser.add_switch("--pending", help="list: only clients that are pending or ignore configs")
+    parser.add_value(
+        "--wait", type=_seconds, metavar="SECONDS", help="list: wait until no client is pending or ignores configs"
     )
     parser.add_argument(
         "-o", "--output", choices=("human", "json", "yaml"), default="human", help="list: output format"
@@ -105,9 +116,39 @@ def _seconds(text: str) -> float:
 
 def _list(options: argparse.Namespace) -> int:
     clients = fetch(options.metrics)
+    if options.wait is not None:
+        clients = _wait(clients, options)
     found = _chosen(clients, options)
-    write(options.output, found, lambda: table(found) if found else [_none_found(clients, options)])
-    return 0
+    behind = [client for client in found if client["standing"] in _NOT_IN_LINE]
+    shown = behind if options.pending else found
+
+    def lines() -> list[str]:
+        if not found:
+            return [_none_found(clients, options)]
+        return [*(table(shown) if shown else ()), summary(found)]
+
+    write(options.output, shown, lines)
+    return EXIT_NOT_IN_LINE if options.wait is not None and (behind or not found) else 0
+
+
+def _wait(clients: list[Client], options: argparse.Namespace) -> list[Client]:
+    """Return the clients as soon as all chosen ones are in line, or when the time is over. Brokers may restart."""
+    until = time.monotonic() + options.wait
+    while (left_s := until - time.monotonic()) > 0:
+        found = _chosen(clients, options)
+        if found and not any(client["standing"] in _NOT_IN_LINE for client in found):
+            break
+        time.sleep(min(options.interval, left_s))
+        with suppress(RefusedError):
+            clients = fetch(options.metrics)
+    return clients
+
+
+def summary(clients: Sequence[Client]) -> str:
+    """Return a line with the number of clients by standing, the most frequent one first."""
+    counts = Counter(client["standing"] for client in clients)
+    listed = ", ".join(f"{count:,} {standing}" for standing, count in counts.most_common())
+    return f"{counted(len(clients), 'client')}: {listed}"
 
 
 def _watch(options: argparse.Namespace) -> int:

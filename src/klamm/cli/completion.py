@@ -1,7 +1,7 @@
-"""Command ``klamm completion bash|zsh``: shell completion of commands, flags and topic names.
+"""Command ``klamm completion bash|zsh``: shell completion of commands, flags, topics and groups.
 
 The flags are taken from the ``--help`` of each command when the script is printed. Pressing Tab therefore starts Python
-only to complete topic names, and only if the command line contains a ``--bootstrap-server``.
+only to complete names of topics and groups, and only if the command line contains a ``--bootstrap-server``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from klamm.configs.definitions import topic_configs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*")
 _FLAG_LINE: Final = re.compile(r"\s+-")
 _SUBCOMMANDS: Final = {
-    "configs": ("plan", "apply", "history", "revert"),
+    "configs": ("plan", "apply", "export", "history", "revert"),
     "policy": ("test",),
     "clients": ("list", "watch", "history", "revert"),
     "registrations": ("report",),
@@ -33,14 +33,14 @@ _SUBCOMMANDS: Final = {
 
 _BASH: Final = """\
 # klamm completion: source <(klamm completion bash)
-_klamm_topics() {{
+_klamm_names() {{
     local at server=""
     for ((at = 1; at < ${{#COMP_WORDS[@]}} - 1; at++)); do
         [[ ${{COMP_WORDS[at]}} == --bootstrap-server ]] && server=${{COMP_WORDS[at + 1]}}
         # the colon of HOST:PORT parts words
         [[ ${{COMP_WORDS[at]}} == : && -n $server ]] && server=$server:${{COMP_WORDS[at + 1]}}
     done
-    [[ -n $server ]] && klamm topics --bootstrap-server "$server" --list 2>/dev/null
+    [[ -n $server ]] && klamm "$1" --bootstrap-server "$server" --list 2>/dev/null
 }}
 _klamm() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}}
@@ -50,11 +50,14 @@ _klamm() {{
         return
     fi
     case $previous in
-        --topic) COMPREPLY=($(compgen -W "$(_klamm_topics)" -- "$current")); return ;;
+        --topic) COMPREPLY=($(compgen -W "$(_klamm_names topics)" -- "$current")); return ;;
+        --group) COMPREPLY=($(compgen -W "$(_klamm_names groups)" -- "$current")); return ;;
         --entity-type) COMPREPLY=($(compgen -W "{entity_types}" -- "$current")); return ;;
         --config | --add-config | --delete-config) COMPREPLY=($(compgen -W "{configs}" -- "$current")); return ;;
         -o | --output) COMPREPLY=($(compgen -W "human json yaml" -- "$current")); return ;;
-        --command-config | --add-config-file) COMPREPLY=($(compgen -f -- "$current")); return ;;
+        --compression-codec) COMPREPLY=($(compgen -W "none gzip snappy lz4 zstd" -- "$current")); return ;;
+        --isolation-level) COMPREPLY=($(compgen -W "read_committed read_uncommitted" -- "$current")); return ;;
+        --command-config | --add-config-file | --from-file) COMPREPLY=($(compgen -f -- "$current")); return ;;
     esac
     case ${{COMP_WORDS[1]}} in
 {cases}

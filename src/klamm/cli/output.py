@@ -32,9 +32,7 @@ def write(output: str, document: object, human: Callable[[], Sequence[str]], *, 
             in them.
         has_tabs: Whether the lines are columns separated by tabs whose names and values are escaped already.
     """
-    takes_all = (
-        (sys.stdout.encoding or "").lower().startswith("utf")
-    )  # other encodings get the escapes that JSON and YAML define
+    takes_all = _takes_all()
     if output == "json":
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not takes_all) + "\n")
     elif output == "yaml":
@@ -45,3 +43,19 @@ def write(output: str, document: object, human: Callable[[], Sequence[str]], *, 
     else:
         for line in human():
             say(line if has_tabs else escaped(line))
+
+
+def write_document(output: str, document: object) -> None:
+    """Write one of many results: a line of JSON, or a YAML document that begins with ``---``."""
+    takes_all = _takes_all()
+    if output == "json":
+        sys.stdout.write(json.dumps(document, ensure_ascii=not takes_all) + "\n")
+        return
+    import yaml  # noqa: PLC0415  # who does not ask for it does not wait for it
+
+    sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=takes_all, explicit_start=True))
+
+
+def _takes_all() -> bool:
+    """Return whether stdout's encoding has every character; for others JSON and YAML define escapes."""
+    return (sys.stdout.encoding or "").lower().startswith("utf")

@@ -79,12 +79,44 @@ def test_the_list_says_who_follows_and_who_ignores(broker: Broker, capsys: pytes
     code = clients.main(["list", "--metrics", address(broker)])
     # then
     assert code == 0
-    _, follows, ignores = capsys.readouterr().out.splitlines()
+    _, follows, ignores, summary = capsys.readouterr().out.splitlines()
     assert " ".join(follows.split()) == (
         "User:alice app producer klamm-kafka-python 1.0 10.0.0.1 x2 2023-11-14 22:13:20 [acks] acks=all in line"
     )
     assert "unknown (never registered)" in ignores
     assert ignores.endswith("ignores acks")
+    assert summary == "2 clients: 1 in line, 1 ignores"
+
+
+def test_those_that_are_not_in_line_are_listed_alone(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    # when
+    code = clients.main(["list", "--metrics", address(broker), "--pending"])
+    # then
+    assert code == 0
+    heading, ignores, summary = capsys.readouterr().out.splitlines()
+    assert (heading.split()[0], ignores.split()[1], summary) == ("PRINCIPAL", "old", "2 clients: 1 in line, 1 ignores")
+    # when
+    code = clients.main(["list", "--metrics", address(broker), "--pending", "--client", "app"])
+    # then
+    assert (code, capsys.readouterr().out) == (0, "1 client: 1 in line\n")
+
+
+def test_a_script_waits_until_all_are_in_line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    # given
+    waiting = ["list", "--metrics", address(broker), "--interval", "0.01", "--wait"]
+    assert clients.main([*waiting, "0.05"]) == clients.EXIT_NOT_IN_LINE, "one ignores a config"
+    assert clients.main([*waiting, "0.05", "--user", "bob"]) == clients.EXIT_NOT_IN_LINE, "there is no such client"
+    assert clients.main([*waiting, "30", "--client", "app"]) == 0
+    # when
+    behind = json.dumps({"version": 0, "at_ms": 1, "clients": [client(standing="pending")]}).encode()
+    in_line, broker.answer = Broker.answer.replace(b'"ignores"', b'"in line"'), behind
+    timer = threading.Timer(0.1, setattr, (broker, "answer", in_line))
+    timer.start()
+    capsys.readouterr()
+    # then
+    assert clients.main([*waiting, "30"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 clients: 2 in line"
+    timer.join()
 
 
 def test_those_that_left_are_shown_on_request(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +199,7 @@ def test_names_that_clients_choose_stay_in_their_line(broker: Broker, capsys: py
     # when
     clients.main(["list", "--metrics", address(broker)])
     # then
-    _, line = capsys.readouterr().out.splitlines()
+    _, line, _ = capsys.readouterr().out.splitlines()
     assert line.startswith(r"User:alice  a\nUser:root\x1b[2Jxxx")
     assert len(line) < 300
 

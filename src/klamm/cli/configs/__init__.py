@@ -1,6 +1,7 @@
 """Command ``klamm configs``: the counterpart of kafka-configs.sh.
 
-``plan`` and ``apply`` compare topics with a file and change them to match it. ``history`` and ``revert`` show past
+``plan`` and ``apply`` compare topics with a file and change them to match it; ``export`` writes such a file.
+``history`` and ``revert`` show past
 changes and undo them.
 
 Flags, stdout and exit codes are those of Kafka 4.1's ConfigCommand, with these deliberate differences:
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str]) -> int:
         from klamm.cli.configs.plan import main as plan_or_apply  # noqa: PLC0415  # only these two need YAML
 
         return plan_or_apply(arguments)
+    if arguments and arguments[0] == "export":
+        from klamm.cli.configs.export import main as export  # noqa: PLC0415
+
+        return export(arguments)
     if arguments and arguments[0] in {"history", "revert"}:
         from klamm.cli.configs.history import main as history_or_revert  # noqa: PLC0415
 

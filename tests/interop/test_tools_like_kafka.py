@@ -23,6 +23,7 @@ from tests.support.java import java_tool
 from tests.support.kafka_tools import KafkasTools, Outcome
 from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
+from tests.support.klamm_tools import run_ours
 from tests.support.processes import wait_until
 from tests.support.wire import RefusedError, WireClient
 
@@ -74,7 +75,8 @@ consumer-groups --describe --group tools-live --state --verbose
 consumer-groups --describe --group tools-idle
 consumer-groups --describe --group tools-idle --members
 consumer-groups --describe --group tools-idle --state
-consumer-groups --describe --group tools-nothing
+consumer-groups --describe --group tools-nothing --group tools-idle
+consumer-groups --describe --group tools-live --group tools-idle
 consumer-groups --describe --group tools-nothing --members
 consumer-groups --describe --group tools-nothing --state
 consumer-groups --reset-offsets --group tools-idle --topic tools.t --to-earliest --dry-run
@@ -83,14 +85,18 @@ consumer-groups --reset-offsets --group tools-idle --topic tools.t:0 --shift-by 
 consumer-groups --reset-offsets --group tools-idle --all-topics --to-offset 1 --execute
 consumer-groups --reset-offsets --group tools-idle --topic tools.t:0 --to-datetime 2020-01-01T00:00:00.000 --execute
 consumer-groups --reset-offsets --group tools-idle --topic tools.t --by-duration PT1H --dry-run
+consumer-groups --reset-offsets --group tools-idle --topic tools.t:0 --to-datetime 2050-01-01T00:00:00.000+02:00
+consumer-groups --reset-offsets --group tools-idle --topic tools.t:0 --shift-by -200 --dry-run
+consumer-groups --reset-offsets --group tools-idle --topic tools.t --to-offset 100 --dry-run
 consumer-groups --reset-offsets --group tools-idle --topic tools.t --to-current --export
+consumer-groups --reset-offsets --group tools-idle --group tools-new --topic tools.t --to-current --export --dry-run
 consumer-groups --reset-offsets --group tools-idle --from-file @/offsets.csv --execute
 consumer-groups --reset-offsets --group tools-live --topic tools.t --to-earliest --execute
 consumer-groups --reset-offsets --group tools-idle --topic tools.nothing --to-earliest --dry-run
 consumer-groups --reset-offsets --group tools-fresh --topic tools.t --to-earliest --execute
 consumer-groups --describe --group tools-fresh --offsets
 consumer-groups --delete-offsets --group tools-idle --topic tools.t:0
-consumer-groups --delete-offsets --group tools-idle --topic tools.nothing
+consumer-groups --delete-offsets --group tools-idle --topic tools.t --topic tools.nothing
 consumer-groups --delete-offsets --group tools-live --topic tools.t
 consumer-groups --delete-offsets --group tools-nothing --topic tools.t
 consumer-groups --delete --group tools-live
@@ -134,6 +140,7 @@ transactions find-hanging --topic tools.t
 """
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 TRACE: Final = re.compile(r"(?m)^\s+(at |\.\.\. ).*\n")
+JAVA_ERROR: Final = re.compile(r"(java\.util\.concurrent\.\w+: )?org\.apache\.kafka\.common\.errors\.\w+: ")
 LOG_DIR: Final = re.compile(r'"logDir":"[^"]*"')
 
 
@@ -235,10 +242,16 @@ def shown(line: str, outcome: Outcome, address: str) -> tuple[int, list[str], li
     return outcome.exit_code, plain(outcome.stdout), plain(outcome.stderr)
 
 
-def test_the_tools_say_of_klamm_what_they_say_of_apache_kafka(
+Shown = tuple[int, list[str], list[str]]
+
+
+@pytest.fixture(scope="module")
+def kafkas_plays(
     klamm_broker_process: KlammBroker, real_kafka: KafkaCluster, tools: KafkasTools, files: Path
-) -> None:
-    def play(tools: KafkasTools, address: str) -> list[tuple[int, list[str], list[str]]]:
+) -> tuple[list[Shown], list[Shown]]:
+    """Kafka's tools against Apache Kafka and against klamm, at the same time."""
+
+    def play(tools: KafkasTools, address: str) -> list[Shown]:
         outcomes = []
         with inhabited(address), KeptUp(address) as broker:
             for line in PLAY.splitlines():
@@ -246,16 +259,43 @@ def test_the_tools_say_of_klamm_what_they_say_of_apache_kafka(
                 broker.wait()
         return outcomes
 
-    # when
     with KafkasTools() as more_tools, ThreadPoolExecutor(2) as both:
         on_kafka = both.submit(play, more_tools, real_kafka.bootstrap_servers)
         on_klamm = both.submit(play, tools, klamm_broker_process.bootstrap_servers)
-        expected, found = on_kafka.result(), on_klamm.result()
-    # then
+        return on_kafka.result(), on_klamm.result()
+
+
+def test_the_tools_say_of_klamm_what_they_say_of_apache_kafka(kafkas_plays: tuple[list[Shown], list[Shown]]) -> None:
+    expected, found = kafkas_plays
     assert sum(bool(stdout) for _, stdout, _ in expected) > len(expected) // 2
     assert [
         (line, one, other) for line, one, other in zip(PLAY.splitlines(), found, expected, strict=True) if one != other
     ] == []
+
+
+def test_our_groups_command_prints_what_kafkas_prints(
+    address: str, kafkas_plays: tuple[list[Shown], list[Shown]], files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def plain(lines: list[str]) -> list[str]:
+        return [JAVA_ERROR.sub("", line) for line in lines]
+
+    # given
+    differences = []
+    # when
+    with inhabited(address), KeptUp(address) as broker:
+        for line, (code, stdout, stderr) in zip(PLAY.splitlines(), kafkas_plays[0], strict=True):
+            if line.startswith("consumer-groups "):
+                words = line.replace("consumer-groups", "groups").replace("@", str(files)).split(" ")
+                ours = shown(line, run_ours(address, words, capsys), address)
+                said = [
+                    each for each in ours[2] if not each.startswith("New offset (")
+                ]  # logged, but not at level ERROR
+                has_failed = any("Error:" in each for each in stdout)
+                if ours[:2] != (2 if code else int(has_failed), plain(stdout)) or not set(said) <= set(plain(stderr)):
+                    differences.append((line, ours, stdout, stderr))
+                broker.wait()
+    # then
+    assert differences == []
 
 
 def test_every_version_that_is_served_is_served_by_apache_kafka_too(

@@ -1,4 +1,5 @@
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
@@ -11,8 +12,8 @@ import org.apache.kafka.common.utils.Exit;
 /**
  * Runs tools of Kafka one after the other in one process, as a start of Java takes most of their time.
  *
- * Each line read is a class and its arguments, parted by tabs; each line written is the exit code, and what the tool
- * wrote to stdout and stderr in Base64.
+ * Each line read is the tool's stdin in Base64, a class and its arguments, parted by tabs; each line written is the exit
+ * code, and what the tool wrote to stdout and stderr in Base64.
  */
 public class Tools {
     public static void main(String[] none) throws Exception {
@@ -32,6 +33,7 @@ public class Tools {
             System.setOut(new PrintStream(out, true));
             System.setErr(new PrintStream(err, true));
             String[] words = line.split("\t", -1);
+            System.setIn(new ByteArrayInputStream(Base64.getDecoder().decode(words[0])));
             Thread tool = new Thread(() -> codes.add(run(words)));
             tool.setDaemon(true);
             tool.start();
@@ -43,8 +45,8 @@ public class Tools {
 
     private static int run(String[] words) {
         try {
-            Object arguments = Arrays.copyOfRange(words, 1, words.length);
-            Class.forName(words[0]).getMethod("main", String[].class).invoke(null, arguments);
+            Object arguments = Arrays.copyOfRange(words, 2, words.length);
+            Class.forName(words[1]).getMethod("main", String[].class).invoke(null, arguments);
             return 0;
         } catch (InvocationTargetException error) {
             error.getCause().printStackTrace();

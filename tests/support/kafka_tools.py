@@ -39,7 +39,7 @@ class KafkasTools:
     ) -> None:
         self._java.communicate(timeout=60)  # it ends with its input
 
-    def run(self, main_class: str, *args: str) -> Outcome:
+    def run(self, main_class: str, *args: str, stdin: bytes = b"") -> Outcome:
         """Run a tool to its end.
 
         Raises:
@@ -49,7 +49,7 @@ class KafkasTools:
         assert self._java.stdout is not None
         deadline = threading.Timer(_PATIENCE_S, self._java.kill)
         deadline.start()
-        self._java.stdin.write("\t".join((main_class, *args)) + "\n")
+        self._java.stdin.write("\t".join((base64.b64encode(stdin).decode(), main_class, *args)) + "\n")
         self._java.stdin.flush()
         answer = self._java.stdout.readline()
         deadline.cancel()

@@ -115,13 +115,15 @@ async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: Describ
         )
         for group in response.groups:
             if group.error_code not in MOVED:
-                _settle_description(group, result)
+                _settle_description(group, node_id, result)
         return [group.group_id for group in response.groups if group.error_code in MOVED]
 
     await ask_coordinators(pool, deadline, result.values(), ask, result.fail)
 
 
-def _settle_description(group: DescribeGroupsResponse.DescribedGroup, result: DescribeGroupsResult) -> None:
+def _settle_description(
+    group: DescribeGroupsResponse.DescribedGroup, coordinator: int, result: DescribeGroupsResult
+) -> None:
     """Settle one group. Brokers before 4.0 report a group that does not exist only by its state, Dead (KIP-1043)."""
     if group.error_code == ErrorCode.NONE and group.group_state == _DEAD:
         error = api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
@@ -129,10 +131,10 @@ def _settle_description(group: DescribeGroupsResponse.DescribedGroup, result: De
     elif group.error_code != ErrorCode.NONE:
         result.fail(group.group_id, api_error(group.error_code, group.error_message))
     else:
-        result.succeed(group.group_id, _description(group))
+        result.succeed(group.group_id, _description(group, coordinator))
 
 
-def _description(group: DescribeGroupsResponse.DescribedGroup) -> GroupDescription:
+def _description(group: DescribeGroupsResponse.DescribedGroup, coordinator: int) -> GroupDescription:
     is_of_consumers = group.protocol_type == _CONSUMER_PROTOCOL_TYPE
     return GroupDescription(
         group_id=group.group_id,
@@ -151,6 +153,7 @@ def _description(group: DescribeGroupsResponse.DescribedGroup) -> GroupDescripti
             )
             for member in group.members
         ),
+        coordinator=coordinator,
     )
 
 

@@ -140,7 +140,10 @@ async def _groups_of(pool: ConnectionPool, deadline: Deadline, nodes: Collection
         raise_for_code(response.error_code)
         groups |= {
             group.group_id: GroupListing(
-                group_id=group.group_id, protocol_type=group.protocol_type, state=group.group_state or None
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                state=group.group_state or None,
+                group_type=group.group_type or None,
             )
             for group in response.groups
         }

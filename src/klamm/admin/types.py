@@ -181,6 +181,8 @@ class GroupListing:
     """``consumer`` for consumer groups, empty for groups that never had a member."""
     state: str | None
     """State of the group. None if the broker does not report it (before 2.6)."""
+    group_type: str | None = None
+    """``classic``, ``consumer`` (KIP-848), ... as the broker spells it. None if it does not report it (before 3.8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,3 +265,5 @@ class GroupDescription:
     protocol: str
     """Name of the assignor that the members have selected."""
     members: tuple[GroupMember, ...]
+    coordinator: int = -1
+    """Node id of the group's coordinator."""

@@ -45,6 +45,13 @@ COMMANDS: Final = (
         module="klamm.cli.configs",
         summary="describe, change, plan and revert configs, like kafka-configs.sh",
     ),
+    Command(
+        name="groups",
+        module="klamm.cli.groups",
+        summary="describe, reset, delete groups like kafka-consumer-groups.sh",
+    ),
+    Command(name="acls", module="klamm.cli.acls", summary="list, add and remove ACLs like kafka-acls.sh"),
+    Command(name="offsets", module="klamm.cli.offsets", summary="print offsets like kafka-get-offsets.sh"),
     Command(name="policy", module="klamm.cli.policy", summary="test a policy: which existing topics would it refuse?"),
     Command(
         name="clients",

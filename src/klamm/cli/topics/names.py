@@ -26,18 +26,25 @@ def matching(names: Iterable[str], pattern: str | None, *, exclude_internal: boo
     Raises:
         RefusedError: The value is not a regular expression.
     """
-    allowed = None
-    if pattern is not None:
-        text = pattern.strip().replace(",", "|").replace(" ", "").strip("\"'")
-        try:
-            allowed = re.compile(text)
-        except re.error as error:
-            raise RefusedError(f"{text} is an invalid regex.") from error
+    allowed = None if pattern is None else parse_pattern(pattern)
     return tuple(
         name
         for name in sorted(names)
         if (allowed is None or allowed.fullmatch(name)) and not (exclude_internal and name in INTERNAL_TOPICS)
     )
+
+
+def parse_pattern(text: str) -> re.Pattern[str]:
+    """Parse a regular expression for topic names, in which commas mean "or".
+
+    Raises:
+        RefusedError: The text is not a regular expression.
+    """
+    plain = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
+    try:
+        return re.compile(plain)
+    except re.error as error:
+        raise RefusedError(f"{plain} is an invalid regex.") from error
 
 
 def parse_configs(texts: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,116 @@
+"""Actions of ``klamm acls`` on a cluster, one function each."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from klamm.cli.acls.rules import check_principals, of_acl
+from klamm.cli.output import complain, write
+from klamm.client_configs.printing import escaped
+from klamm.security.acls import ANY_ACL
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+    from klamm.admin import Acl, AdminClient
+    from klamm.cli.acls.rules import AccessRule, ResourceFilter, Rules
+
+
+def add(admin: AdminClient, options: argparse.Namespace) -> int:
+    """Add ACLs."""
+    _check(options)
+    acls = [rule.acl(resource) for resource, rules in options.rules.items() for rule in rules]
+    admin.create_acls(acls).all().result()
+    write(options.output, [_document(acl) for acl in acls], lambda: list(_added(options.rules)), has_tabs=True)
+    return 0
+
+
+def remove(admin: AdminClient, options: argparse.Namespace) -> int:
+    """Remove ACLs. Return 1 if a question was not answered with yes."""
+    _check(options)
+    filters = []
+    refused = False
+    for resource, rules in options.rules.items():
+        if not options.force and not _is_confirmed(resource, rules, options):
+            refused = True
+            continue
+        filters += [rule.filter(resource) for rule in rules] or [resource.everything()]
+    deleted = admin.delete_acls(filters).all().result()
+    documents = [_document(acl) for acls in deleted.values() for acl in acls]
+    write(options.output, documents, list)
+    return 1 if refused else 0
+
+
+def list_acls(admin: AdminClient, options: argparse.Namespace) -> int:
+    """Print ACLs."""
+    principals = [principal.strip() for principal in options.principal or () if principal]
+    check_principals(principals)
+    filters = [resource.everything() for resource in options.rules] or [ANY_ACL]
+    acls = sorted({acl for wanted in filters for acl in admin.describe_acls(wanted).result()})
+    if principals:
+        tables = {principal: [acl for acl in acls if acl.principal == principal] for principal in principals}
+        documents = [_document(acl) for found in tables.values() for acl in found]
+        lines = [
+            line
+            for principal, found in tables.items()
+            for line in (f"ACLs for principal `{escaped(principal)}`", *_listed(found))
+        ]
+    else:
+        documents, lines = [_document(acl) for acl in acls], list(_listed(acls))
+    write(options.output, documents, lambda: lines, has_tabs=True)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_principals([*(options.allow_principal or ()), *(options.deny_principal or ())])
+
+
+def _is_confirmed(resource: ResourceFilter, rules: Sequence[AccessRule], options: argparse.Namespace) -> bool:
+    """Ask on stdout, or on stderr if stdout is for a document, and read the answer from stdin."""
+    where = f"resource filter `{escaped(str(resource))}`? (y/n)"
+    lines = [f"Are you sure you want to delete all ACLs for {where}"]
+    if rules:
+        lines = ["Are you sure you want to remove ACLs: ", *_indented(rules), f" from {where}"]
+    stream = sys.stdout if options.output == "human" else sys.stderr
+    stream.write("".join(f"{line}\n" for line in lines))
+    stream.flush()
+    is_confirmed = sys.stdin.readline().strip().lower() == "y"
+    if not is_confirmed:
+        complain("Nothing was removed.")
+    return is_confirmed
+
+
+def _added(rules: Rules) -> Iterable[str]:
+    for resource, found in rules.items():
+        yield f"Adding ACLs for resource `{escaped(str(resource))}`: "
+        yield from _indented(found)
+        yield ""
+
+
+def _listed(acls: Iterable[Acl]) -> Iterable[str]:
+    by_resource: dict[ResourceFilter, list[AccessRule]] = {}
+    for resource, rule in map(of_acl, acls):
+        by_resource.setdefault(resource, []).append(rule)
+    for resource, rules in by_resource.items():
+        yield f"Current ACLs for resource `{escaped(str(resource))}`:"
+        yield from (f"\t{escaped(str(rule))}" for rule in rules)
+        yield ""
+
+
+def _indented(rules: Sequence[AccessRule]) -> list[str]:
+    """Return rules as Kafka's tool prints them when it changes something."""
+    return [f"{'' if number else ' '}\t{escaped(str(rule))}" for number, rule in enumerate(rules)]
+
+
+def _document(acl: Acl) -> dict[str, Any]:
+    return {
+        "resource_type": acl.resource_type.name,
+        "resource_name": acl.resource_name,
+        "pattern_type": acl.pattern_type.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.name,
+        "permission_type": acl.permission.name,
+    }

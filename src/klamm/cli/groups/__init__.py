@@ -1,0 +1,74 @@
+"""Command ``klamm groups``: the counterpart of kafka-consumer-groups.sh, with JSON or YAML output.
+
+Flags and stdout are those of Kafka 4.1's ConsumerGroupCommand. Errors go to stdout as in Kafka, or to stderr with
+``-o json`` and ``-o yaml``. These differences are deliberate:
+
+- A failed action exits with 1. Kafka's tool prints the error and exits with 0.
+- Conflicting flags exit with 2.
+- Words that belong to no flag are rejected.
+- Groups and partitions are listed by name (Kafka lists them in the order of a hash table).
+- Errors have neither a stack trace nor the name of a Java exception.
+- ``--to-datetime`` may leave out the time of day, which is then midnight.
+- Groups of the protocol of KIP-848 can be listed and deleted, but not described.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.groups.options import parse
+from klamm.cli.groups.reasons import reason
+from klamm.cli.output import complain, say
+from klamm.protocol.errors import KafkaApiError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+_PROG = "klamm groups"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one action. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
+    options = parse(arguments)
+    if options.validate_regex is not None:
+        return guarded(_PROG, lambda: _validate_regex(options))
+
+    def work() -> int:
+        from klamm.cli.groups import deleting, describing, resetting  # noqa: PLC0415  # wrong flags need no network
+
+        do = {
+            "list": describing.list_groups,
+            "describe": describing.describe,
+            "reset_offsets": resetting.reset,
+            "delete_offsets": deleting.delete_offsets,
+            "delete": deleting.delete_groups,
+        }
+        chosen = next(action for name, action in do.items() if getattr(options, name))
+        with connect(options, timeout_ms=options.timeout) as admin:
+            try:
+                return chosen(admin, options)
+            except KafkaApiError as error:
+                raise RefusedError(reason(error)) from error
+
+    if options.output != "human":
+        return guarded(_PROG, work)
+    return guarded(
+        "", work, complain_with=lambda line: say(f"\nError: Executing consumer group command failed due to {line}")
+    )
+
+
+def _validate_regex(options: argparse.Namespace) -> int:
+    """Check a regular expression as brokers read it, which is RE2 (KIP-848). Needs no connection."""
+    import re2  # noqa: PLC0415  # only this action needs it
+
+    pattern, settings = options.validate_regex, re2.Options()
+    settings.log_errors = False
+    try:
+        re2.compile(pattern, settings)
+    except re2.error as error:
+        complain(f"The regular expression `{pattern}` is invalid: {error.args[0].decode()}.")
+        return 1
+    say(f"The regular expression `{pattern}` is valid.")
+    return 0

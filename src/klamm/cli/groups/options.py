@@ -1,0 +1,201 @@
+"""Flags of ``klamm groups``: those of Kafka 4.1's kafka-consumer-groups.sh, with its rules for combining them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli.arguments import (
+    INT32_MAX,
+    ToolParser,
+    add_common,
+    check_conflicts,
+    given_flags,
+    whole_number,
+)
+from klamm.cli.connecting import RefusedError
+from klamm.cli.groups.partitions import duration_ms, parse_topic
+from klamm.cli.moments import TO_HELP, moment_ms
+from klamm.cli.output import complain
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+ACTIONS: Final = ("list", "describe", "delete", "reset-offsets", "delete-offsets", "validate-regex")
+SCENARIOS: Final = (
+    "to-offset",
+    "to-current",
+    "to-datetime",
+    "from-file",
+    "by-duration",
+    "to-earliest",
+    "to-latest",
+    "shift-by",
+)
+STATES: Final = (
+    "Empty",
+    "Dead",
+    "CompletingRebalance",
+    "PreparingRebalance",
+    "Stable",
+    "Reconciling",
+    "Assigning",
+)
+TYPES: Final = ("Consumer", "Classic")
+_INT64_MAX: Final = 2**63 - 1
+_TIMEOUT_MS: Final = 5000
+_ALL: Final = ""
+"""Value of ``--state`` and ``--type`` without a list."""
+_ONLY_WITH: Final = {
+    "members": ("describe",),
+    "offsets": ("describe",),
+    "verbose": ("describe",),
+    "state": ("describe", "list"),
+    "type": ("list",),
+}
+"""The actions with which these flags may be combined."""
+_NO_ACTION: Final = (
+    "WARN: No action will be performed as the --execute option is missing. In a future major release, the default"
+    " behavior of this command will be to prompt the user before executing the reset rather than doing a dry run. You"
+    " should add the --dry-run option explicitly if you are scripting this command and want to keep the current default"
+    " behavior without prompting."
+)
+
+
+def parser() -> ToolParser:
+    """Return the argument parser of ``klamm groups``."""
+    found = ToolParser(
+        prog="klamm groups",
+        description="List, describe or delete consumer groups and reset their offsets, with the flags and the output of"
+        "\nkafka-consumer-groups.sh.",
+        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+    )
+    add_common(found)
+    for action, text in (
+        ("list", "list the consumer groups"),
+        ("describe", "show offsets and lag, members or state of groups"),
+        ("delete", "delete groups with their offsets"),
+        ("reset-offsets", "show or set new offsets of groups without members"),
+        ("delete-offsets", "delete committed offsets of one group"),
+    ):
+        found.add_switch(f"--{action}", help=text)
+    found.add_value("--validate-regex", metavar="REGEX", help="check a regular expression for topics (KIP-848)")
+    found.add_argument("--group", action="append", metavar="GROUP", help="a group; may be repeated")
+    found.add_switch("--all-groups", help="all consumer groups")
+    found.add_argument(
+        "--topic", action="append", metavar="TOPIC[:0,1]", help="a topic, or some of its partitions; may be repeated"
+    )
+    found.add_switch("--all-topics", help="reset all partitions with committed offsets")
+    found.add_value("--timeout", type=whole_number(INT32_MAX, lowest=1), metavar="MS", help="limit (default 5000)")
+    found.add_switch("--offsets", help="describe: committed offsets and lag, the default")
+    found.add_switch("--members", help="describe: the members")
+    found.add_argument(
+        "--state",
+        nargs="?",
+        const=_ALL,
+        metavar="STATES",
+        help="describe: the state; list: show the state, or only groups in some states, comma separated",
+    )
+    found.add_argument(
+        "--type",
+        nargs="?",
+        const=_ALL,
+        metavar="TYPES",
+        help="list: show the type, or only groups of some types: classic, consumer",
+    )
+    found.add_switch("--verbose", help="describe: more columns")
+    found.add_switch("--dry-run", help="show the new offsets and change nothing, the default")
+    found.add_switch("--execute", help="set the new offsets")
+    found.add_switch("--export", help="show the new offsets as CSV, for --from-file")
+    number = whole_number(_INT64_MAX)
+    found.add_value("--to-offset", type=number, metavar="OFFSET", help="new offset")
+    found.add_switch("--to-current", help="new offset: the committed one, or the latest if there is none")
+    found.add_value("--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record after it, {TO_HELP}")
+    found.add_value(
+        "--by-duration", type=duration_ms, metavar="PnDTnHnMnS", help="the first record not older than this"
+    )
+    found.add_switch("--to-earliest", help="new offset: the earliest")
+    found.add_switch("--to-latest", help="new offset: the latest")
+    found.add_value("--shift-by", type=number, metavar="N", help="move the committed offset; may be negative")
+    found.add_value("--from-file", metavar="FILE", help="lines topic,partition,offset or group,topic,partition,offset")
+    return found
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the flags and check that they can be combined.
+
+    Raises:
+        SystemExit: The flags conflict (2), or only the help or the version was requested (0).
+    """
+    flags = parser()
+    options = flags.parse_args(list(words))
+    given = (*given_flags(options), *(name for name in ("state", "type") if getattr(options, name) == _ALL))
+    options.timeout = options.timeout or _TIMEOUT_MS
+    if "validate-regex" not in given and options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    _check_describe(flags, options, given)
+    if "delete" in given:
+        _check_groups(flags, given, "delete")
+        if "topic" in given:
+            flags.error("The consumer does not support topic-specific offset deletion from a consumer group.")
+    if "delete-offsets" in given and not {"group", "topic"} <= set(given):
+        flags.error("Option [delete-offsets] takes the following options: [topic], [group]")
+    if "reset-offsets" in given:
+        _check_reset(flags, given)
+    check_conflicts(flags, given, "group", ("all-groups", "list"))
+    check_conflicts(flags, given, "topic", ("list", "describe"))
+    for used, actions in _ONLY_WITH.items():
+        check_conflicts(flags, given, used, [action for action in ACTIONS if action not in actions])
+    if sum(action in given for action in ACTIONS) != 1:
+        flags.error(f"Command must include exactly one action: {', '.join(f'--{action}' for action in ACTIONS)}")
+    _parse_values(flags, options)
+    return options
+
+
+def _check_groups(flags: ToolParser, given: Sequence[str], action: str) -> None:
+    if "group" not in given and "all-groups" not in given:
+        flags.error(f"Option [{action}] takes one of these options: [all-groups], [group]")
+
+
+def _check_describe(flags: ToolParser, options: argparse.Namespace, given: Sequence[str]) -> None:
+    if "describe" not in given:
+        return
+    _check_groups(flags, given, "describe")
+    if sum(view in given for view in ("members", "offsets", "state")) > 1:
+        flags.error("Option [describe] takes at most one of these options: [members], [offsets], [state]")
+    if options.state:
+        flags.error("Option [describe] does not take a value for [state]")
+
+
+def _check_reset(flags: ToolParser, given: Sequence[str]) -> None:
+    if "dry-run" in given and "execute" in given:
+        flags.error("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
+    if "dry-run" not in given and "execute" not in given:
+        complain(_NO_ACTION)
+    _check_groups(flags, given, "reset-offsets")
+    for used in sorted(SCENARIOS):
+        check_conflicts(flags, given, used, [other for other in SCENARIOS if other != used])
+    if "topic" not in given and "all-topics" not in given and "from-file" not in given:
+        flags.error("One of the reset scopes should be defined: --all-topics, --topic.")
+    if not any(scenario in given for scenario in SCENARIOS):
+        listed = ", ".join(f"[{scenario}]" for scenario in SCENARIOS)
+        flags.error(f"Option '[reset-offsets]' requires one of the following scenarios: [{listed}]")
+
+
+def _parse_values(flags: ToolParser, options: argparse.Namespace) -> None:
+    """Replace the values of lists by what they mean."""
+    options.states = _parse_list(flags, options.state, STATES, "state")
+    options.types = _parse_list(flags, options.type, TYPES, "types")
+    try:
+        options.topics = [parse_topic(text) for text in options.topic or ()]
+    except RefusedError as error:
+        flags.error(str(error))
+
+
+def _parse_list(flags: ToolParser, text: str | None, allowed: Sequence[str], what: str) -> frozenset[str]:
+    """Return the chosen names as Kafka spells them. Empty means all."""
+    names = {name.lower(): name for name in allowed}
+    words = [word.strip().lower() for word in (text or "").split(",") if text]
+    if any(word not in names for word in words):
+        flags.error(f"Invalid {what} list '{text}'. Valid {what.rstrip('s')}s are: {', '.join(allowed)}")
+    return frozenset(names[word] for word in words)

@@ -1,0 +1,102 @@
+"""Pure parsing of partitions, durations and files of offsets in flag values, and the order of partitions."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.cli.connecting import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from klamm.admin import TopicPartition
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
+_DURATION: Final = re.compile(
+    r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?[0-9]+)D)?"
+    r"(?:T(?=[-+0-9])(?:(?P<hours>[-+]?[0-9]+)H)?(?:(?P<minutes>[-+]?[0-9]+)M)?(?:(?P<seconds>[-+]?[0-9]+(?:[.,][0-9]{0,9})?)S)?)?",
+    re.IGNORECASE,
+)
+_MS_PER: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
+_WITHOUT_GROUP: Final = 3
+_WITH_GROUP: Final = 4
+
+
+class ChosenTopic(NamedTuple):
+    """A topic of a ``--topic`` flag."""
+
+    name: str
+    partitions: tuple[int, ...] | None
+    """None means all partitions."""
+
+
+class PlannedOffset(NamedTuple):
+    """One line of a file of offsets."""
+
+    group: str | None
+    """None means the only group of the command."""
+    topic: str
+    partition: int
+    offset: int
+
+
+def parse_topic(text: str) -> ChosenTopic:
+    """Parse a ``--topic`` value: a topic, or a topic and some of its partitions.
+
+    Raises:
+        RefusedError: The value is neither of them. The message is Kafka's.
+    """
+    if ":" not in text:
+        return ChosenTopic(text, None)
+    parts = text.split(":")
+    if len(parts) != 2:  # noqa: PLR2004 - a topic and its partitions
+        raise RefusedError(f"Invalid topic arg '{text}', expected topic name and partitions")
+    for part in parts[1].split(","):
+        if not _NUMBER.fullmatch(part):
+            raise RefusedError(f"Invalid partition '{part}' specified in topic arg '{text}''")
+    return ChosenTopic(parts[0], tuple(map(int, parts[1].split(","))))
+
+
+def duration_ms(text: str) -> int:
+    """Parse a duration as in ISO 8601, such as ``P1DT2H`` or ``PT1.5S``, and return milliseconds.
+
+    Raises:
+        argparse.ArgumentTypeError: The text is not a duration.
+    """
+    found = _DURATION.fullmatch(text)
+    parts = {unit: found[unit] for unit in _MS_PER if found[unit]} if found else {}
+    if found is None or not parts:
+        raise argparse.ArgumentTypeError(f"{text}: Text cannot be parsed to a Duration; expected PnDTnHnMnS")
+    total = sum(float(number.replace(",", ".")) * _MS_PER[unit] for unit, number in parts.items())
+    return round(-total if found["sign"] == "-" else total)
+
+
+def parse_offsets(text: str, *, has_one_group: bool) -> tuple[PlannedOffset, ...]:
+    """Parse a file of offsets: CSV with or without a group in the first column.
+
+    Args:
+        text: Contents of the file.
+        has_one_group: Whether the command is for one group, so that lines without a group are allowed.
+
+    Raises:
+        RefusedError: A line has the wrong number of columns, or a partition or an offset is not a number.
+    """
+    found = []
+    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+        if not row:
+            continue
+        allowed = {_WITH_GROUP, _WITHOUT_GROUP} if has_one_group else {_WITH_GROUP}
+        if len(row) not in allowed or not all(_NUMBER.fullmatch(cell.strip()) for cell in row[-2:]):
+            columns = "topic,partition,offset or " if has_one_group else ""
+            raise RefusedError(f"line {number}: expected {columns}group,topic,partition,offset, got {','.join(row)}")
+        *group, topic, partition, offset = row
+        found.append(PlannedOffset(group[0] if group else None, topic, int(partition), int(offset)))
+    return tuple(found)
+
+
+def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return partitions by topic and number."""
+    return sorted(partitions, key=lambda each: (each.topic, each.partition))

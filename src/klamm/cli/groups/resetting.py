@@ -1,0 +1,190 @@
+"""Action ``--reset-offsets`` of ``klamm groups``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import OffsetAndMetadata, OffsetSpec, TopicPartition
+from klamm.cli.connecting import RefusedError
+from klamm.cli.groups.describing import chosen_groups
+from klamm.cli.groups.partitions import in_order, parse_offsets
+from klamm.cli.groups.reasons import reason
+from klamm.cli.output import complain, say, write
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Collection, Mapping
+
+    from klamm.admin import AdminClient
+
+    Offsets = Mapping[TopicPartition, int]
+
+_UNKNOWN_OFFSET: Final = -1
+_IDLE: Final = frozenset({"Empty", "Dead"})
+
+
+def reset(admin: AdminClient, options: argparse.Namespace) -> int:
+    """Show or set new offsets of groups without members. Return 1 if a group has members."""
+    group_ids = chosen_groups(admin, options)
+    planned: dict[str, Offsets] = {}
+    refused: dict[str, str] = {}
+    for group_id in group_ids:
+        state = _state(admin, group_id)
+        if state not in _IDLE:
+            refused[group_id] = (
+                f"Assignments can only be reset if the group '{group_id}' is inactive,"
+                f" but the current state is {state}."
+            )
+            continue
+        planned[group_id] = _new_offsets(admin, group_id, options)
+        if options.execute:
+            commits = {partition: OffsetAndMetadata(offset) for partition, offset in planned[group_id].items()}
+            admin.alter_group_offsets(group_id, commits).all().result()
+    document = [
+        {
+            "group": group_id,
+            "executed": options.execute and group_id in planned,
+            "error": refused.get(group_id),
+            "partitions": [
+                {"topic": partition.topic, "partition": partition.partition, "offset": planned[group_id][partition]}
+                for partition in in_order(planned.get(group_id, ()))
+            ],
+        }
+        for group_id in group_ids
+    ]
+    write(options.output, document, lambda: _lines(planned, refused, options))
+    return 1 if refused else 0
+
+
+def _state(admin: AdminClient, group_id: str) -> str:
+    try:
+        return admin.describe_groups([group_id]).all().result()[group_id].state
+    except KafkaApiError as error:
+        if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return "Dead"
+
+
+def _lines(planned: Mapping[str, Offsets], refused: Mapping[str, str], options: argparse.Namespace) -> list[str]:
+    errors = [line for reason in refused.values() for line in ("", f"Error: {reason}")]
+    rows = [
+        (group_id, partition.topic, str(partition.partition), str(offsets[partition]))
+        for group_id, offsets in sorted(planned.items())
+        for partition in in_order(offsets)
+    ]
+    if options.export:
+        has_one_group = not options.all_groups and len(options.group) == 1
+        return [*errors, *(",".join(row[1:] if has_one_group else row) for row in rows), ""]
+    head = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
+    table = [
+        f"{group:<30} {topic:<30} {partition:<10} {offset:<15}" for group, topic, partition, offset in (head, *rows)
+    ]
+    return [*errors, "", *table]
+
+
+def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace) -> Offsets:
+    """Return the new offset of each partition.
+
+    Raises:
+        RefusedError: A partition without a committed offset is shifted, or the file cannot be used.
+        KafkaApiError: A topic or a partition does not exist.
+    """
+    if options.from_file is not None:
+        return _in_range(admin, _from_file(group_id, options))
+    committed = admin.list_group_offsets({group_id: None}).all().result()[group_id]
+    partitions = _partitions(admin, committed, options)
+    if options.to_offset is not None:
+        return _in_range(admin, dict.fromkeys(partitions, options.to_offset))
+    if options.shift_by is not None:
+        return _in_range(admin, {each: _shifted(committed, each, options.shift_by) for each in partitions})
+    if options.to_current:
+        missing = [partition for partition in partitions if partition not in committed]
+        present = {partition: committed[partition].offset for partition in partitions if partition in committed}
+        return present | _listed(admin, missing, OffsetSpec.LATEST)
+    if options.to_earliest or options.to_latest:
+        return _listed(admin, partitions, OffsetSpec.EARLIEST if options.to_earliest else OffsetSpec.LATEST)
+    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms - options.by_duration if options.by_duration is not None else options.to_datetime
+    return _by_time(admin, partitions, at_ms, warn=complain if options.output != "human" else say)
+
+
+def _shifted(committed: Mapping[TopicPartition, OffsetAndMetadata], partition: TopicPartition, shift: int) -> int:
+    if partition not in committed:
+        name = f"{partition.topic}-{partition.partition}"
+        raise RefusedError(f"Cannot shift offset for partition {name} since there is no current committed offset")
+    return committed[partition].offset + shift
+
+
+def _from_file(group_id: str, options: argparse.Namespace) -> Offsets:
+    path = Path(options.from_file)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise RefusedError(f"Unable to read file {path}: {why}") from error
+    try:
+        lines = parse_offsets(text, has_one_group=not options.all_groups and len(options.group) == 1)
+    except RefusedError as error:
+        raise RefusedError(f"{path}: {error}") from error
+    found = {
+        TopicPartition(line.topic, line.partition): line.offset for line in lines if line.group in (None, group_id)
+    }
+    if not found:
+        raise RefusedError(f"No reset plan for group {group_id} found")
+    return found
+
+
+def _partitions(
+    admin: AdminClient, committed: Collection[TopicPartition], options: argparse.Namespace
+) -> list[TopicPartition]:
+    if options.all_topics:
+        return in_order(committed)
+    named = {TopicPartition(topic.name, each) for topic in options.topics for each in topic.partitions or ()}
+    whole = [topic.name for topic in options.topics if topic.partitions is None]
+    described = admin.describe_topics(whole).all().result()
+    return in_order(
+        named | {TopicPartition(name, each.partition) for name, topic in described.items() for each in topic.partitions}
+    )
+
+
+def _listed(admin: AdminClient, partitions: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:
+    found = {}
+    for partition, listed in admin.list_offsets(dict.fromkeys(partitions, spec)).values().items():
+        try:
+            found[partition] = listed.result().offset
+        except KafkaApiError as error:
+            raise RefusedError(f"{partition.topic}-{partition.partition}: {reason(error)}") from error
+    return found
+
+
+def _in_range(admin: AdminClient, wanted: Offsets) -> dict[TopicPartition, int]:
+    """Return the offsets moved into the logs of their partitions."""
+    first, last = (_listed(admin, wanted, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
+    found = {}
+    for partition, offset in wanted.items():
+        allowed = min(max(offset, first[partition]), last[partition])
+        if allowed != offset:
+            where, limit = ("higher than latest", last) if offset > allowed else ("lower than earliest", first)
+            complain(
+                f"New offset ({offset}) is {where} offset for topic partition {partition.topic}-{partition.partition}."
+                f" Value will be set to {limit[partition]}"
+            )
+        found[partition] = allowed
+    return found
+
+
+def _by_time(
+    admin: AdminClient, partitions: Collection[TopicPartition], at_ms: int, *, warn: Callable[[str], object]
+) -> dict[TopicPartition, int]:
+    """Return the offsets of the first records not older than a timestamp, or the latest ones where there is none."""
+    found = _listed(admin, partitions, at_ms)
+    missing = [partition for partition in in_order(found) if found[partition] == _UNKNOWN_OFFSET]
+    for partition in missing:
+        warn(
+            f"\nWarn: Partition {partition.partition} from topic {partition.topic} is empty."
+            " Falling back to latest known offset."
+        )
+    return found | _listed(admin, missing, OffsetSpec.LATEST)

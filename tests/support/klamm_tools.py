@@ -1,0 +1,30 @@
+"""Commands of klamm in this process, run beside Kafka's tools."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from klamm import cli
+from tests.support.kafka_tools import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+
+def run_ours(cluster: str, words: Sequence[str], capture: pytest.CaptureFixture[str], stdin: bytes = b"") -> Outcome:
+    """Run a command against a cluster and return its exit code and output."""
+    capture.readouterr()
+    before = sys.stdin
+    sys.stdin = cast("Any", io.TextIOWrapper(io.BytesIO(stdin)))
+    try:
+        code = cli.main([words[0], "--bootstrap-server", cluster, *words[1:]])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    finally:
+        sys.stdin = before
+    said = capture.readouterr()
+    return Outcome(code, said.out, said.err)

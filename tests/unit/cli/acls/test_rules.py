@@ -1,0 +1,83 @@
+"""klamm acls: what its flags mean, and what Kafka's tool does not have."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm import cli
+from klamm.cli.acls.options import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AT = ("--bootstrap-server", "127.0.0.1:1")
+
+
+def rules(words: str) -> dict[str, list[str]]:
+    return {
+        f"{resource.resource_type.name}:{resource.name}": [
+            f"{rule.permission.name} {rule.operation.name}" for rule in found
+        ]
+        for resource, found in parse([*AT, *words.split()]).rules.items()
+    }
+
+
+def test_a_producer_and_a_consumer_get_what_they_need() -> None:
+    both = "--add --producer --consumer --idempotent --topic t --group g --transactional-id x --allow-principal User:a"
+    assert rules(both) == {
+        "TOPIC:t": ["ALLOW READ", "ALLOW WRITE", "ALLOW CREATE", "ALLOW DESCRIBE"],
+        "GROUP:g": ["ALLOW READ"],
+        "CLUSTER:kafka-cluster": ["ALLOW IDEMPOTENT_WRITE"],
+        "TRANSACTIONAL_ID:x": ["ALLOW WRITE", "ALLOW DESCRIBE"],
+    }
+
+
+def test_principals_are_allowed_and_denied_in_one_command() -> None:
+    words = "--add --topic t --allow-principal User:a --deny-principal User:b --operation describe-configs"
+    assert rules(words.replace("describe-configs", "DescribeConfigs")) == {
+        "TOPIC:t": ["ALLOW DESCRIBE_CONFIGS", "DENY DESCRIBE_CONFIGS"]
+    }
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    settings = {"authorizer.class.name": "klamm.Authorizer", "super.users": "User:ANONYMOUS"}
+    with klamm.Broker(config=settings) as broker:
+        yield broker.bootstrap_servers
+
+
+def run(address: str, words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    code = cli.main(["acls", "--bootstrap-server", address, *words.split()])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.process
+def test_a_removal_is_asked_for_and_told_as_a_document(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    assert run(address, "--add --topic t --allow-principal User:a --operation Read", capsys)[0] == 0
+    # when
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    refused = run(address, "--remove --topic t", capsys)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Y\n"))
+    removed = run(address, "--remove --topic t -o json", capsys)
+    # then
+    assert refused[0] == 1
+    assert refused[1].endswith("name=t, patternType=LITERAL)`? (y/n)\n")
+    assert removed[0] == 0
+    assert [(acl["principal"], acl["operation"]) for acl in json.loads(removed[1])] == [("User:a", "READ")]
+    assert run(address, "--list", capsys) == (0, "")
+
+
+@pytest.mark.process
+def test_names_cannot_move_the_cursor(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(address, "--add --group \x1b[2J --allow-principal User:\x1b --operation Read", capsys)[0] == 0
+    assert "\x1b" not in run(address, "--list", capsys)[1]
+    assert run(address, "--remove --group \x1b[2J --force", capsys)[0] == 0

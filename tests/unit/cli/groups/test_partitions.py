@@ -1,0 +1,85 @@
+"""Values of the flags of klamm groups."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from klamm import cli
+from klamm.cli.connecting import RefusedError
+from klamm.cli.groups.options import parse
+from klamm.cli.groups.partitions import ChosenTopic, PlannedOffset, duration_ms, parse_offsets, parse_topic
+
+AT = ("--bootstrap-server", "127.0.0.1:1")
+
+
+def test_a_topic_may_name_partitions() -> None:
+    assert parse_topic("a") == ChosenTopic("a", None)
+    assert parse_topic("a:0,2") == ChosenTopic("a", (0, 2))
+
+
+@pytest.mark.parametrize("text", ["a:", "a:x", "a:0:1"])
+def test_a_topic_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(RefusedError, match=r"Invalid (topic arg|partition)"):
+        parse_topic(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("PT1H", 3_600_000),
+        ("P1DT2M", 86_520_000),
+        ("PT1.5S", 1500),
+        ("-PT1S", -1000),
+        ("PT-1M", -60_000),
+        ("pt1s", 1000),
+    ],
+)
+def test_a_duration_is_as_in_iso_8601(text: str, milliseconds: int) -> None:
+    assert duration_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "1H", "P1H", "PT1D", "P1.5D", ""])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="cannot be parsed"):
+        duration_ms(text)
+
+
+def test_a_file_of_offsets_may_name_groups() -> None:
+    text = 'a,0,5\ng,"b,c",1,7\n'
+    assert parse_offsets(text, has_one_group=True) == (PlannedOffset(None, "a", 0, 5), PlannedOffset("g", "b,c", 1, 7))
+
+
+@pytest.mark.parametrize("text", ["a,0,5", "g,a,0", "g,a,0,x", "a"])
+def test_a_file_for_several_groups_has_to_name_them(text: str) -> None:
+    with pytest.raises(RefusedError, match="line 1: expected group,topic,partition,offset"):
+        parse_offsets(text, has_one_group=False)
+
+
+def test_lists_of_states_and_types_take_any_case() -> None:
+    options = parse([*AT, "--list", "--state", "empty, STABLE", "--type", "classic"])
+    assert (options.states, options.types) == ({"Empty", "Stable"}, {"Classic"})
+    assert parse([*AT, "--list", "--state"]).states == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--list --members", 'Option "[members]" can\'t be used with option "[list]"'),
+        ("--list --describe --all-groups", "Command must include exactly one action"),
+        ("--delete --group a --all-groups", 'Option "[group]" can\'t be used with option "[all-groups]"'),
+        ("--list --timeout 0", "expected a whole number from 1"),
+    ],
+)
+def test_flags_that_conflict_exit_with_2(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([*AT, *words.split()])
+    assert ended.value.code == cli.EXIT_USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_a_regular_expression_is_checked_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["groups", "--validate-regex", "a.*"]) == cli.EXIT_OK
+    assert cli.main(["groups", "--validate-regex", "a["]) == cli.EXIT_FAILED
+    assert capsys.readouterr().err == "The regular expression `a[` is invalid: missing ]: [.\n"

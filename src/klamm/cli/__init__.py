@@ -51,6 +51,14 @@ COMMANDS: Final = (
         summary="describe, reset, delete groups like kafka-consumer-groups.sh",
     ),
     Command(name="acls", module="klamm.cli.acls", summary="list, add and remove ACLs like kafka-acls.sh"),
+    Command(
+        name="produce",
+        module="klamm.cli.produce",
+        summary="send lines of stdin as records, like Kafka's console producer",
+    ),
+    Command(
+        name="consume", module="klamm.cli.consume", summary="print the records of topics, like Kafka's console consumer"
+    ),
     Command(name="offsets", module="klamm.cli.offsets", summary="print offsets like kafka-get-offsets.sh"),
     Command(name="policy", module="klamm.cli.policy", summary="test a policy: which existing topics would it refuse?"),
     Command(

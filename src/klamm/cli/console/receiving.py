@@ -1,0 +1,155 @@
+"""Consumer of ``klamm consume``: it never commits offsets of records that were not printed."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from klamm.cli.connecting import RefusedError
+from klamm.cli.console.codecs import add_codecs
+from klamm.cli.console.formatting import ConsumedRecord
+from klamm.cli.output import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+_POLL_MS: Final = 1000
+_MAX_RECORDS: Final = 500
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """The records to read."""
+
+    topic: str | None
+    """Name of the topic. None if ``include`` is given."""
+    include: str | None
+    """Regular expression for the topics. None if ``topic`` is given."""
+    partition: int | None
+    """The only partition to read, without a group. None for all partitions."""
+    offset: int
+    """First offset to read of that partition; -2 for the earliest, -1 for the latest."""
+
+
+class RecordReceiver:
+    """Iterator over records. A context manager: its end commits the offsets of a group and leaves the group.
+
+    Args:
+        interest: The records to read.
+        settings: Settings of kafka-python's consumer.
+
+    Raises:
+        RefusedError: A setting has a wrong value, or the regular expression is invalid.
+    """
+
+    def __init__(self, interest: Interest, settings: Mapping[str, Any]) -> None:
+        add_codecs()
+        self.count = 0
+        """Number of records returned so far."""
+        self._next: dict[TopicPartition, int] = {}
+        """Offset of the first record of each partition that was fetched but not returned yet."""
+        try:
+            self._consumer = KafkaConsumer(**settings)
+        except (KafkaError, AssertionError, ValueError, TypeError) as error:
+            raise RefusedError(str(error)) from error
+        try:
+            self._begin(interest)
+        except BaseException:
+            self._consumer.close(autocommit=False)
+            raise
+
+    def _begin(self, interest: Interest) -> None:
+        if interest.topic is None:
+            try:
+                re.compile(interest.include or "")
+            except re.error as error:
+                raise RefusedError(f"--include {interest.include}: {error}") from error
+            self._consumer.subscribe(pattern=f"^(?:{interest.include})$")
+        elif interest.partition is None:
+            self._consumer.subscribe([interest.topic])
+        else:
+            partition = TopicPartition(interest.topic, interest.partition)
+            self._consumer.assign([partition])
+            if interest.offset == _EARLIEST:
+                self._consumer.seek_to_beginning(partition)
+            elif interest.offset == _LATEST:
+                self._consumer.seek_to_end(partition)
+            else:
+                self._consumer.seek(partition, interest.offset)
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Move back to the first record that was not returned, and close the consumer."""
+        for partition, offset in self._next.items():
+            if partition in self._consumer.assignment():
+                self._consumer.seek(partition, offset)
+        self._consumer.close()
+
+    def records(
+        self, *, at_most: int | None, timeout_ms: int | None, before_wait: Callable[[], object]
+    ) -> Iterator[ConsumedRecord]:
+        """Iterate over records as they arrive.
+
+        Args:
+            at_most: Number of records after which the iteration ends. None or a negative number means no limit.
+            timeout_ms: Time without a record after which the iteration ends. None or a negative number means no limit.
+            before_wait: Function to call before each wait for records.
+
+        Raises:
+            RefusedError: The cluster rejects a request.
+        """
+        limit = None if at_most is None or at_most < 0 else at_most
+        while limit is None or self.count < limit:
+            before_wait()
+            found = self._poll(None if limit is None else limit - self.count, timeout_ms)
+            if not found:
+                complain(f"klamm consume: no message within {timeout_ms} ms")
+                return
+            self._next = {partition: records[0].offset for partition, records in found.items()}
+            for partition, records in found.items():
+                for record in records:
+                    self._next[partition] = record.offset + 1
+                    self.count += 1
+                    yield _consumed(record)
+            self._next = {}
+
+    def _poll(self, wanted: int | None, timeout_ms: int | None) -> dict[TopicPartition, list[Any]]:
+        """Return the next records by partition; none only if the time is over."""
+        until = None if timeout_ms is None or timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+        while True:
+            wait_ms = _POLL_MS if until is None else max(0, min(_POLL_MS, round((until - time.monotonic()) * 1000)))
+            try:
+                found: dict[TopicPartition, list[Any]] = self._consumer.poll(
+                    timeout_ms=wait_ms, max_records=min(wanted or _MAX_RECORDS, _MAX_RECORDS)
+                )
+            except KafkaError as error:
+                raise RefusedError(str(error)) from error
+            if found or (until is not None and time.monotonic() >= until):
+                return found
+
+
+def _consumed(record: Any) -> ConsumedRecord:
+    return ConsumedRecord(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp=record.timestamp,
+        timestamp_type=record.timestamp_type,
+        headers=record.headers,
+        key=record.key,
+        value=record.value,
+    )

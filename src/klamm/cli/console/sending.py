@@ -1,0 +1,130 @@
+"""Producer of ``klamm produce``: it bounds the memory of unacknowledged records and counts failures."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+from kafka.serializer import Serializer
+
+from klamm.cli.connecting import RefusedError
+from klamm.cli.console.codecs import add_codecs
+from klamm.cli.output import complain, write_document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from klamm.cli.console.reading import Line
+
+_NULL: Final = bytes(bytearray(b"null"))
+"""Object in place of a null value, because kafka-python rejects records with neither key nor value."""
+_OVERHEAD_BYTES: Final = 200
+"""Approximate memory of a record in addition to its key and value."""
+
+
+class _NullableValues(Serializer):  # type: ignore[misc]  # kafka-python has no types
+    def serialize(self, topic: str, headers: object, data: object) -> object:
+        return None if data is _NULL else data
+
+
+class RecordSender:
+    """Sends records to one topic. A context manager: its end waits until all records are acknowledged or have failed.
+
+    Args:
+        topic: Name of the topic.
+        settings: Settings of kafka-python's producer.
+        max_bytes: Approximate limit for the memory of unacknowledged records, in bytes.
+        output: ``human`` for no output; ``json`` or ``yaml`` for one document per acknowledged record.
+        waits: Whether ``send`` waits for the acknowledgement.
+
+    Raises:
+        RefusedError: A setting has a wrong value.
+    """
+
+    def __init__(self, topic: str, settings: Mapping[str, Any], *, max_bytes: int, output: str, waits: bool) -> None:
+        add_codecs()
+        self._topic = topic
+        self._output = output
+        self._waits = waits
+        self._max_bytes = max_bytes
+        self._used_bytes = 0
+        self._changed = threading.Condition()
+        self.failed = 0
+        """Number of records that could not be sent."""
+        try:
+            self._producer = KafkaProducer(**settings, value_serializer=_NullableValues())
+        except (KafkaError, AssertionError, ValueError, TypeError) as error:
+            raise RefusedError(str(error)) from error
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send what is buffered, even after an error or Ctrl-C, as Kafka's tool does. A second Ctrl-C drops it."""
+        try:
+            self._producer.flush()
+        except KafkaError as error:
+            complain(f"Some records could not be sent: {error}")
+            self.failed += 1
+        finally:
+            self._producer.close(timeout=0)
+
+    def send(self, line: Line) -> None:
+        """Send one record. Wait while the memory limit is reached.
+
+        Raises:
+            RefusedError: The value of a header is null, which kafka-python cannot send.
+        """
+        size = len(line.key or b"") + len(line.value or b"") + _OVERHEAD_BYTES
+        with self._changed:
+            self._changed.wait_for(lambda: self._used_bytes == 0 or self._used_bytes + size <= self._max_bytes)
+            self._used_bytes += size
+        if (null := next((name for name, content in line.headers if content is None), None)) is not None:
+            raise RefusedError(f"Header {null!r}: this command cannot send a header without a value")
+        value = _NULL if line.value is None else line.value
+        try:
+            sent = self._producer.send(self._topic, value=value, key=line.key, headers=line.headers)
+        except (KafkaError, ValueError, TypeError) as error:
+            self._failed(line, size, error)
+            return
+        sent.add_callback(functools.partial(self._acknowledged, size))
+        sent.add_errback(functools.partial(self._failed, line, size))
+        if self._waits:
+            self._producer.flush()
+
+    def _acknowledged(self, size: int, position: Any) -> None:
+        """Release the memory of a record. Called by the producer's thread."""
+        if self._output != "human":
+            write_document(
+                self._output,
+                {
+                    "topic": position.topic,
+                    "partition": position.partition,
+                    "offset": position.offset,
+                    "timestamp": position.timestamp,
+                },
+            )
+        self._release(size)
+
+    def _failed(self, line: Line, size: int, error: BaseException) -> None:
+        """Report a record that was not sent. Called by any thread."""
+        key = "null" if line.key is None else f"{len(line.key)} bytes"
+        value = "null" if line.value is None else f"{len(line.value)} bytes"
+        complain(
+            f"Error when sending message to topic {self._topic} with key: {key}, value: {value} with error: {error}"
+        )
+        self.failed += 1
+        self._release(size)
+
+    def _release(self, size: int) -> None:
+        with self._changed:
+            self._used_bytes -= size
+            self._changed.notify_all()

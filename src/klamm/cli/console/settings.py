@@ -1,0 +1,100 @@
+"""Settings of a kafka-python client, from the properties of a Java client and from flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.connecting import RefusedError
+from klamm.properties import read_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_HANDLED: Final = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "default.api.timeout.ms")
+"""Beginnings of properties that the connection is made from."""
+_NUMBERS: Final = (int, float)
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """Parse ``name=value`` of a flag that may be repeated. The name alone means an empty value, as in Kafka's tools.
+
+    Raises:
+        RefusedError: An entry has no name.
+    """
+    pairs = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name:
+            raise RefusedError(f"{flag} {text}: expected name=value")
+        pairs[name] = value
+    return pairs
+
+
+def read_pairs(path: str | None, texts: Sequence[str], flag: str) -> dict[str, str]:
+    """Return the properties of a file, overridden by those of a flag.
+
+    Raises:
+        RefusedError: An entry of the flag has no name.
+        SettingsError: The file cannot be read.
+    """
+    return {**({} if path is None else read_properties(Path(path))), **parse_pairs(texts, flag)}
+
+
+def kafka_python_settings(properties: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate properties of a Java client to settings of kafka-python. Properties without a counterpart are left out.
+
+    Args:
+        properties: Properties of the Java client, including those of the connection.
+        known: Settings of the kafka-python client with their defaults, by name.
+
+    Raises:
+        RefusedError: A value has the wrong type.
+        SettingsError: The connection cannot be made from the properties.
+    """
+    settings = _security(properties)
+    for key, text in properties.items():
+        name = key.replace(".", "_")
+        if name in known and name not in settings and not key.startswith(_HANDLED):
+            settings[name] = _value(key, text.strip(), known[name])
+    return settings
+
+
+def _security(properties: Mapping[str, str]) -> dict[str, Any]:
+    from klamm.client.security import Security  # noqa: PLC0415  # wrong flags need no network library
+
+    found = Security.of(properties)
+    if found.login:
+        raise RefusedError(f"sasl.mechanism={found.mechanism}: this command logs in only by PLAIN and SCRAM")
+    return {
+        "security_protocol": found.protocol,
+        **({"ssl_context": found.tls_context()} if found.uses_tls else {}),
+        **(
+            {
+                "sasl_mechanism": found.mechanism,
+                "sasl_plain_username": found.username,
+                "sasl_plain_password": found.password,
+            }
+            if found.uses_sasl
+            else {}
+        ),
+    }
+
+
+def _value(key: str, text: str, default: object) -> object:
+    if isinstance(default, bool):
+        if text.lower() not in _BOOLEANS:
+            raise RefusedError(f"{key}={text}: expected true or false")
+        return _BOOLEANS[text.lower()]
+    if isinstance(default, _NUMBERS) and not (key == "acks" and text == "all"):
+        try:
+            return int(text)
+        except ValueError as error:
+            raise RefusedError(f"{key}={text}: expected a whole number") from error
+    return text
+
+
+def unknown_properties(properties: Mapping[str, str], known: Mapping[str, Any]) -> list[str]:
+    """Return the properties that have no effect."""
+    return [key for key in properties if key.replace(".", "_") not in known and not key.startswith(_HANDLED)]

@@ -1,0 +1,235 @@
+"""Command ``klamm consume``: the counterpart of Kafka's console consumer, which prints records of topics.
+
+Flags, properties and stdout are those of Kafka 4.1's ConsoleConsumer, with the names of newer releases in addition
+(``--formatter-property``, ``--command-property``, ``--command-config``). These differences are deliberate:
+
+- Conflicting flags exit with 2. An error while consuming exits with 1; Kafka's tool logs the error and exits with 0.
+- Without ``--group`` no group is created: the consumer reads all partitions on its own. Kafka's tool invents a group.
+- ``--formatter`` takes only DefaultMessageFormatter and NoOpMessageFormatter, and a deserializer is one of Kafka's own.
+- ``-o json`` prints one line of JSON per record, ``-o yaml`` one document.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
+from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.console.formatting import RecordFormatter, document
+from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
+from klamm.cli.output import complain, say, write_document
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from klamm.cli.console.formatting import ConsumedRecord
+
+_PROG: Final = "klamm consume"
+_INT64_MAX: Final = 2**63 - 1
+_EXIT_TERMINATED: Final = 128 + signal.SIGTERM
+_NO_OUTPUT: Final = "NoOpMessageFormatter"
+_FORMATTERS: Final = tuple(
+    f"{package}{name}"
+    for name in ("DefaultMessageFormatter", _NO_OUTPUT)
+    for package in ("", "org.apache.kafka.tools.consumer.")
+)
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+def parser() -> ToolParser:
+    """Return the argument parser of ``klamm consume``."""
+    found = ToolParser(
+        prog=_PROG,
+        description="Print the records of a topic, with the flags and the output of kafka-console-consumer.sh.",
+        epilog="Properties of the formatter: print.timestamp, print.partition, print.offset, print.headers, print.key\n"
+        "and print.value (true or false; only print.value is true by default), key.separator (default: tab),\n"
+        "line.separator, headers.separator (default: comma), null.literal (default: null), key.deserializer,\n"
+        "value.deserializer and headers.deserializer.\n\n"
+        "Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags, 130 interrupted.",
+    )
+    add_common(found)
+    found.add_value("--topic", metavar="TOPIC", help="the topic to read")
+    found.add_value("--include", metavar="REGEX", help="regular expression for the topics to read")
+    found.add_value("--partition", type=whole_number(INT32_MAX, lowest=0), metavar="N", help="read only this partition")
+    found.add_value(
+        "--offset", metavar="OFFSET", help="with --partition: earliest, latest (default) or the first offset to read"
+    )
+    found.add_switch("--from-beginning", help="begin with the first record if the group has no committed offset")
+    found.add_value("--group", metavar="GROUP", help="read as a member of this group and commit offsets")
+    found.add_value("--max-messages", type=whole_number(INT32_MAX), metavar="N", help="end after this many records")
+    found.add_value(
+        "--timeout-ms", type=whole_number(_INT64_MAX), metavar="MS", help="end if no record arrives within this time"
+    )
+    found.add_value("--isolation-level", metavar="LEVEL", help="read_committed or read_uncommitted (default)")
+    found.add_value("--formatter", metavar="CLASS", help="DefaultMessageFormatter or NoOpMessageFormatter")
+    found.add_value("--key-deserializer", metavar="CLASS", help="such as LongDeserializer; as the property")
+    found.add_value("--value-deserializer", metavar="CLASS", help="such as LongDeserializer; as the property")
+    found.add_switch("--skip-message-on-error", help="skip a record that cannot be formatted")
+    found.add_switch("--enable-systest-events", help="print shutdown_complete at the end")
+    for flags, file, text in (
+        (("--property", "--formatter-property"), "--formatter-config", "of the formatter"),
+        (("--consumer-property", "--command-property"), "--consumer.config", "of the Java consumer"),
+    ):
+        found.add_argument(
+            *flags, action="append", default=[], metavar="NAME=VALUE", help=f"a property {text}; may be repeated"
+        )
+        dest = {"dest": "command_config"} if file == "--consumer.config" else {}
+        found.add_value(file, metavar="FILE", help=f"properties {text}; those of the flag win", **dest)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print records. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
+    flags = parser()
+    options = flags.parse_args(list(arguments))
+    _check(flags, options)
+    try:
+        offset = parse_offset(options.offset, from_beginning=options.from_beginning)
+    except RefusedError as error:
+        flags.error(str(error))
+    return guarded(_PROG, lambda: _run(flags, options, offset))
+
+
+def _check(flags: ToolParser, options: argparse.Namespace) -> None:
+    if (options.topic is None) == (options.include is None):
+        flags.error("Exactly one of --include/--topic is required.")
+    if options.partition is not None:
+        if options.topic is None:
+            flags.error("The topic is required when partition is specified.")
+        if options.from_beginning and options.offset is not None:
+            flags.error("Options from-beginning and offset cannot be specified together.")
+    elif options.offset is not None:
+        flags.error("The partition is required when offset is specified.")
+    if options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    if options.formatter not in (None, *_FORMATTERS):
+        flags.error(f"--formatter {options.formatter}: expected {_FORMATTERS[0]} or {_NO_OUTPUT}")
+
+
+def parse_offset(text: str | None, *, from_beginning: bool) -> int:
+    """Parse an ``--offset`` value: return the offset, ``EARLIEST`` or ``LATEST``.
+
+    Raises:
+        RefusedError: The value is neither a name nor a number from 0.
+    """
+    if text is None:
+        return EARLIEST if from_beginning else LATEST
+    names = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in names:
+        return names[text.lower()]
+    if not re.fullmatch(r"\+?[0-9]+", text) or int(text) > _INT64_MAX:
+        raise RefusedError(
+            f"The provided offset value '{text}' is incorrect. Valid values are 'earliest', 'latest', or a"
+            " non-negative long."
+        )
+    return int(text)
+
+
+def group_of(flags: ToolParser, options: argparse.Namespace, properties: Mapping[str, str]) -> str | None:
+    """Return the group id, which may be given by the flag and by the properties.
+
+    Raises:
+        SystemExit: The given ids differ, or a partition is given, too.
+    """
+    from_flag = read_pairs(None, options.consumer_property, "--consumer-property").get("group.id")
+    given = {group for group in (options.group, from_flag, properties.get("group.id")) if group is not None}
+    if len(given) > 1:
+        listed = ", ".join(f"'{group}'" for group in sorted(given))
+        flags.error(
+            "The group ids provided in different places (directly using '--group', via '--consumer-property', or via"
+            f" '--consumer.config') do not match. Detected group ids: {listed}"
+        )
+    if given and options.partition is not None:
+        flags.error("Options group and partition cannot be specified together.")
+    return next(iter(given), None)
+
+
+def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
+    shown = read_pairs(options.formatter_config, options.property, "--property")
+    for field in ("key", "value"):
+        if (name := getattr(options, f"{field}_deserializer")) is not None:
+            shown.setdefault(f"{field}.deserializer", name)
+    write = _writer(options, RecordFormatter.of(shown))
+    properties = read_pairs(options.command_config, options.consumer_property, "--consumer-property")
+    reset = properties.setdefault("auto.offset.reset", "earliest" if options.from_beginning else "latest")
+    if options.from_beginning and reset != "earliest":
+        flags.error(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', please remove one option"
+        )
+    group = group_of(flags, options, properties)
+    with connect(options) as admin:  # reports servers that do not answer, as the other commands do
+        admin.describe_cluster().result()
+    from klamm.cli.console.receiving import Interest, RecordReceiver  # noqa: PLC0415  # --help needs no network library
+
+    interest = Interest(topic=options.topic, include=options.include, partition=options.partition, offset=offset)
+    receiver = RecordReceiver(interest, _settings(options, properties, group))
+    try:
+        with _terminable(), receiver:
+            for record in receiver.records(
+                at_most=options.max_messages, timeout_ms=options.timeout_ms, before_wait=sys.stdout.flush
+            ):
+                write(record)
+    finally:
+        complain(f"Processed a total of {receiver.count} messages")
+        if options.enable_systest_events:
+            say("shutdown_complete")
+    return 0
+
+
+def _writer(options: argparse.Namespace, formatter: RecordFormatter) -> Callable[[ConsumedRecord], object]:
+    if (options.formatter or "").endswith(_NO_OUTPUT):
+        return lambda record: None
+    if options.output != "human":
+        return lambda record: write_document(options.output, document(record))
+
+    def write(record: ConsumedRecord) -> None:
+        try:
+            line = formatter.line(record)
+        except RefusedError as error:
+            if not options.skip_message_on_error:
+                raise
+            complain(f"Error processing message, skipping this message: {error}")
+        else:
+            sys.stdout.buffer.write(line)
+
+    return write
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the consumer like Ctrl-C, so that it commits its offsets and leaves its group."""
+
+    def end(_: int, __: FrameType | None) -> None:
+        raise SystemExit(_EXIT_TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _settings(options: argparse.Namespace, properties: Mapping[str, str], group: str | None) -> dict[str, Any]:
+    from kafka import KafkaConsumer  # noqa: PLC0415  # wrong flags need no network library
+
+    known = KafkaConsumer.DEFAULT_CONFIG
+    given = read_pairs(None, options.consumer_property, "--consumer-property")
+    for name in unknown_properties(given, known):
+        complain(f"Warning: the property {name} has no effect on this consumer")
+    settings = {"client_id": "console-consumer", **kafka_python_settings(properties, known)}
+    if options.isolation_level is not None:
+        settings["isolation_level"] = options.isolation_level
+    if group is None:
+        settings["enable_auto_commit"] = False
+    return {**settings, "group_id": group, "bootstrap_servers": options.bootstrap_server.split(",")}

@@ -1,0 +1,185 @@
+"""Command ``klamm produce``: the counterpart of Kafka's console producer, which sends lines of stdin as records.
+
+Flags and properties are those of Kafka 4.1's ConsoleProducer, with the names of newer releases in addition
+(``--reader-property``, ``--command-property``, ``--command-config``). These differences are deliberate:
+
+- A record that could not be sent makes the exit code 1. Kafka's tool only logs it.
+- Requests are retried as by Kafka's client libraries: each with 30 seconds, a record for two minutes in all. Kafka's
+  tool waits 1.5 seconds and retries three times.
+- ``--line-reader`` takes no other class than LineMessageReader.
+- With ``-o json`` or ``-o yaml``, a document is printed for each acknowledged record.
+"""
+
+from __future__ import annotations
+
+import sys
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
+from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.console.reading import LineReader
+from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
+from klamm.cli.output import complain
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+
+_PROG: Final = "klamm produce"
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_READERS: Final = ("LineMessageReader", "org.apache.kafka.tools.LineMessageReader")
+_MAX_MEMORY_BYTES: Final = 32 * 1024 * 1024
+_INT64_MAX: Final = 2**63 - 1
+_FLAG_SETTINGS: Final = {
+    "batch_size": "batch_size",
+    "max_partition_memory_bytes": "batch_size",
+    "message_send_max_retries": "retries",
+    "retry_backoff_ms": "retry_backoff_ms",
+    "request_timeout_ms": "request_timeout_ms",
+    "metadata_expiry_ms": "metadata_max_age_ms",
+    "max_block_ms": "max_block_ms",
+    "socket_buffer_size": "send_buffer_bytes",
+}
+"""Settings of kafka-python by the flag that sets them; of two flags for one setting the last one wins, as in Kafka."""
+
+
+def parser() -> ToolParser:
+    """Return the argument parser of ``klamm produce``."""
+    found = ToolParser(
+        prog=_PROG,
+        description="Send each line of stdin as a record, with the flags of kafka-console-producer.sh.",
+        epilog="Properties of the reader, with their defaults: parse.key=false, key.separator=\\t,\n"
+        "parse.headers=false, headers.delimiter=\\t, headers.separator=, headers.key.separator=:\n"
+        "ignore.error=false, null.marker (none).\n"
+        'With keys and headers a line is "h1:v1,h2:v2<TAB>key<TAB>value".\n\n'
+        "Exit codes: 0 all sent, 1 a record could not be sent or read, 2 wrong or missing flags, 130 interrupted.",
+    )
+    add_common(found)
+    number, size = whole_number(INT32_MAX, lowest=0), whole_number(INT32_MAX, lowest=1)
+    found.add_value("--topic", metavar="TOPIC", help="the topic to write to")
+    found.add_switch("--sync", help="wait for the acknowledgement of each record before the next one is sent")
+    found.add_argument(
+        "--compression-codec",
+        nargs="?",
+        const="gzip",
+        metavar="CODEC",
+        help=f"one of {', '.join(_CODECS)}; gzip if none is given",
+    )
+    found.add_value("--request-required-acks", metavar="ACKS", help="0, 1, or -1 and all for every replica (default)")
+    found.add_value("--timeout", type=number, metavar="MS", help="time to wait for a full batch (default 1000)")
+    found.add_value("--batch-size", type=size, metavar="BYTES", help="size of a batch (default 16384)")
+    found.add_value("--max-partition-memory-bytes", type=size, metavar="BYTES", help="same as --batch-size")
+    found.add_value(
+        "--max-memory-bytes", type=whole_number(_INT64_MAX, lowest=1), metavar="BYTES",
+        help="memory for records that are not acknowledged yet (default 32 MiB)",
+    )  # fmt: skip
+    found.add_value("--message-send-max-retries", type=number, metavar="N", help="retries of a request (default: many)")
+    found.add_value("--retry-backoff-ms", type=number, metavar="MS", help="wait before a retry (default 100)")
+    found.add_value("--request-timeout-ms", type=size, metavar="MS", help="limit of a request (default 30000)")
+    found.add_value("--metadata-expiry-ms", type=number, metavar="MS", help="maximum age of metadata (default 300000)")
+    found.add_value("--max-block-ms", type=number, metavar="MS", help="limit for finding the topic (default 60000)")
+    found.add_value("--socket-buffer-size", type=size, metavar="BYTES", help="size of the socket's send buffer")
+    found.add_value("--line-reader", metavar="CLASS", help="only LineMessageReader, the default")
+    for flags, file, text in (
+        (("--property", "--reader-property"), "--reader-config", "of the reader of lines"),
+        (("--producer-property", "--command-property"), "--producer.config", "of the Java producer"),
+    ):
+        found.add_argument(
+            *flags, action="append", default=[], metavar="NAME=VALUE", help=f"a property {text}; may be repeated"
+        )
+        dest = {"dest": "command_config"} if file == "--producer.config" else {}
+        found.add_value(file, metavar="FILE", help=f"properties {text}; those of the flag win", **dest)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Send stdin. Return 0 on success, 1 on failure and 130 after Ctrl-C; wrong flags exit with 2 (SystemExit)."""
+    flags = parser()
+    options = flags.parse_args(list(arguments))
+    if options.topic is None:
+        flags.error('Missing required argument "[topic]"')
+    if options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    if options.compression_codec not in (None, *_CODECS):
+        flags.error(f"--compression-codec {options.compression_codec}: expected one of {', '.join(_CODECS)}")
+    if options.line_reader not in (None, *_READERS):
+        flags.error(f"--line-reader {options.line_reader}: Java classes cannot be run; expected LineMessageReader")
+    return guarded(_PROG, lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    reader = LineReader.of(read_pairs(options.reader_config, options.property, "--property"))
+    properties = read_pairs(options.command_config, options.producer_property, "--producer-property")
+    with connect(options) as admin:  # reports servers that do not answer, as the other commands do
+        admin.describe_cluster().result()
+    from klamm.cli.console.sending import RecordSender  # noqa: PLC0415  # wrong flags need no network library
+
+    sender = RecordSender(
+        options.topic,
+        _settings(options, properties),
+        max_bytes=options.max_memory_bytes or _MAX_MEMORY_BYTES,
+        output=options.output,
+        waits=options.sync,
+    )
+    with sender:
+        for number, line in enumerate(_lines(), 1):
+            sender.send(reader.parse(line, number))
+    return 1 if sender.failed else 0
+
+
+def _lines() -> Iterator[str]:
+    """Iterate over the lines of stdin without their ends. A terminal gets the prompt of Kafka's tool."""
+    is_terminal = sys.stdin.isatty()
+    stdin = TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape", newline=None)
+    try:
+        while True:
+            if is_terminal:
+                sys.stdout.write(">")
+                sys.stdout.flush()
+            line = stdin.readline()
+            if not line:
+                return
+            yield line.removesuffix("\n")
+    finally:
+        stdin.detach()  # sys.stdin stays open
+
+
+def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dict[str, Any]:
+    from kafka import KafkaProducer  # noqa: PLC0415  # wrong flags need no network library
+
+    given = set(read_pairs(None, options.producer_property, "--producer-property"))
+    for name in unknown_properties(dict.fromkeys(given, ""), KafkaProducer.DEFAULT_CONFIG):
+        complain(f"Warning: the property {name} has no effect on this producer")
+    settings = {
+        "client_id": "console-producer",
+        "linger_ms": 1000,
+        **kafka_python_settings(properties, KafkaProducer.DEFAULT_CONFIG),
+        **{
+            setting: getattr(options, flag)
+            for flag, setting in _FLAG_SETTINGS.items()
+            if getattr(options, flag) is not None
+        },
+        "bootstrap_servers": options.bootstrap_server.split(","),
+    }
+    if options.timeout is not None:
+        settings["linger_ms"] = options.timeout
+    if options.compression_codec is not None:
+        settings["compression_type"] = options.compression_codec
+    if settings.get("compression_type") == "none":
+        settings["compression_type"] = None
+    if options.request_required_acks is not None:
+        settings["acks"] = options.request_required_acks
+    settings["acks"] = _acks(settings.get("acks", -1))
+    if (settings["acks"] != -1 or settings.get("retries") == 0) and "enable.idempotence" not in properties:
+        settings["enable_idempotence"] = False  # as in Java, where idempotence needs all replicas and retries
+    if "transactional_id" in settings:
+        raise RefusedError("transactional.id: this command writes without transactions")
+    return settings
+
+
+def _acks(text: str | int) -> int:
+    allowed = {"all": -1, "-1": -1, "0": 0, "1": 1}
+    if str(text) not in allowed:
+        raise RefusedError(f"acks={text}: expected 0, 1, -1 or all")
+    return allowed[str(text)]

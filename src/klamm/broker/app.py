@@ -113,6 +113,9 @@ class BrokerApp:
         if metrics is not None:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
             metrics.add_page(CLIENTS_PAGE, lambda: clients_page(roster, services.client_configs, services.now_ms()))
+            from klamm.broker.page import BrokerPage  # noqa: PLC0415  # not needed without metrics
+
+            metrics.add_view("/", BrokerPage(services, roster).render)
 
     @classmethod
     async def start(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.services import Services
+    from klamm.monitoring.http import View
     from klamm.server.route import Route
     from klamm.server.traffic import Traffic
 
@@ -39,7 +40,8 @@ class Metrics:
         self._traffic: Traffic | None = None
         self._connections: Callable[[], int] = lambda: 0
         self._pages: dict[str, Callable[[], tuple[str, str]]] = {"/metrics": lambda: (CONTENT_TYPE, self.page())}
-        self._http = HttpListener(self._pages)
+        self._views: dict[str, View] = {}
+        self._http = HttpListener(self._pages, self._views)
 
     def watch(self, services: Services, *, traffic: Traffic, connections: Callable[[], int]) -> None:
         """Set the sources of the figures that are read when the page is requested."""
@@ -49,6 +51,10 @@ class Metrics:
     def add_page(self, path: str, page: Callable[[], tuple[str, str]]) -> None:
         """Serve a further page. ``page`` returns its content type and text."""
         self._pages[path] = page
+
+    def add_view(self, path: str, view: View) -> None:
+        """Serve a page that depends on the query."""
+        self._views[path] = view
 
     async def listen(self, sock: socket.socket) -> None:
         """Serve the pages on a bound socket."""

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+
+    View = Callable[[Mapping[str, str]], Awaitable[tuple[str, str]]]
 
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 16 * 1024
+_NO_SCRIPTS: Final = (
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self';"
+    " frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+    "Cache-Control: no-store\r\n"
+)
+"""Headers of a view: it needs no script, and neither scripts nor other sites may use it."""
 LIMIT_S: Final = 10.0
 """Time limit of one request in seconds, however slow its client is."""
 
@@ -22,10 +32,16 @@ class HttpListener:
 
     Args:
         pages: Functions that return content type and text, by path.
+        views: Coroutine functions that return content type and text for the query of the request, by path.
     """
 
-    def __init__(self, pages: Mapping[str, Callable[[], tuple[str, str]]]) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, Callable[[], tuple[str, str]]],
+        views: Mapping[str, View] = MappingProxyType({}),
+    ) -> None:
         self._pages = pages
+        self._views = views
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -45,7 +61,7 @@ class HttpListener:
         try:
             async with asyncio.timeout(LIMIT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(head))
+                writer.write(await self._answer(head))
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError) as error:
             logger.debug("A scrape ended early: %r", error)
@@ -53,17 +69,20 @@ class HttpListener:
             self._writers.discard(writer)
             writer.close()
 
-    def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 -- method, target, version
             return _response("400 Bad Request", "text/plain", "Not HTTP/1\n")
-        method, path = words[0], words[1].partition("?")[0]
-        page = self._pages.get(path)
-        if page is None:
-            return _response("404 Not Found", "text/plain", f"There is {', '.join(self._pages)}\n")
+        method, (path, _, query) = words[0], words[1].partition("?")
+        view = self._views.get(path)
+        if view is None and path not in self._pages:
+            return _response("404 Not Found", "text/plain", f"There is {', '.join([*self._views, *self._pages])}\n")
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "text/plain", "GET only\n", "Allow: GET, HEAD\r\n")
-        content_type, text = page()
+        if view is not None:
+            content_type, text = await view(dict(parse_qsl(query, keep_blank_values=True)))
+            return _response("200 OK", content_type, text, _NO_SCRIPTS, has_body=method == "GET")
+        content_type, text = self._pages[path]()
         return _response("200 OK", content_type, text, has_body=method == "GET")
 
 

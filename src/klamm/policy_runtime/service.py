@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 Decision = TypeVar("Decision")
 
+MAX_LATEST: Final = 50
+"""Number of decisions that are kept for display."""
 _PAST: Final = {"refuse": "refused", "fail": "failed on", "timeout": "did not decide in time on"}
 """Text of the log line for each action of an enforced policy."""
 
@@ -39,6 +43,21 @@ class Decided(NamedTuple):
     mode: str
     action: str
     """``allow``, ``refuse``, ``fail`` (the policy raised another error) or ``timeout``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyVerdict:
+    """One decision of a policy, for people."""
+
+    at_s: float
+    """Seconds since the epoch."""
+    decided: Decided
+    subject: str
+    """The topic, or the type and name of the resource."""
+    principal: str
+    client_id: str
+    reason: str | None
+    """Why the change was denied. None if it was allowed."""
 
 
 class Policies:
@@ -57,6 +76,8 @@ class Policies:
         self._modes = dict(modes or {})
         self.decisions: Counter[Decided] = Counter()
         """Number of decisions since the broker started."""
+        self.latest: Final[deque[PolicyVerdict]] = deque(maxlen=MAX_LATEST)
+        """The latest decisions, the newest one last."""
         self.refused_creations: Final = RefusedCreations()
         """Cache of denied automatic topic creations."""
         self._log_limit = LogLimit()
@@ -175,10 +196,23 @@ class Policies:
         failure: BaseException | None,
     ) -> None:
         mode = self._modes.get(kind, PolicyMode.ENFORCE)
-        self.decisions[Decided(kind.stem, mode.value, action)] += 1
+        decided = Decided(kind.stem, mode.value, action)
+        self.decisions[decided] += 1
+        text = None if refusal is None else refusal.error_message
+        if failure is not None:
+            text = f"it raised {type(failure).__name__}"
+        self.latest.append(
+            PolicyVerdict(
+                at_s=time.time(),
+                decided=decided,
+                subject=_subject(details),
+                principal=str(details.principal),
+                client_id=str(details.client_id),
+                reason=text,
+            )
+        )
         if refusal is None:
             return
-        text = refusal.error_message if failure is None else f"it raised {type(failure).__name__}"
         self._log(kind, details, action, text, failure)
         if mode is PolicyMode.ENFORCE:
             raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly

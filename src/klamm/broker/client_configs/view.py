@@ -119,21 +119,26 @@ def view_clients(
         registered: Supported keys by client information, for each ``<user, client-id>``.
         resolve: Function that returns the configs of a ``<user, client-id>``.
     """
-    views = []
-    for client in _with_their_unnamed(tuple(seen)):
-        entity = ClientConfigEntity.of_client(client.principal.partition(":")[2], client.client_id)
-        information = client_information(client.software_name, client.software_version)
-        views.append(
-            ClientView(
-                client=client,
-                registered=registered.get(entity, {}).get(information),
-                effective=resolve(entity),
-            )
-        )
-    return tuple(views)
+    return tuple(view_client(client, registered, resolve) for client in join_unnamed(tuple(seen)))
 
 
-def _with_their_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
+def view_client(
+    client: SeenClient,
+    registered: Mapping[ClientConfigEntity, Compatibility],
+    resolve: Callable[[ClientConfigEntity], Mapping[str, str]],
+) -> ClientView:
+    """Return one client with its registration and the configs that apply to it; see ``view_clients``."""
+    entity = ClientConfigEntity.of_client(client.principal.partition(":")[2], client.client_id)
+    information = client_information(client.software_name, client.software_version)
+    return ClientView(
+        client=client,
+        registered=registered.get(entity, {}).get(information),
+        effective=resolve(entity),
+    )
+
+
+def join_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
+    """Return the clients, with unnamed connections joined to the named client of the same application."""
     asking = {
         client.application: client.key
         for client in seen

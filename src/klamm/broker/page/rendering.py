@@ -1,0 +1,158 @@
+"""HTML of the broker's status page: escaped cells, bounded tables with a pager, and the frame. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlencode
+
+from klamm.client_configs.printing import MAX_SHOWN, escaped
+from klamm.monitoring.html import NO_ICON, page, wide
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MAX_TEXT: Final = 300
+"""Limit for a displayed text in characters. Clients choose names and values of any length."""
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP: Final = 1024
+_STYLE: Final = """
+:root { --link: #2563a8; --bad: #b3261e; --wait: #9a5b00; --good: #1f7a4d; --tint: #f3f5f8; }
+@media (prefers-color-scheme: dark) { :root { --link: #6aa5e3; --bad: #f2877f; --wait: #e0a34a; --good: #5fc08f;
+  --tint: #1e252e; } }
+body { max-width: 1240px; margin: 1.2rem auto; }
+a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
+h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; overflow-wrap: anywhere; }
+p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .bad { color: var(--bad); } .wait { color: var(--wait); }
+.good { color: var(--good); }
+ul.warnings { margin: .6rem 0; padding: .6rem .8rem .6rem 2rem; background: var(--tint); border-radius: 4px;
+  overflow-wrap: anywhere; }
+form { display: flex; gap: .5rem; margin: .8rem 0; } input { font: inherit; padding: .2rem .5rem; flex: 1 1 8rem;
+  min-width: 0; max-width: 24rem; color: inherit; background: var(--back); border: 1px solid var(--line);
+  border-radius: 4px; }
+button { font: inherit; padding: .2rem .8rem; }
+th, td { padding: .3rem .9rem .3rem 0; } th { font-weight: 600; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 5rem; max-width: 26rem; } td.number { min-width: 0; }
+td.name { min-width: 9rem; } td.word { white-space: nowrap; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
+nav.pages { margin: .4rem 0; } nav.pages > * { margin-right: 1rem; }
+@media (max-width: 42rem) { .extra { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.6rem; }
+  td.name { min-width: 7rem; } }
+"""
+
+
+class Cell(NamedTuple):
+    """One cell of a table."""
+
+    text: str
+    """Plain text. It is escaped and truncated."""
+    link: str = ""
+    """Target of a link, relative to the page; empty for none."""
+    kind: str = ""
+    """CSS classes: ``number``, ``name``, ``word`` (in one line), ``extra`` (hidden on a narrow screen), ``bad``,
+    ``wait``, ``good``.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One page of a longer table."""
+
+    heads: Sequence[tuple[str, str]]
+    """Texts of the head with CSS classes."""
+    rows: Sequence[Sequence[Cell]]
+    """Rows of this page."""
+    total: int
+    """Number of rows on all pages."""
+    first: int = 0
+    """Number of rows on the pages before."""
+    size: int = 0
+    """Number of rows per page; 0 for a table without pages."""
+    parameter: str = ""
+    """Query parameter with the number of the page."""
+    empty: str = "None."
+    """Text in place of a table without rows."""
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """Return the page with the given HTML as its body."""
+    return page(title=title, style=_STYLE, body="\n".join(parts), head=NO_ICON)
+
+
+def section(title: str, content: str) -> str:
+    """Return a part of the page with a heading, which is plain text."""
+    return f"<section><h2>{shown(title)}</h2>\n{content}</section>"
+
+
+def warning_list(warnings: Sequence[str]) -> str:
+    """Return warnings as a list; empty HTML without warnings."""
+    if not warnings:
+        return '<p class="good">No warnings.</p>'
+    return f'<ul class="warnings bad">{"".join(f"<li>{shown(warning)}</li>" for warning in warnings)}</ul>'
+
+
+def filter_form(text: str) -> str:
+    """Return the form that filters all tables by a part of a name."""
+    return (
+        '<form method="get" action="/" role="search">'
+        f'<input name="q" value="{escape(text)}" placeholder="part of a topic, group or client" aria-label="Filter">'
+        "<button>Filter</button></form>"
+    )
+
+
+def table(content: Table, query: Mapping[str, str]) -> str:
+    """Return a table with links to its other pages.
+
+    Args:
+        content: The rows.
+        query: Query of the present page, which the links keep.
+    """
+    if not content.rows:
+        return f'<p class="soft">{escape(content.empty)}</p>'
+    heads = "".join(f'<th class="{kind}">{escape(text)}</th>' for text, kind in content.heads)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in content.rows)
+    return wide(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>") + _pager(content, query)
+
+
+def _cell(cell: Cell) -> str:
+    text = shown(cell.text)
+    inner = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
+    return f'<td class="{cell.kind}">{inner}</td>' if cell.kind else f"<td>{inner}</td>"
+
+
+def _pager(content: Table, query: Mapping[str, str]) -> str:
+    if not content.size or content.total <= content.size:
+        return ""
+    number, last = content.first // content.size + 1, -(-content.total // content.size)
+
+    def to(target: int, text: str) -> str:
+        link = escape(link_to({**query, content.parameter: str(target)}))
+        return f'<a href="{link}">{text}</a>' if 1 <= target <= last else f'<span class="soft">{text}</span>'
+
+    here = f"{content.first + 1:,} to {content.first + len(content.rows):,} of {content.total:,}"
+    return f'<nav class="pages">{to(number - 1, "previous")}<span>{here}</span>{to(number + 1, "next")}</nav>'
+
+
+def link_to(query: Mapping[str, str]) -> str:
+    """Return the relative URL of the page with a query. It is not escaped for HTML."""
+    return f"/?{urlencode(query)}" if query else "/"
+
+
+def shown(text: str) -> str:
+    """Return plain text as HTML, with control characters spelled out and truncated if it is too long."""
+    plain = escaped(text[:_MAX_TEXT])
+    return escape(plain if len(text) <= _MAX_TEXT else f"{plain}...")
+
+
+def short(name: str) -> str:
+    """Return a name, truncated for a narrow column."""
+    return name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}..."
+
+
+def size_text(size: int, *, is_partial: bool = False) -> str:
+    """Return a number of bytes in binary units, with a plus sign if it is only a lower bound."""
+    number, unit = float(size), 0
+    while number >= _STEP and unit < len(_UNITS) - 1:
+        number, unit = number / _STEP, unit + 1
+    text = f"{number:,.1f} {_UNITS[unit]}" if unit else f"{size} B"
+    return f"{text}+" if is_partial else text

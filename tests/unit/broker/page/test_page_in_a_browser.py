@@ -1,0 +1,146 @@
+"""The broker's status page as people see it: in a real browser, with names that clients chose to do harm."""
+
+from __future__ import annotations
+
+import http.client
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaProducer
+
+import klamm
+from klamm.admin import (
+    AdminClient,
+    ClientConfigEntity,
+    ClientConfigOp,
+    KafkaApiError,
+    NewTopic,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.browser import Browser
+
+pytestmark = pytest.mark.process
+
+EVIL = "<img src=x onerror=alert(1)>"
+POLICY = """
+from klamm.policy import PolicyViolationError
+
+
+class Small:
+    def validate(self, request):
+        if (request.num_partitions or 0) > 12:
+            raise PolicyViolationError("at most 12 partitions, <b>please</b>")
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("policy")
+    (directory / "page_policy.py").write_text(POLICY)
+    address = f"127.0.0.1:{free_port()}"
+    config = {"metrics.listen": address, "create.topic.policy.class.name": "page_policy:Small"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(directory))
+        patch.setenv("PYTHONPATH", f"{directory}:{':'.join(sys.path)}")
+        with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+            fill(broker, admin)
+            yield address
+
+
+def fill(broker: klamm.Broker, admin: AdminClient) -> None:
+    topics = [NewTopic(f"orders.{number:02}", 3, 1) for number in range(30)]
+    admin.create_topics([*topics, NewTopic("set", 1, 1, configs={"retention.ms": "4711"})]).all().result()
+    with pytest.raises(KafkaApiError):
+        admin.create_topics([NewTopic("large", 13, 1)]).all().result()
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=EVIL, enable_idempotence=False)
+    for _ in range(5):
+        producer.send("set", b"x" * 1000).get(30)
+    admin.alter_client_configs({ClientConfigEntity.of_user(None): [ClientConfigOp("acks", "all")]}).all().result()
+    admin.alter_group_offsets(EVIL, {TopicPartition("set", 0): OffsetAndMetadata(2)}).all().result()
+    broker.page_test_producer = producer  # type: ignore[attr-defined]  # stays connected as long as the broker lives
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (500, True), (390, False)])
+@pytest.mark.parametrize("path", ["/", "/?topic=set", f"/?group={EVIL.replace(' ', '+')}"])
+def test_a_page_fits_the_screen_and_runs_nothing(
+    width: int, path: str, *, dark: bool, address: str, browser: Browser, tmp_path: Path
+) -> None:
+    # when
+    page = browser.open(f"http://{address}{path}", width=width, dark=dark)
+    # then
+    assert page.evaluate("document.documentElement.scrollWidth") == width, page.screenshot(tmp_path / "page.png")
+    assert page.evaluate("document.images.length") == 0
+    assert page.errors == []
+    page.close()
+
+
+def test_the_overview_shows_topics_groups_clients_policies_and_warnings(address: str, browser: Browser) -> None:
+    # when
+    page = browser.open(f"http://{address}/", width=1400)
+    text = page.text()
+    # then
+    assert "1 to 25 of" in text
+    assert f"{EVIL}\tEmpty\t0\t1\t3" in text
+    assert f"User:ANONYMOUS {EVIL}" in text
+    assert "unknown\tacks=all\tnever registered\tignores acks" in text
+    assert "create.topic\tenforce\trefuse\t1" in text
+    assert "at most 12 partitions, <b>please</b>" in text
+    assert "1 connected client cannot take configs that are set for them" in text
+    # when
+    page.evaluate("document.querySelector('nav.pages a').click()")
+    page.wait_for("document.body?.innerText.includes('26 to ')")
+    # then
+    assert "retention.ms=4711" in page.text()
+    page.close()
+
+
+def test_a_filter_leads_to_a_topic_with_partitions_and_configs(address: str, browser: Browser) -> None:
+    # given
+    page = browser.open(f"http://{address}/", width=1400)
+    # when
+    page.evaluate("document.querySelector('input[name=q]').value = 'SET'")
+    page.evaluate("document.querySelector('form').submit()")
+    page.wait_for("location.search === '?q=SET' && document.readyState === 'complete'")
+    # then
+    assert page.evaluate("[...document.querySelectorAll('td a')].map(link => link.textContent)") == [
+        "__consumer_offsets",
+        "set",
+    ]
+    # when
+    page.evaluate("[...document.querySelectorAll('td a')].find(link => link.textContent === 'set').click()")
+    page.wait_for("document.body?.innerText.includes('Topic set')")
+    # then
+    text = page.text()
+    assert "0\t1\t1\t0\t5\t" in text
+    assert "retention.ms\t4711\ttopic" in text
+    assert "cleanup.policy\tdelete\tdefault" in text
+    page.close()
+
+
+def get(address: str, path: str, method: str = "GET") -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request(method, path)
+    return connection.getresponse()
+
+
+@pytest.mark.parametrize(
+    "path", ["/?topic=none", "/?group=none", "/?tp=99&gp=x&cp=-1&q=%FF%00", "/?topic=", "/?tp=" + "9" * 50]
+)
+def test_any_query_has_an_answer(path: str, address: str) -> None:
+    answer = get(address, path)
+    assert (answer.status, answer.getheader("Content-Type")) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in (answer.getheader("Content-Security-Policy") or "")
+
+
+def test_the_page_can_only_be_read(address: str) -> None:
+    assert get(address, "/", "POST").status == 405
+    assert get(address, "/other").status == 404
+    assert get(address, "/", "HEAD").read() == b""

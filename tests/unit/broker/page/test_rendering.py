@@ -1,0 +1,59 @@
+"""Parts of the broker's status page."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.page.rendering import (
+    Cell,
+    Table,
+    document,
+    filter_form,
+    link_to,
+    section,
+    size_text,
+    table,
+    warning_list,
+)
+
+HOSTILE = '<script>alert("x")</script>\x1b[2J&'
+
+
+def test_whatever_clients_choose_is_escaped() -> None:
+    # when
+    cell = Cell(HOSTILE, link_to({"topic": HOSTILE}))
+    content = Table(heads=[("Topic", "")], rows=[[cell]], total=60, size=1, parameter="tp")
+    html = document(
+        HOSTILE, [section(HOSTILE, table(content, {"q": HOSTILE})), filter_form(HOSTILE), warning_list([HOSTILE])]
+    )
+    # then
+    assert "<script" not in html
+    assert 'alert("x")' not in html
+    assert "\x1b" not in section(HOSTILE, table(content, {})) + warning_list([HOSTILE])
+
+
+def test_a_long_name_does_not_make_a_long_page() -> None:
+    content = Table(heads=[("Topic", "")], rows=[[Cell("x" * 100_000)]], total=1)
+    assert len(table(content, {})) < 1000
+
+
+def test_the_pager_leads_to_the_neighbours_and_keeps_the_filter() -> None:
+    content = Table(heads=[("T", "")], rows=[[Cell("a")]] * 10, total=35, first=10, size=10, parameter="tp")
+    html = table(content, {"q": "a b", "gp": "2"})
+    assert 'href="/?q=a+b&amp;gp=2&amp;tp=1"' in html
+    assert 'href="/?q=a+b&amp;gp=2&amp;tp=3"' in html
+    assert "11 to 20 of 35" in html
+
+
+def test_a_table_on_one_page_has_no_pager() -> None:
+    assert "<nav" not in table(Table(heads=[("T", "")], rows=[[Cell("a")]], total=1, size=10, parameter="tp"), {})
+    assert table(Table(heads=[], rows=[], total=0, empty="No topic."), {}) == '<p class="soft">No topic.</p>'
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 1024**3, "5.0 GiB"), (2**60, "1,048,576.0 TiB")],
+)
+def test_sizes_are_in_binary_units(size: int, text: str) -> None:
+    assert size_text(size) == text
+    assert size_text(size, is_partial=True) == f"{text}+"

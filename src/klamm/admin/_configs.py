@@ -39,7 +39,7 @@ async def incremental_alter(
     pool: ConnectionPool,
     deadline: Deadline,
     node_id: int | None,
-    alterations: Alterations,
+    resources: Alterations,
     *,
     validate_only: bool,
     result: AlterConfigsResult,
@@ -61,7 +61,7 @@ async def incremental_alter(
                     for op in ops
                 ],
             )
-            for resource, ops in alterations.items()
+            for resource, ops in resources.items()
         ],
         validate_only=validate_only,
     )
@@ -92,7 +92,7 @@ async def replace_all(
     pool: ConnectionPool,
     deadline: Deadline,
     node_id: int | None,
-    replacements: Replacements,
+    resources: Replacements,
     *,
     validate_only: bool,
     result: AlterConfigsResult,
@@ -105,7 +105,7 @@ async def replace_all(
                 resource_name=resource.name,
                 configs=[AlterConfigsRequest.AlterableConfig(name=entry.name, value=_text(entry)) for entry in entries],
             )
-            for resource, entries in replacements.items()
+            for resource, entries in resources.items()
         ],
         validate_only=validate_only,
     )

@@ -34,7 +34,7 @@ from klamm.protocol.types import ResourceType
 from klamm.security.acls import ANY_ACL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Coroutine, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -209,16 +209,8 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         """
         options = options or AlterConfigsOptions()
         result = AlterConfigsResult(configs)
-        for node_id, resources in _configs.by_broker(configs).items():
-            alterations = {resource: configs[resource] for resource in resources}
-            work = functools.partial(
-                _configs.incremental_alter,
-                node_id=node_id,
-                alterations=alterations,
-                validate_only=options.validate_only,
-                result=result,
-            )
-            self._start(result, work, keys=resources, timeout_ms=options.timeout_ms)
+        work = functools.partial(_configs.incremental_alter, validate_only=options.validate_only, result=result)
+        self._start_by_broker(result, work, configs, timeout_ms=options.timeout_ms)
         return result
 
     def alter_configs(
@@ -245,16 +237,8 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         """Replace all configs of the resources (AlterConfigs, key 33). Configs that are not named are removed."""
         options = options or AlterConfigsOptions()
         result = AlterConfigsResult(configs)
-        for node_id, resources in _configs.by_broker(configs).items():
-            replacements = {resource: configs[resource] for resource in resources}
-            work = functools.partial(
-                _configs.replace_all,
-                node_id=node_id,
-                replacements=replacements,
-                validate_only=options.validate_only,
-                result=result,
-            )
-            self._start(result, work, keys=resources, timeout_ms=options.timeout_ms)
+        work = functools.partial(_configs.replace_all, validate_only=options.validate_only, result=result)
+        self._start_by_broker(result, work, configs, timeout_ms=options.timeout_ms)
         return result
 
     def describe_configs(
@@ -272,17 +256,29 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         keys_of = resources if isinstance(resources, Mapping) else dict.fromkeys(resources)
         wanted = {resource: keys_of[resource] for resource in resources}
         result = DescribeConfigsResult(wanted)
-        for node_id, some in _configs.by_broker(wanted).items():
-            work = functools.partial(
-                _configs.describe,
-                node_id=node_id,
-                resources={resource: wanted[resource] for resource in some},
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-                result=result,
-            )
-            self._start(result, work, keys=some, timeout_ms=timeout_ms)
+        work = functools.partial(
+            _configs.describe,
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+            result=result,
+        )
+        self._start_by_broker(result, work, wanted, timeout_ms=timeout_ms)
         return result
+
+    def _start_by_broker(
+        self,
+        result: PerKeyResult[ConfigResource, Any],
+        work: functools.partial[Coroutine[Any, Any, None]],
+        resources: Mapping[ConfigResource, Any],
+        *,
+        timeout_ms: int | None,
+    ) -> None:
+        """Start one request per broker that the resources belong to."""
+        for node_id, some in _configs.by_broker(resources).items():
+            part = {resource: resources[resource] for resource in some}
+            self._start(
+                result, functools.partial(work, node_id=node_id, resources=part), keys=some, timeout_ms=timeout_ms
+            )
 
     # --- topics ---
 

@@ -228,7 +228,7 @@ spark.master = local[2,4]
             node.launch()
         for cluster in clusters:
             for node in cluster.nodes.values():
-                node.wait_ready(expected_nodes=len(cluster.nodes))
+                node.wait_ready(expected_nodes=len(cluster.nodes), timeout_s=180)
 
     def _move_leaders(self, cluster: GuardedCluster, topics: Sequence[str]) -> None:
         with AdminClient(cluster.bootstrap_servers) as admin:
@@ -390,6 +390,10 @@ def test_nothing_is_lost_whatever_fails_and_exactly_once_nothing_is_doubled(
             rig.wait_for_progress()
             writer.finish()
             rig.finish()
+        except BaseException:
+            for cluster in clusters:
+                logger.warning("The logs of its nodes are in %s", cluster.keep_logs())
+            raise
         finally:
             rig.close()
             (tmp_path / "all.log").write_text(rig.texts())

@@ -70,16 +70,16 @@ class KafkaNode:
         )
         self._process = start_process(command, log=self.log_path)
 
-    def wait_ready(self, *, expected_nodes: int = 1) -> None:
+    def wait_ready(self, *, expected_nodes: int = 1, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Wait until this node answers Metadata naming at least ``expected_nodes`` brokers.
 
         Raises:
             RuntimeError: The JVM ended; the message ends with its log.
-            TimeoutError: It did not get there in a minute.
+            TimeoutError: It did not get there in time.
         """
         wait_until(
             lambda: brokers_known_by(self.host, self.port) >= expected_nodes,
-            timeout_s=_START_TIMEOUT_S,
+            timeout_s=timeout_s,
             what=f"Kafka node {self.node_id}, see {self.log_path}",
             interval_s=0.05,
             alive=self._check_alive,

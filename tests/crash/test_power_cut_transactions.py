@@ -99,5 +99,5 @@ def test_the_checker_finds_decisions_that_are_not_remembered(scratch: Path) -> N
 
 def test_the_checker_finds_records_that_were_not_synced(scratch: Path) -> None:
     """A control: logs are acknowledged without an fsync."""
-    with mock.patch("klamm.storage.log.manager._fsync_all"):
+    with mock.patch("klamm.storage.log.flusher._fsync_all"):
         assert _found_in(scratch)

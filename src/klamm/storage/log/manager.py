@@ -7,12 +7,9 @@ import errno
 import json
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from klamm.storage.descriptors import EXHAUSTED, LENT, SPARE
 from klamm.storage.log.background import ErrorReports, with_pauses
@@ -38,7 +35,8 @@ from klamm.storage.log.directories import (
     remove_all,
     stray_since_ms,
 )
-from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, FsyncError, fsync_path, write_atomically
+from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, fsync_path, write_atomically
+from klamm.storage.log.flusher import FLUSH_THREADS, Flusher, RecoveryState, in_parts, to_its_end
 from klamm.storage.log.housekeeping import Housekeeper
 from klamm.storage.log.recovery import open_partition
 from klamm.storage.log.segment import RetiredFile
@@ -55,15 +53,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FLUSH_THREADS: Final = 16
-"""Number of concurrent fsyncs. A journaling file system commits all that wait for the disk together."""
-_FLUSHED_TOGETHER: Final = 16
-"""Number of logs that one thread flushes or creates in a row, to limit thread switches."""
 _RENAMED_AT_ONCE: Final = 32
 """Directories of a deleted topic, or old segments, that are renamed before other requests are served. Takes some
 milliseconds."""
 _END_OF_TIME: Final = 2**63
-T = TypeVar("T")
 
 
 def _wall_clock_ms() -> int:
@@ -124,17 +117,13 @@ class LogManager:
         self._compacted = read_offsets(data_dir / CLEANER_OFFSETS)
         self._directories: set[str] = set()
         self._epoch = ConfigEpoch()
-        self._offline: dict[UUID, set[int]] = {}
-        """Partitions whose fsync failed, by topic."""
         self._retired: list[RetiredFile] = []
         self._strays: list[RetiredFile] = []
         self._checkpointing = asyncio.Lock()
         self._creations: dict[str, asyncio.Future[Sequence[PartitionLog]]] = {}
         """Directories that threads are creating, by name."""
         self._reports = ErrorReports()
-        self._flushers = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
-        self.flush_failures = 0
-        """Number of failed fsyncs since the start."""
+        self._flusher = Flusher()
         self._checkpoint_files = CheckpointFiles(data_dir)
         self._outdated: set[str] = set()
         """Names of removed directories for which the checkpoint files may still contain offsets."""
@@ -224,10 +213,9 @@ class LogManager:
         while running := {creation for log in logs if (creation := self._creations.get(log.name)) is not None}:
             await asyncio.wait(running)
         new = [log for log in logs if not log.has_directory and not log.is_deleted]
-        loop = asyncio.get_running_loop()
         started = []
-        for part in _parts(new):
-            creation = loop.run_in_executor(self._flushers, _create_all, part)
+        for part in in_parts(new):
+            creation = self._flusher.run(_create_all, part)
             self._creations |= dict.fromkeys([log.name for log in part], creation)
             creation.add_done_callback(partial(self._created, part))
             started.append(creation)
@@ -291,7 +279,7 @@ class LogManager:
             if all directories are already renamed.
         """
         topic = self._topics.pop(topic_id, None)
-        self._offline.pop(topic_id, None)
+        self._flusher.forget(topic_id)
         if topic is None:
             return None
         for partition, log in topic.logs.items():
@@ -459,7 +447,7 @@ class LogManager:
         for log in self.loaded():
             log.close()
         self._pool.close()
-        self._flushers.shutdown()
+        self._flusher.close()
 
     async def _leave_all(self, logs: Sequence[PartitionLog]) -> bool:
         """Flush logs before they are closed, and return whether all of them are on disk.
@@ -471,7 +459,7 @@ class LogManager:
         async def leave(some: Sequence[PartitionLog]) -> bool:
             async with room:
                 saved = {log: files for log in some if (files := self._save_state(log)) is not None}
-                errors = await self._flush_locked(some, saved)
+                errors = await self._flusher.flush_together(some, saved)
             for log, error in zip(some, errors, strict=True):
                 if error is None and log in saved and not log.is_deleted:
                     self._recovery_points[log.name] = log.recovery_point
@@ -479,7 +467,7 @@ class LogManager:
                     self._reports.report(log.name, "cannot be flushed", error)
             return len(saved) == len(some) and not any(errors)
 
-        return all(await asyncio.gather(*map(leave, _parts(logs))))
+        return all(await asyncio.gather(*map(leave, in_parts(logs))))
 
     def _save_state(self, log: PartitionLog) -> Sequence[Path] | None:
         """Write the state that the next start needs, and return the files to fsync; None after an error."""
@@ -498,55 +486,10 @@ class LogManager:
     async def flush(self, log: PartitionLog) -> None:
         """Make a log durable up to its current end offset, in a thread. If the fsync fails, the log goes offline.
 
-        Only one flush of a log runs at a time. The kernel reports a failed fsync only once. If two flushes ran
-        concurrently, one would get the error, and the other would succeed and wrongly advance the recovery point.
-
         Raises:
             OSError: The flush failed, or an earlier one has.
         """
-        (error,) = await self._flush_locked([log])
-        if error is not None:
-            raise error
-
-    async def _flush_locked(
-        self, logs: Sequence[PartitionLog], besides: Mapping[PartitionLog, Sequence[Path]] = MappingProxyType({})
-    ) -> Sequence[OSError | None]:
-        """Flush logs one after the other in one thread, and return each log's error or None.
-
-        Args:
-            logs: At most ``_FLUSHED_TOGETHER`` logs.
-            besides: Further files to make durable with a log.
-        """
-        async with AsyncExitStack() as locks:
-            for log in logs:
-                await locks.enter_async_context(log.flushing)
-            flushes = [_Flush(log, besides.get(log, ())) for log in logs]
-            try:
-                await self._fsync_many([flush for flush in flushes if flush.files])
-            finally:
-                self._settle(flushes)
-            return [flush.error for flush in flushes]
-
-    async def _fsync_many(self, items: Sequence[_Flush | _RecoveryState]) -> None:
-        """Make the files of logs durable, in several threads if there are many."""
-        loop = asyncio.get_running_loop()
-        running = [loop.run_in_executor(self._flushers, _fsync_all, part) for part in _parts(items)]
-        if running:
-            await _to_its_end(asyncio.gather(*running))
-
-    def _settle(self, flushes: Iterable[_Flush]) -> None:
-        for flush in flushes:
-            if flush.error is None:
-                flush.log.flushed(flush.end_offset)
-            elif isinstance(flush.error, FsyncError) and flush.log.failure is None:
-                self.flush_failures += 1
-                self.take_offline(flush.log, flush.error)
-
-    def take_offline(self, log: PartitionLog, error: OSError) -> None:
-        """Stop serving a log after a failed fsync."""
-        log.take_offline(error)
-        if not log.is_deleted:
-            self._offline.setdefault(log.topic_id, set()).add(log.partition)
+        await self._flusher.flush(log)
 
     async def checkpoint(self) -> None:
         """Write recovery points, log start offsets and compacted offsets durably.
@@ -558,7 +501,7 @@ class LogManager:
             OSError: A checkpoint file cannot be written.
         """
         async with self._checkpointing:
-            moved: list[_RecoveryState] = []
+            moved: list[RecoveryState] = []
             doomed: list[tuple[PartitionLog, LogSegment]] = []
             async for log in with_pauses(self.loaded()):
                 if not log.segments or log.is_deleted:
@@ -569,7 +512,7 @@ class LogManager:
                 if log.log_start_offset > 0:
                     self._start_offsets[log.name] = log.log_start_offset
                 doomed += [(log, segment) for segment in log.doomed]
-            await self._fsync_many(moved)
+            await self._flusher.fsync(moved)
             for state in moved:
                 if state.error is not None:
                     self._reports.report(state.log.name, "cannot save its indexes and producers", state.error)
@@ -590,22 +533,31 @@ class LogManager:
             except OSError as error:
                 self._reports.report(log.name, "cannot remove old segments", error)
 
-    def _save_recovery_state(self, log: PartitionLog, moved: list[_RecoveryState]) -> None:
+    def _save_recovery_state(self, log: PartitionLog, moved: list[RecoveryState]) -> None:
         recorded = self._recovery_points.get(log.name, 0)
         if log.recovery_point > recorded:
             try:
-                moved.append(_RecoveryState(log, log.recovery_point, log.save_recovery_state(recorded)))
+                moved.append(RecoveryState(log, log.recovery_point, log.save_recovery_state(recorded)))
             except OSError as error:
                 self._reports.report(log.name, "cannot save its indexes and producers", error)
 
     @property
+    def flush_failures(self) -> int:
+        """Number of failed fsyncs since the start."""
+        return self._flusher.failures
+
+    @property
     def offline_count(self) -> int:
         """Number of logs that are offline because an fsync failed."""
-        return sum(map(len, self._offline.values()))
+        return self._flusher.offline_count
 
     def offline_partitions(self, topic_id: UUID) -> AbstractSet[int]:
         """Return the partitions of a topic that are offline because an fsync failed."""
-        return self._offline.get(topic_id, frozenset())
+        return self._flusher.offline_partitions(topic_id)
+
+    def take_offline(self, log: PartitionLog, error: OSError) -> None:
+        """Stop serving a log after a failed fsync."""
+        self._flusher.take_offline(log, error)
 
     @property
     def has_outdated_checkpoints(self) -> bool:
@@ -636,34 +588,9 @@ class LogManager:
             await asyncio.to_thread(remove_all, due)
 
 
-@dataclass(slots=True)
-class _RecoveryState:
-    """A recovery point, and the files that must be durable before it is checkpointed."""
-
-    log: PartitionLog
-    recovery_point: int
-    files: tuple[Path, ...]
-    error: OSError | None = None
-    """Error of the fsync; None if it succeeded or has not run yet."""
-
-
 async def _to_the_end(write: Callable[..., None], *arguments: object) -> None:
     """Write in a thread. A cancelled caller still waits for the end, so that two threads never write the same file."""
-    await _to_its_end(asyncio.ensure_future(asyncio.to_thread(write, *arguments)))
-
-
-async def _to_its_end(working: asyncio.Future[Any]) -> None:
-    """Wait for work in a thread, even if the caller is cancelled."""
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait({working})
-        raise
-
-
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Divide items into parts for one thread each."""
-    return (items[start : start + _FLUSHED_TOGETHER] for start in range(0, len(items), _FLUSHED_TOGETHER))
+    await to_its_end(asyncio.ensure_future(asyncio.to_thread(write, *arguments)))
 
 
 def _create_all(logs: Iterable[PartitionLog]) -> Sequence[PartitionLog]:
@@ -674,34 +601,3 @@ def _create_all(logs: Iterable[PartitionLog]) -> Sequence[PartitionLog]:
             log.create_directory()
             created.append(log)
     return created
-
-
-class _Flush:
-    """The files of one log that a thread makes durable, and the result."""
-
-    __slots__ = ("end_offset", "error", "files", "log")
-
-    def __init__(self, log: PartitionLog, besides: Sequence[Path]) -> None:
-        self.log = log
-        self.end_offset = log.end_offset
-        self.files: Sequence[Path] = ()
-        self.error: OSError | None = None
-        try:
-            if log.failure is not None:
-                raise FsyncError(errno.EIO, f"an earlier fsync failed: {log.failure}", str(log.directory))
-            self.files = tuple(dict.fromkeys((*log.fsync_files(), *besides)))
-        except OSError as error:
-            self.error = error
-
-
-def _fsync_all(items: Iterable[_Flush | _RecoveryState]) -> None:
-    """Make the files of logs durable. Each log keeps its own error."""
-    for item in items:
-        for path in item.files:
-            try:
-                fsync_path(path)
-            except FileNotFoundError:
-                continue  # deleted meanwhile by retention or with its topic
-            except OSError as error:
-                item.error = error
-                break

@@ -54,7 +54,7 @@ def test_a_marker_that_cannot_be_made_durable_is_an_error(tmp_path: Path, monkey
         raise OSError(errno.EIO, "Input/output error")
 
     broker = DataPath(tmp_path)
-    monkeypatch.setattr("klamm.storage.log.manager.fsync_path", refuse)
+    monkeypatch.setattr("klamm.storage.log.flusher.fsync_path", refuse)
     broker.configs["flush.messages"] = "1"
     write(broker.log(), 7, "open", sequence=0)
 

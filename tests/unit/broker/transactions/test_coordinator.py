@@ -223,7 +223,7 @@ def test_a_log_that_cannot_be_made_durable_keeps_its_decision(world: World, monk
         who = await world.begin("a")
         await world.finish(who)
         with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.log.manager.fsync_path", refuse)
+            patch.setattr("klamm.storage.log.flusher.fsync_path", refuse)
             await world.coordinator._decisions.settle()
             await world.store.submit([])
         assert len(world.store.load_decisions()) == 1

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from klamm.storage.log import manager as module
+from klamm.storage.log import flusher
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS, read_offsets
 from klamm.storage.log.files import FsyncError
 from tests.support.logs import TOPIC_ID, LogHouse, batch
@@ -59,7 +59,7 @@ def test_all_files_of_all_logs_are_durable_after_many_fsyncs_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, disk = filled(tmp_path), SlowDisk()
-    monkeypatch.setattr(module, "fsync_path", disk)
+    monkeypatch.setattr(flusher, "fsync_path", disk)
 
     asyncio.run(house.manager.close())
 
@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_flushed_keeps_its_recovery_point_and_no_other_does
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = filled(tmp_path)
-    monkeypatch.setattr(module, "fsync_path", SlowDisk(broken="t-7"))
+    monkeypatch.setattr(flusher, "fsync_path", SlowDisk(broken="t-7"))
 
     asyncio.run(house.manager.close())
 

@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_opened_for_a_flush_is_tried_again(
 
     async def story() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.log.manager.fsync_path", no_descriptor)
+            patch.setattr("klamm.storage.log.flusher.fsync_path", no_descriptor)
             with pytest.raises(OSError, match="Too many open files"):
                 await house.manager.flush(house.log)
         await house.manager.flush(house.log)

@@ -1,0 +1,168 @@
+"""The log flusher: threads that make logs durable, and the partitions that are offline because that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from klamm.storage.log.files import FsyncError, fsync_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+    from uuid import UUID
+
+    from klamm.storage.log.partition import PartitionLog
+
+FLUSH_THREADS: Final = 16
+"""Number of concurrent fsyncs. A journaling file system commits all that wait for the disk together."""
+FLUSHED_TOGETHER: Final = 16
+"""Number of logs that one thread flushes or creates in a row, to limit thread switches."""
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class RecoveryState:
+    """A recovery point, and the files that must be durable before it is checkpointed."""
+
+    log: PartitionLog
+    recovery_point: int
+    files: tuple[Path, ...]
+    error: OSError | None = None
+    """Error of the fsync; None if it succeeded or has not run yet."""
+
+
+class Flusher:
+    """The threads that make logs durable. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
+        self._offline: dict[UUID, set[int]] = {}
+        """Partitions whose fsync failed, by topic."""
+        self.failures = 0
+        """Number of failed fsyncs since the start."""
+
+    async def flush(self, log: PartitionLog) -> None:
+        """Make a log durable up to its current end offset, in a thread. If the fsync fails, the log goes offline.
+
+        Only one flush of a log runs at a time. The kernel reports a failed fsync only once. If two flushes ran
+        concurrently, one would get the error, and the other would succeed and wrongly advance the recovery point.
+
+        Raises:
+            OSError: The flush failed, or an earlier one has.
+        """
+        (error,) = await self.flush_together([log])
+        if error is not None:
+            raise error
+
+    async def flush_together(
+        self, logs: Sequence[PartitionLog], besides: Mapping[PartitionLog, Sequence[Path]] = MappingProxyType({})
+    ) -> Sequence[OSError | None]:
+        """Flush logs one after the other in one thread, and return each log's error or None.
+
+        Args:
+            logs: At most ``FLUSHED_TOGETHER`` logs.
+            besides: Further files to make durable with a log.
+        """
+        async with AsyncExitStack() as locks:
+            for log in logs:
+                await locks.enter_async_context(log.flushing)
+            flushes = [_Flush(log, besides.get(log, ())) for log in logs]
+            try:
+                await self.fsync([flush for flush in flushes if flush.files])
+            finally:
+                self._settle(flushes)
+            return [flush.error for flush in flushes]
+
+    async def fsync(self, items: Sequence[_Flush | RecoveryState]) -> None:
+        """Make the files of logs durable, in several threads if there are many."""
+        running = [self.run(_fsync_all, part) for part in in_parts(items)]
+        if running:
+            await to_its_end(asyncio.gather(*running))
+
+    def _settle(self, flushes: Iterable[_Flush]) -> None:
+        for flush in flushes:
+            if flush.error is None:
+                flush.log.flushed(flush.end_offset)
+            elif isinstance(flush.error, FsyncError) and flush.log.failure is None:
+                self.failures += 1
+                self.take_offline(flush.log, flush.error)
+
+    def take_offline(self, log: PartitionLog, error: OSError) -> None:
+        """Stop serving a log after a failed fsync."""
+        log.take_offline(error)
+        if not log.is_deleted:
+            self._offline.setdefault(log.topic_id, set()).add(log.partition)
+
+    def run(self, work: Callable[[Sequence[T]], Result], items: Sequence[T]) -> asyncio.Future[Result]:
+        """Run work on items in one of the threads."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, work, items)
+
+    @property
+    def offline_count(self) -> int:
+        """Number of logs that are offline because an fsync failed."""
+        return sum(map(len, self._offline.values()))
+
+    def offline_partitions(self, topic_id: UUID) -> AbstractSet[int]:
+        """Return the partitions of a topic that are offline because an fsync failed."""
+        return self._offline.get(topic_id, frozenset())
+
+    def forget(self, topic_id: UUID) -> None:
+        """Forget the offline partitions of a deleted topic."""
+        self._offline.pop(topic_id, None)
+
+    def close(self) -> None:
+        """Wait for the threads to end."""
+        self._threads.shutdown()
+
+
+async def to_its_end(working: asyncio.Future[Any]) -> None:
+    """Wait for work in a thread, even if the caller is cancelled."""
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait({working})
+        raise
+
+
+def in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Divide items into parts for one thread each."""
+    return (items[start : start + FLUSHED_TOGETHER] for start in range(0, len(items), FLUSHED_TOGETHER))
+
+
+class _Flush:
+    """The files of one log that a thread makes durable, and the result."""
+
+    __slots__ = ("end_offset", "error", "files", "log")
+
+    def __init__(self, log: PartitionLog, besides: Sequence[Path]) -> None:
+        self.log = log
+        self.end_offset = log.end_offset
+        self.files: Sequence[Path] = ()
+        self.error: OSError | None = None
+        try:
+            if log.failure is not None:
+                raise FsyncError(errno.EIO, f"an earlier fsync failed: {log.failure}", str(log.directory))
+            self.files = tuple(dict.fromkeys((*log.fsync_files(), *besides)))
+        except OSError as error:
+            self.error = error
+
+
+def _fsync_all(items: Iterable[_Flush | RecoveryState]) -> None:
+    """Make the files of logs durable. Each log keeps its own error."""
+    for item in items:
+        for path in item.files:
+            try:
+                fsync_path(path)
+            except FileNotFoundError:
+                continue  # deleted meanwhile by retention or with its topic
+            except OSError as error:
+                item.error = error
+                break

@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds
-from benchmarks.sides import klamm_broker
 from klamm.embedded.broker import Broker
 from klamm.protocol.records import Record, encode_batch
 from tests.support.wire import WireClient
@@ -29,7 +28,6 @@ def run(plan: Plan) -> Iterator[Measurement]:
     """Measure klamm with itself."""
     requests = 2_000 if plan.quick else 4_000
     sides = {
-        "klamm broker, without klamm.Broker": lambda: _command(requests),
         "klamm.Broker()": lambda: _embedded(requests),
         "control=True": lambda: _embedded(requests, control=True),
         "control=True, a fault for another topic": lambda: _embedded(requests, control=True, fault=True),
@@ -38,11 +36,6 @@ def run(plan: Plan) -> Iterator[Measurement]:
     yield from alternate(sides, benchmark=BENCHMARK, plan=plan, rounds=rounds)
     fresh = {"klamm.Broker()": _fresh, "control=True": lambda: _fresh(control=True)}
     yield from alternate(fresh, benchmark=FRESH, plan=plan, rounds=rounds)
-
-
-def _command(requests: int) -> Mapping[str, float]:
-    with klamm_broker() as broker:
-        return _load(broker.bootstrap_servers, broker.pid, requests)
 
 
 def _embedded(requests: int, *, fault: bool = False, **options: Any) -> Mapping[str, float]:

@@ -21,7 +21,6 @@ open         unknown      The connection broke, a request timed out, or the SASL
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import threading
 import time
@@ -38,15 +37,14 @@ from klamm.client.errors import (
     api_error,
 )
 from klamm.client.outcome import Outcome
+from klamm.client.pooled_connection import PooledConnection
 from klamm.properties import split_address
-from klamm.protocol.codec import encode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from concurrent.futures import Future
 
-    from klamm.client.buffers import FrameBuffer
     from klamm.client.connection import Connection
     from klamm.client.transport import ConnectionSettings
     from klamm.protocol.schema import Message
@@ -498,129 +496,6 @@ class _Node:
 def _close_opened(opening: asyncio.Future[PooledConnection]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().lose(ConnectionLostError("The connection was closed"))
-
-
-class PooledConnection:
-    """An open connection, driven by the event loop."""
-
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop, request_timeout_s: float) -> None:
-        self._connection = connection
-        self._loop = loop
-        self._request_timeout_s = request_timeout_s
-        self._answers: set[asyncio.Future[Any]] = set()
-        self._throttled_until = 0.0
-        self._is_retired = False
-        self._is_writing = False
-        self.version_of = connection.version_of
-        self.versions = connection.versions
-        self.features = connection.features
-        loop.add_reader(connection.fileno(), self._on_readable)
-
-    @property
-    def in_flight(self) -> int:
-        """Number of requests without a response so far."""
-        return self._connection.in_flight
-
-    @property
-    def is_usable(self) -> bool:
-        """Return whether requests may be sent: the connection is open and its SASL session does not expire soon."""
-        return not self._connection.closed and time.monotonic() < self._connection.login_due_at
-
-    async def call(
-        self,
-        request: Message,
-        response_class: type[AnyResponse],
-        version: int,
-        *,
-        timeout_s: float = float("inf"),
-        is_whole: bool = False,
-    ) -> AnyResponse:
-        """Send a request once and return its response.
-
-        Args:
-            request: The request.
-            response_class: Class that decodes the response.
-            version: Version of both.
-            timeout_s: Limit in seconds. ``request.timeout.ms`` applies as well.
-            is_whole: See ``Connection.submit``.
-
-        Raises:
-            UnreadableResponseError: The response could not be decoded.
-            ConnectionLostError: The connection broke, or no response arrived in time; then the connection is closed.
-        """
-        timeout_s = min(timeout_s, self._request_timeout_s)
-        if (throttled_s := self._throttled_until - time.monotonic()) > 0:
-            await asyncio.sleep(min(throttled_s, timeout_s))  # the broker asked for a pause (KIP-219)
-        answer: asyncio.Future[AnyResponse] = self._loop.create_future()
-
-        def on_response(response: AnyResponse, _: FrameBuffer) -> None:
-            throttle_time_ms = getattr(response, "throttle_time_ms", 0)
-            if throttle_time_ms > 0:
-                self._throttled_until = time.monotonic() + throttle_time_ms / 1000
-            if not answer.done():
-                answer.set_result(response)
-
-        if self._connection.closed:
-            raise ConnectionLostError("The connection was closed")
-        self._answers.add(answer)
-        body = [encode(request, version)]
-        self._connection.submit(type(request), version, body, response_class, on_response, is_whole=is_whole)
-        self._drive(self._connection.write)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            error = ConnectionLostError(f"No response to {type(request).__name__} within {timeout_s:g} s")
-            self.lose(error)
-            raise error from None
-        finally:
-            self._answers.discard(answer)
-            if self._is_retired and not self._answers:
-                self.lose(ConnectionLostError("The connection was closed"))
-
-    def retire(self) -> None:
-        """Close the connection after the last response. Another one has taken its place."""
-        self._is_retired = True
-        if not self._answers:
-            self.lose(ConnectionLostError("The connection was closed"))
-
-    def lose(self, error: ConnectionLostError) -> None:
-        """Close the connection and fail its requests in flight."""
-        if not self._connection.closed:
-            self._unregister()
-            self._connection.close()
-        for answer in list(self._answers):
-            if not answer.done():
-                answer.set_exception(error)
-                answer.exception()  # for asyncio, which else logs errors that no call waits for
-
-    def _on_readable(self) -> None:
-        self._drive(self._connection.read)
-
-    def _on_writable(self) -> None:
-        self._drive(self._connection.write)
-
-    def _drive(self, step: Callable[[], None]) -> None:
-        """Read or write. If the connection breaks, it has closed itself: the descriptor is unregistered before."""
-        descriptor = self._connection.fileno()
-        try:
-            step()
-        except ConnectionLostError as error:
-            self._unregister(descriptor)
-            self.lose(error)
-            return
-        if self._connection.wants_write != self._is_writing:
-            self._is_writing = self._connection.wants_write
-            if self._is_writing:
-                self._loop.add_writer(descriptor, self._on_writable)
-            else:
-                self._loop.remove_writer(descriptor)
-
-    def _unregister(self, descriptor: int | None = None) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            descriptor = self._connection.fileno() if descriptor is None else descriptor
-            self._loop.remove_reader(descriptor)
-            self._loop.remove_writer(descriptor)
 
 
 class Deadline:

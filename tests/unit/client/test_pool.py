@@ -144,6 +144,18 @@ def test_a_node_that_the_caller_has_looked_up_fails_at_once(cluster: Cluster) ->
             create_topics(pool, node_id=0, looked_up=True)
 
 
+def test_a_node_that_moved_to_another_address_is_found(cluster: Cluster) -> None:
+    with connected(cluster.brokers[2]) as pool:
+        create_topics(pool, node_id=0)
+        # when
+        old, cluster.brokers[0] = cluster.brokers[0], cluster.brokers[1]
+        cluster.known = {0, 2}
+        old.__exit__(None, None, None)
+        # then
+        create_topics(pool, node_id=0)
+        assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
+
+
 def test_the_versions_of_any_broker_come_from_one_that_lives(cluster: Cluster) -> None:
     refused: list[Request] = []
 

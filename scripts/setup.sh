@@ -101,21 +101,34 @@ fi
 # Spark comes as source only and is the largest by far: its wheel is built while the others are installed. Its jars are
 # compressed already, so the wheel stores its files as they are: half the time of the build.
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
+has_spark() {
+    for installed in "$venv"/lib/python*/site-packages/pyspark-*.dist-info; do
+        case $(cat requirements/dev.lock) in
+            *"pyspark==$(expr "$installed" : '.*/pyspark-\(.*\)\.dist-info') "*) return 0 ;;
+        esac
+    done
+    return 1
+}
 say "installing the pinned packages (Spark is the big one: some 450 MB)"
 parts=$root/.cache/setup
 rm -rf "$parts"
 mkdir -p "$parts"
 trap 'rm -rf "$parts"' EXIT
-awk -v parts="$parts" '/^[a-z]/ { file = parts (/^pyspark==/ ? "/spark.lock" : "/others.lock") } { print > file }' \
+awk -v parts="$parts" 'BEGIN { file = parts "/others.lock" } /^[a-z]/ { file = parts (/^pyspark==/ ? "/spark.lock" : "/others.lock") } { print > file }' \
     requirements/dev.lock
 printf '[bdist_wheel]\ncompression = stored\n' >"$parts/stored.cfg"
 pip install --quiet --require-hashes --no-deps --requirement requirements/build.lock
-DIST_EXTRA_CONFIG=$parts/stored.cfg "$venv/bin/python" -m pip --disable-pip-version-check wheel --quiet \
-    --require-hashes --no-deps --no-build-isolation --wheel-dir "$parts" --requirement "$parts/spark.lock" &
-spark=$!
+spark=
+if ! has_spark; then
+    DIST_EXTRA_CONFIG=$parts/stored.cfg "$venv/bin/python" -m pip --disable-pip-version-check wheel --quiet \
+        --require-hashes --no-deps --no-build-isolation --wheel-dir "$parts" --requirement "$parts/spark.lock" &
+    spark=$!
+fi
 pip install --quiet --require-hashes --no-deps --no-build-isolation --requirement "$parts/others.lock"
-wait "$spark" || fail "Spark's wheel could not be built: see above"
-pip install --quiet --no-deps --no-index "$parts"/pyspark-*.whl
+if [ -n "$spark" ]; then
+    wait "$spark" || fail "Spark's wheel could not be built: see above"
+    pip install --quiet --no-deps --no-index "$parts"/pyspark-*.whl
+fi
 pip install --quiet --no-deps --no-build-isolation --editable .
 [ -z "$tools" ] || wait "$tools" || true
 printf '%s\n' "$state" >"$stamp"

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "id", "rm", "printf", "mkdir", "chmod")
+TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "id", "rm", "printf", "mkdir", "chmod", "expr")
 
 PYTHON_311 = """#!/bin/sh
 case "$*" in
@@ -127,6 +127,26 @@ def test_a_changed_lock_file_is_installed(project: Path, path: Path) -> None:
     set_up(project, path)
     # then
     assert len(pip_calls(project)) == 2 * len(before)
+
+
+def test_a_spark_that_is_installed_already_is_not_built_again(project: Path, path: Path) -> None:
+    # given
+    python(path)
+    set_up(project, path)
+    lock = project / "requirements" / "dev.lock"
+    pinned = re.findall(r"^pyspark==(\S+)", lock.read_text(), re.MULTILINE)[0]
+    packages = project / ".venv" / "lib" / "python3.11" / "site-packages"
+    (packages / f"pyspark-{pinned}.dist-info").mkdir(parents=True)
+    # when
+    lock.write_text(f"# changed\n{lock.read_text()}")
+    set_up(project, path)
+    # then
+    assert sum(" wheel " in call for call in pip_calls(project)) == 1
+    # when
+    lock.write_text(lock.read_text().replace(f"pyspark=={pinned}", "pyspark==99.0"))
+    set_up(project, path)
+    # then
+    assert sum(" wheel " in call for call in pip_calls(project)) == 2
 
 
 def test_a_clone_that_was_moved_is_set_up_anew(project: Path, path: Path, tmp_path: Path) -> None:

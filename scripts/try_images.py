@@ -186,7 +186,9 @@ def try_broker(store: Store, image: Image) -> None:
 
 
 def _is_klamm(process: psutil.Process) -> bool:
-    return any(word.endswith("bin/klamm") for word in process.cmdline()[:2]) and "python" in process.name()
+    """Return whether a process is klamm itself, and not a process of buildah with klamm's command as arguments."""
+    program, *arguments = process.cmdline() or [""]
+    return "python" in Path(program).name and arguments[:1] == ["/opt/klamm/bin/klamm"]
 
 
 def try_mirror(store: Store, image: Image) -> None:

@@ -247,35 +247,29 @@ def test_documents_are_printed_per_record(
     assert record["timestamp"] == first["timestamp"]
 
 
-def test_ctrl_c_sends_what_was_read_and_leaves_the_group(klamm_broker_process: KlammBroker) -> None:
+def test_ctrl_c_and_sigterm_end_a_command_in_order(klamm_broker_process: KlammBroker) -> None:
     address = klamm_broker_process.bootstrap_servers
     with new_topic(address) as topic, AdminClient(address) as admin:
-        # when
-        producer = started("produce", address, topic, "--timeout", "60000")
-        assert producer.stdin is not None
-        producer.stdin.write(b"typed\n")
-        producer.stdin.flush()
-        consumer = started("consume", address, topic, "--group", topic, "--from-beginning")
-        wait_until(
-            lambda: topic in admin.describe_groups([topic]).values() and joined(admin, topic),
-            timeout_s=60,
-            what="a member",
-        )
-        producer.send_signal(signal.SIGINT)
-        assert consumer.stdout is not None
-        assert consumer.stdout.readline() == b"typed\n"
-        consumer.send_signal(signal.SIGTERM)
-        # then
-        _, said = consumer.communicate(timeout=60)
-        assert (producer.wait(60), consumer.returncode) == (130, 143)
-        assert said.decode().splitlines()[-1] == "Processed a total of 1 messages"
+        with started("produce", address, topic, "--timeout", "0", "-o", "json") as producer:
+            # when
+            assert producer.stdin is not None
+            assert producer.stdout is not None
+            producer.stdin.write(b"typed\n")
+            producer.stdin.flush()
+            assert json.loads(producer.stdout.readline())["offset"] == 0
+            producer.send_signal(signal.SIGINT)
+            # then
+            assert (producer.communicate(timeout=60), producer.returncode) == ((b"", b""), 130)
+        with started("consume", address, topic, "--group", topic, "--from-beginning") as consumer:
+            # when
+            assert consumer.stdout is not None
+            assert consumer.stdout.readline() == b"typed\n"
+            consumer.send_signal(signal.SIGTERM)
+            # then
+            _, said = consumer.communicate(timeout=60)
+            assert (consumer.returncode, said) == (143, b"Processed a total of 1 messages\n")
         assert admin.describe_groups([topic]).all().result()[topic].state == "Empty"
         assert admin.list_group_offsets({topic: None}).all().result()[topic][TopicPartition(topic, 0)].offset == 1
-
-
-def joined(admin: AdminClient, group: str) -> bool:
-    described = admin.describe_groups([group]).values()[group]
-    return described.exception() is None and described.result().state == "Stable"
 
 
 def started(command: str, address: str, topic: str, *words: str) -> subprocess.Popen[bytes]:

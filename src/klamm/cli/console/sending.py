@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,6 +113,7 @@ class RecordSender:
                     "timestamp": position.timestamp,
                 },
             )
+            sys.stdout.flush()
         self._release(size)
 
     def _failed(self, line: Line, size: int, error: BaseException) -> None:

@@ -202,7 +202,9 @@ def try_mirror(store: Store, image: Image) -> None:
         with store.container_of(image) as container:
             store("copy", "--quiet", container.name, file, "/etc/klamm/mm2.properties")
             moved = [word.replace("9404", str(MIRROR_METRICS_PORT)) for word in image.config["Cmd"]]
-            command = [*image.config["Entrypoint"], *moved, "--until-caught-up"]
+            # docker and podman write the container's host name into /etc/hosts, buildah does not; Spark looks it up
+            host = ["env", "SPARK_LOCAL_HOSTNAME=localhost"]
+            command = [*host, *image.config["Entrypoint"], *moved, "--until-caught-up"]
             finish(container.start(command), "the mirror")
         consumer = KafkaConsumer("A.orders", bootstrap_servers=target.bootstrap_servers, auto_offset_reset="earliest")
         assert next(consumer).value == b"mirrored"

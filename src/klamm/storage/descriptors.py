@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_BASE: Final = 48
-"""Descriptors used for neither logs nor connections: event loop, standard streams, metadata, flush threads."""
+_BASE: Final = 40
+"""Descriptors used for neither logs nor connections: event loop, standard streams, metadata."""
 _MAX_LOG_FILES: Final = 4096
 _MIN_LOG_FILES: Final = 16
 _MIN_CONNECTIONS: Final = 16
-_SPARE: Final = 16
+FLUSH_THREADS: Final = 16
+"""Number of concurrent fsyncs, each with one open file. A journaling file system commits all that wait together."""
 LENT: Final = 8
 """Largest number of descriptors that opening a log needs."""
+_SPARE: Final = FLUSH_THREADS + LENT
+"""With slow disks, all flush threads hold a reserved descriptor at once, and the event loop still needs its own."""
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
 """Error numbers for no free descriptor, in the process or in the system."""
 _WITHOUT_LIMITS: Final = 1024

@@ -330,5 +330,9 @@ def read_small(path: Path) -> str:
         OSError: The file does not exist or cannot be read.
         UnicodeDecodeError: It is not a text file.
     """
-    with open(path, "rb", buffering=0) as file:
-        return file.read().decode("utf-8")
+    descriptor = SPARE.open(path, os.O_RDONLY)
+    try:
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return file.read().decode("utf-8")
+    finally:
+        SPARE.close(descriptor)

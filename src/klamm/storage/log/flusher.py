@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from klamm.storage.descriptors import FLUSH_THREADS
 from klamm.storage.log.files import FsyncError, fsync_path
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from klamm.storage.log.partition import PartitionLog
 
-FLUSH_THREADS: Final = 16
-"""Number of concurrent fsyncs. A journaling file system commits all that wait for the disk together."""
 FLUSHED_TOGETHER: Final = 16
 """Number of logs that one thread flushes or creates in a row, to limit thread switches."""
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.storage.descriptors import EXHAUSTED, LENT, SPARE
+from klamm.storage.descriptors import EXHAUSTED, FLUSH_THREADS, LENT, SPARE
 from klamm.storage.log.background import ErrorReports, with_pauses
 from klamm.storage.log.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -36,7 +36,7 @@ from klamm.storage.log.directories import (
     stray_since_ms,
 )
 from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, fsync_path, write_atomically
-from klamm.storage.log.flusher import FLUSH_THREADS, Flusher, RecoveryState, in_parts, to_its_end
+from klamm.storage.log.flusher import Flusher, RecoveryState, in_parts, to_its_end
 from klamm.storage.log.housekeeping import Housekeeper
 from klamm.storage.log.recovery import open_partition
 from klamm.storage.log.segment import RetiredFile

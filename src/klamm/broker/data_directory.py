@@ -39,6 +39,10 @@ _SKIPPED_PRODUCER_IDS: Final = 1_000_000
 """Gap between the largest producer id in the logs and the next new one. Larger ids may occur in damaged segments."""
 
 
+_SKIPPED_LEADER_EPOCHS: Final = 1_000
+"""Gap between the largest leader epoch in the checkpoints of the logs and the next one. The checkpoints may be old."""
+
+
 class Metadata(NamedTuple):
     """The opened metadata of a data directory."""
 
@@ -93,7 +97,7 @@ async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -
         missing_ok=True
     )  # without this file the start recovers all logs, and so finds their open transactions
     next_producer_id = largest_producer_id(logs) + 1 + _SKIPPED_PRODUCER_IDS
-    leader_epoch = largest_leader_epoch(logs) + 1
+    leader_epoch = largest_leader_epoch(logs) + _SKIPPED_LEADER_EPOCHS
     await store.submit(
         [
             PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id),

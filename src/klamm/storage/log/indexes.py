@@ -41,6 +41,8 @@ class _Index:
         self.file = file
         self._written = file.size() // self._FORMAT.size
         self._pending: list[IndexEntry] = []
+        self._is_cut = False
+        """Whether the file may be longer than the index. The next flush truncates it."""
         self._last: IndexEntry | None = None
 
     def __len__(self) -> int:
@@ -69,21 +71,26 @@ class _Index:
                 self.flush()
 
     def flush(self) -> None:
-        """Write the buffered entries to the file."""
-        if not self._pending:
-            return
-        data = b"".join(self._FORMAT.pack(*entry) for entry in self._pending)
-        self.file.write([data], len(data), self._written * self._FORMAT.size)
-        self._written += len(self._pending)
-        self._pending.clear()
+        """Write the buffered entries to the file, and truncate it if entries were removed."""
+        if self._pending:
+            data = b"".join(self._FORMAT.pack(*entry) for entry in self._pending)
+            self.file.write([data], len(data), self._written * self._FORMAT.size)
+            self._written += len(self._pending)
+            self._pending.clear()
+        if self._is_cut:
+            if self.file.size() > self._written * self._FORMAT.size:
+                self.file.truncate(self._written * self._FORMAT.size)
+            self._is_cut = False
 
     def keep(self, count: int) -> None:
-        """Keep the first ``count`` entries, and remove an incomplete last entry."""
+        """Keep the first ``count`` entries, and remove an incomplete last entry.
+
+        The file is truncated later, because that takes milliseconds, and most starts write the same entries again.
+        """
         del self._pending[max(count - self._written, 0) :]
         self._last = None
-        if count < self._written or self.file.size() != self._written * self._FORMAT.size:
-            self._written = min(count, self._written)
-            self.file.truncate(self._written * self._FORMAT.size)
+        self._written = min(count, self._written)
+        self._is_cut |= self.file.size() != self._written * self._FORMAT.size
 
     def keep_keys_up_to(self, key: int) -> None:
         """Keep the entries whose key is at most ``key``."""

@@ -7,6 +7,7 @@ is imported only when that command runs, so that ``klamm broker`` does not load 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from dataclasses import dataclass
@@ -124,7 +125,12 @@ def _run(words: Sequence[str]) -> int:
         listed = ", ".join(allowed) + did_you_mean(words[0], allowed)
         sys.stderr.write(f"klamm: unknown command {words[0]!r}: expected one of {listed}\n")
         return EXIT_USAGE
-    return int(import_module(command.module).main(words[1:]))
+    gc.disable()  # what an import creates stays: collections meanwhile find next to nothing
+    try:
+        module = import_module(command.module)
+    finally:
+        gc.enable()
+    return int(module.main(words[1:]))
 
 
 def _open_what_is_closed() -> None:

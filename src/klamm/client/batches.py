@@ -130,7 +130,9 @@ def _treatment(batch: RecordBatch, fetch_offset: int, left_out: set[int]) -> Tre
 def stamp(
     view: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
 ) -> None:
-    """Stamp a batch in place with open offset and leader epoch, this producer and its transaction, and a new checksum.
+    """Stamp a batch in place: producer and transaction are set, and the checksum is computed.
+
+    Offset and leader epoch are left for the target to assign.
 
     Only the codec of the attributes is kept. The source's transaction does not exist on the target,
     and a delete horizon would make the target drop tombstones by the source's clock. Record timestamps are not changed.

@@ -211,7 +211,7 @@ class Cluster:
         return found
 
     def coordinator(self, key: str, kind: CoordinatorType) -> int:
-        """Return the node id of the coordinator of a group or transactional id; ``connection`` connects to it.
+        """Return the node id of the coordinator of a group or transactional id. Pass it to ``connection``.
 
         Raises:
             DeniedError: The principal lacks a required ACL.

@@ -8,7 +8,7 @@
 ``UnsupportedVersionError``   A ``KafkaApiError``: the broker lacks an API, or a version of it that klamm supports.
 ``ProtocolError``             The broker's bytes violate the protocol.
 ``TimeoutError``              A call had no result within its time limit.
-``TransactionLostError``      The coordinator ended a transaction.
+``TransactionLostError``      The open transaction or the producer is lost: fenced, timed out or rejected.
 ============================  =========================================================================================
 """
 
@@ -51,7 +51,7 @@ class DeniedError(ConnectionLostError):
 class TransactionLostError(Exception):
     """The open transaction will not be committed.
 
-    The records after the last committed transaction must be copied again.
+    Everything after the last committed transaction must be sent again.
     """
 
 

@@ -1,6 +1,6 @@
 """SASL authentication of a connection: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
-kafka-python implements the mechanisms. It is imported with the first login only.
+kafka-python implements the mechanisms. It is imported only at the first login.
 """
 
 from __future__ import annotations

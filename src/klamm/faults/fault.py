@@ -55,7 +55,7 @@ class Fault:
 
 @dataclass(slots=True, kw_only=True)
 class InjectedFault:
-    """A fault of a queue, with the number of requests that it has affected."""
+    """A fault in the queue, with the number of requests that it has affected."""
 
     number: int
     fault: Fault
@@ -99,9 +99,9 @@ class Selection:
 class FaultQueue:
     """Injected faults in the order of their injection.
 
-    A request uses up at most one fault with an error, a dropped connection or a missing answer, the earliest one that
-    concerns it. Faults for different topics or partitions are independent: one request can use up several. A fault that
-    only delays is used up in addition, at most one for each request.
+    Each part of a request gets at most one error, from the earliest fault that matches it, so faults for different
+    topics or partitions can apply to the same request. A dropped connection or a missing answer applies to the whole
+    request and excludes other errors. One fault that only delays may be added.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class FaultQueue:
         return injected
 
     def get(self, number: int) -> InjectedFault | None:
-        """Return a fault by its number, None after ``clear``."""
+        """Return a fault by its number; None if it was removed or never existed."""
         return self._injected.get(number)
 
     def remove(self, number: int) -> None:

@@ -1,4 +1,9 @@
-"""Runtime of policies: each runs in its own thread, with a time limit, and is reloaded when its source changes."""
+"""Runtime of policies.
+
+``guard`` runs each policy and enforces its time limit: in a thread of its own or, if it only computes, on the event
+loop.
+``reloader`` reloads changed files.
+"""
 
 from klamm.policy_runtime.runtime import PolicyRuntime
 from klamm.policy_runtime.service import Policies

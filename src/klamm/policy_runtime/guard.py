@@ -19,6 +19,9 @@ What happens when a call exceeds ``policy.timeout.ms``:
    loop in Python code, but not a blocking system call.
 3. The resource fails with PolicyTimeoutError and nothing is changed.
 
+A call on the event loop cannot be interrupted. Its time is compared only after it has returned, and an endless loop
+blocks the broker.
+
 If no new instance can be created, or ``MAX_STRAGGLERS`` threads hang, the old instance stays. ``_unfinished`` keeps
 its call, so the next request waits for that call first and fails with PolicyTimeoutError as long as it hangs.
 
@@ -72,7 +75,7 @@ class PolicyGuard:
     """Serializer of the calls to one policy; see the module for time limits. Used on the event loop only.
 
     A request holds ``turn`` while it decides on a change, asks the policy and applies the change. So each call sees the
-    effect of all earlier calls (K108-07), and two calls never overlap (K108-25).
+    effect of all earlier calls, and two calls never overlap (K108-07 and K108-25 in docs/kips.md).
 
     Args:
         spec: Policy class and the kinds of requests it checks.

@@ -47,7 +47,7 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVerdict:
-    """One decision of a policy, for people."""
+    """One decision of a policy, for display: time, subject, principal and reason."""
 
     at_s: float
     """Seconds since the epoch."""
@@ -138,7 +138,9 @@ class Policies:
         revision: Revision,
         on_denied: Callable[[KafkaApiError], None] = lambda _: None,
     ) -> Decision:
-        """Decide on a change and let the policy check it. The caller must hold ``turn(kind)``, and apply it at once.
+        """Decide on a change and let the policy check it.
+
+        The caller must hold ``turn(kind)``, and must apply the returned decision before it awaits anything.
 
         Args:
             kind: Kind of the change. Without a policy of this kind, the decision is returned unchecked.

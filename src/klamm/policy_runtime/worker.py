@@ -15,8 +15,9 @@ A call in order:
    on ``_done`` for that long, and a quick call needs no switch to the event loop at all.
 2. Otherwise the caller waits for the future of ``rest``. ``rest`` publishes the future first and then tests
    ``_done``. The thread releases ``_done`` first and then looks for a future. So at least one side sees the other.
-3. The thread schedules ``_wake`` on the event loop. If ``rest`` took the result already, or the future belongs to a
-   later call, ``_done`` is locked or the future is another one, and ``_wake`` does nothing.
+3. If the thread finds a future, it schedules ``_wake`` with it on the event loop. By then ``rest`` may have taken the
+   result, or a later call may own the future. ``_wake`` then finds ``_done`` locked or another future, and does
+   nothing.
 """
 
 from __future__ import annotations

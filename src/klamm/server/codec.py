@@ -43,7 +43,7 @@ def read_request(route: Route, header: RequestHeader, frame: memoryview, *, max_
         route: Route of the API.
         header: Header of the request.
         frame: Whole frame.
-        max_elements: Maximum number of elements to decode; None means the number that the frame's size grants.
+        max_elements: Maximum number of elements to decode. None derives the limit from the size of the frame.
 
     Raises:
         ProtocolError: The frame is malformed, or its version is announced by ApiVersions but not served.

@@ -55,7 +55,7 @@ _RELIEF_S: Final = 0.05
 
 
 class Holder(Protocol):
-    """A connection's interface towards the budget."""
+    """Interface of a connection that the budget uses."""
 
     @property
     def unread_bytes(self) -> int:

@@ -33,7 +33,7 @@ _SHORTEST_SWEEP_S: Final = 0.05
 
 
 class Server:
-    """Server for all broker ids and listeners. Used on the event loop only.
+    """Server for all listeners of one process, which may present several broker ids. Used on the event loop only.
 
     Args:
         new_context: Function that creates the context of a request from ``session``, ``api_version`` and ``client_id``.

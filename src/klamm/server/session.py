@@ -16,7 +16,10 @@ UNKNOWN_SOFTWARE = "unknown"
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Facts about one connection. Owned by the connection; the handlers of ApiVersions and SASL write to it."""
+    """One connection: address, listener, principal, client software and state of the login.
+
+    Owned by the connection. The handlers of ApiVersions and SASL write to it.
+    """
 
     connection_id: int
     """Number of the connection, unique within the process."""

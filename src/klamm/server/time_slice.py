@@ -55,7 +55,7 @@ class TimeSlice:
         return InSlices(self, iter(items))
 
     async def listed(self, items: Iterable[Item]) -> list[Item]:
-        """Return a list of items that take microseconds each; the counterpart of a list comprehension."""
+        """Build a list, with a possible pause after every few items. For items that take microseconds each."""
         iterator = iter(items)
         found = list(islice(iterator, _AT_ONCE))
         while found and len(found) % _AT_ONCE == 0:

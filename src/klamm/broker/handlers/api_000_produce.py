@@ -7,7 +7,8 @@ and stamped in place, not copied. Topics are named by name, from v13 on by id.
 acks   Response
 =====  ==================================================================================================
 0      none; an error closes the connection
-1, -1  after the append. Both are the same here, because the only replica has the data by then.
+1, -1  after the append. Both are the same here, because the only replica has the data by then. With
+       ``flush.messages``, after the fsync that it requires.
 =====  ==================================================================================================
 
 Versions below 3 are announced because librdkafka up to 2.11.0 drops compressed batches without them, as in Kafka 4.

@@ -390,7 +390,7 @@ class PartitionCopy:
         outgoing.release()
 
     def doubt_producer(self) -> None:
-        """Send one batch at a time until the next acknowledgement: a recreated topic does not know the producer."""
+        """Send one batch at a time until the next acknowledgement. A recreated topic does not know the producer."""
         self._proven_at_ms = _NEVER
 
     def renew_producer(self) -> None:

@@ -5,7 +5,8 @@ A shard is a fixed subset of a flow's partitions with its own transactional id. 
 1. ``fence``: InitProducerId raises the producer epoch. Older copiers of the shard can no longer write, and the
    transaction that one of them left open is aborted (or its commit is completed).
 2. Read the source offsets (``Start``). They are exactly the end of the committed records, because step 1 was first.
-3. If the target stores another number of shards, ``take_over`` fences the transactional ids of that plan as well.
+3. If the target stores another number of shards, ``take_over`` fences the transactional ids of that plan as well. Step
+   2 is then repeated, because the old shards may have committed in between.
 4. Copy in transactions, one after the other:
 
 =======  =======  ====================================================================================================
@@ -238,7 +239,8 @@ class ShardTransactions:
         """Fence the transactional ids of every other number of shards, and store our shard plan.
 
         The new plan is stored first, together with the numbers it replaces. If this process dies halfway, its successor
-        finds both and finishes the work. A fenced predecessor that obtains a new epoch reads the new plan afterwards.
+        finds both and finishes the work. Each process reads the plan after fencing its own id, so of two competing
+        processes at least one sees the plan of the other.
         """
         theirs = sorted(({plan.shards, *plan.before} if plan else set()) - {self._settings.shards})
         if theirs:

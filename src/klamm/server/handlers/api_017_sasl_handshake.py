@@ -1,6 +1,6 @@
 """SaslHandshake (key 17), v0-1: selects the mechanism of a login (KIP-43).
 
-After v0 tokens are sent without a request header, after v1 in SaslAuthenticate requests (KIP-152). For a mechanism
+After v0, tokens are sent without a request header; after v1, in SaslAuthenticate requests (KIP-152). For a mechanism
 that is not enabled, the response lists those that are, and the connection is closed. ILLEGAL_SASL_STATE on a listener
 without SASL and during a login. Allowed before login.
 """

@@ -33,7 +33,7 @@ class Remembered(Generic[Counted]):
         return len(self._counts)
 
     def of(self, key: Hashable, now_s: float) -> Counted:
-        """Return the counter of a key. From 1,000 counters on, drop idle ones before a new one is created."""
+        """Return the counter of a key. Once there are 1,000, idle ones are dropped before a new one is created."""
         count = self._counts.get(key)
         if count is None:
             if len(self._counts) >= _MANY:

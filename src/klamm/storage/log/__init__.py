@@ -1,4 +1,7 @@
-"""Partition logs in Kafka's segment format. Batches are stored and served in the form in which producers send them."""
+"""Partition logs in Kafka's segment format.
+
+Batches are stored and served as producers send them, unless ``compression.type`` names another codec.
+"""
 
 from __future__ import annotations
 

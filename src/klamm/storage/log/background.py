@@ -101,8 +101,8 @@ class AbandonedError(Exception):
 async def in_records_thread(work: Callable[[threading.Event], T]) -> T:
     """Run work in the thread for records and return its result.
 
-    If the caller is cancelled because its client disconnected, work that has not started is dropped. Work that has
-    started sees its event set and should raise AbandonedError.
+    If the caller is cancelled because its client disconnected, work that has not started is dropped. Work receives an
+    event that is set then, and should raise AbandonedError.
     """
     abandoned = threading.Event()
     try:

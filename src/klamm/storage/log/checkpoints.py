@@ -190,7 +190,7 @@ class LeaderEpochs:
 
         Args:
             segments: The log.
-            end_offset: End of the log. Epochs that start at or behind it are removed.
+            end_offset: End of the log. Epochs that start at or after it are removed.
             begun: Epochs of the batches that recovery has read. Missing ones are added.
 
         Raises:

@@ -4,9 +4,9 @@ Compaction keeps only the last record of each key, at its offset.
 
 One pass:
 
-1. ``_plan`` selects the closed segments below the last stable offset (minus ``min.compaction.lag.ms``), if their share
-   of new data exceeds ``min.cleanable.dirty.ratio``, or if ``max.compaction.lag.ms`` is over. Records of open
-   transactions are therefore never touched.
+1. ``_plan`` selects the closed segments that end at or below the last stable offset and whose newest record is older
+   than ``min.compaction.lag.ms``, if their share of new data exceeds ``min.cleanable.dirty.ratio``, or if
+   ``max.compaction.lag.ms`` is over. Records of open transactions are therefore never touched.
 2. A thread reads the new segments and builds the map from key to last offset (``find_last_offsets``).
 3. The thread rewrites all selected segments without superseded records (``rewrite``). Small neighbours become one
    segment. The new files are in a separate directory.

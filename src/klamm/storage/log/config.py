@@ -78,6 +78,8 @@ class LogConfig:
     def from_configs(cls, configs: Mapping[str, str]) -> LogConfig:
         """Parse effective topic configs. Missing configs get Kafka's default; other names are ignored.
 
+        A new number must be listed in ``_NUMBERS``, or its value is ignored.
+
         Raises:
             ValueError: A value is not a number. Values are validated before they are stored, so this is a bug.
         """

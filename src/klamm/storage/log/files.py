@@ -187,7 +187,7 @@ class LogFile:
         self._is_reserved = reserve_room(self.descriptor, size)
 
     def trim(self, size: int) -> None:
-        """Release the preallocated space behind the file's ``size`` bytes."""
+        """Release the preallocated space after the file's ``size`` bytes."""
         if self._is_reserved:
             os.ftruncate(self.descriptor, size)
             self._is_reserved = False
@@ -231,7 +231,7 @@ class LogFile:
 
 
 def reserve_room(descriptor: int, size: int) -> bool:
-    """Preallocate space behind the end of a file, and return whether the platform supports it.
+    """Preallocate space after the end of a file, and return whether the platform supports it.
 
     ``os.posix_fallocate`` is not used: it changes the file's size, so a crash would leave a log that ends with zeros.
 
@@ -319,7 +319,7 @@ class LogRange:
         return data
 
     def cut(self, position: int, end_offset: int) -> LogRange:
-        """Return the part of the range below a file position, at which a batch with offset ``end_offset`` starts."""
+        """Return the range up to a file position. ``end_offset`` is the offset at that position."""
         return LogRange(self._file, self._position, max(position - self._position, 0), end_offset)
 
 

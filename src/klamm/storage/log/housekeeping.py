@@ -5,7 +5,8 @@ also on a disk that reorders renames:
 
 1. The log start offset advances in memory, and the segments below it leave the log (``PartitionLog.doomed``).
 2. ``LogManager.checkpoint`` writes the log start offset durably.
-3. Only then are the files renamed. A start removes whatever is left of them, because it is below the log start offset.
+3. Only then are the files renamed. The next start removes whatever is left of them, because it is below the log start
+   offset.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from the segment. New entries are buffered and written together, because a recov
 
 The index of aborted transactions is needed for correct responses. It lists the transactions whose ABORT marker is in
 the segment, in the order of the markers. Most segments have none, and then no file. It is made durable with its
-segment, and a recovery rebuilds the entries behind the recovery point.
+segment, and a recovery rebuilds the entries after the recovery point.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class AbortedIndex:
         return (fields[0] for fields in _ABORTED.iter_unpack(data))
 
     def append(self, entry: AbortedTxn) -> None:
-        """Add a transaction whose marker is behind all others. If the write fails, ``flush`` retries it."""
+        """Add a transaction whose marker is after all others. If the write fails, ``flush`` retries it."""
         self.entries.append(entry)
         with suppress(OSError):
             self.flush()
@@ -236,7 +236,7 @@ class AbortedIndex:
             self._is_cut = True
 
     def keep_below(self, offset: int) -> None:
-        """Remove the entries whose marker is at or behind ``offset``, and an incomplete last entry."""
+        """Remove the entries whose marker is at or after ``offset``, and an incomplete last entry."""
         entries = self.entries
         kept = next((index for index, entry in enumerate(entries) if entry.last_offset >= offset), len(entries))
         del self.entries[kept:]

@@ -372,11 +372,11 @@ class LogManager:
         return topic is not None and f"{topic.name}-{partition}" in self._directories
 
     def footprint(self, topic_id: UUID, partition: int) -> int | Path | None:
-        """Return the size of a partition's segments in bytes, without opening its log.
+        """Return the size of a partition's segments in bytes, or where to measure it. The log is not opened.
 
         Returns:
-            The size of an open log. For a log that is not open, its directory, or 0 if it has none. None for an unknown
-            partition.
+            The size of an open log. For a log that is not open, its directory, which the caller measures in a thread,
+            or 0 if it has none. None for an unknown partition.
         """
         topic = self._topics.get(topic_id)
         if topic is None or partition not in topic.logs:
@@ -574,7 +574,8 @@ class LogManager:
         """Remove renamed directories and files whose delay is over, in a thread.
 
         Args:
-            now_ms: Current time for everything but strays, milliseconds since the epoch; None for the wall clock.
+            now_ms: Time that decides which files are due, in milliseconds since the epoch; None for the broker's clock.
+                Strays always use the broker's clock.
         """
         due = [file.path for file in self._strays if file.due_ms <= self._now_ms()]
         self._strays = [file for file in self._strays if file.path not in due]

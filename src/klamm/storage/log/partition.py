@@ -1,8 +1,9 @@
 """The log of one partition: appends, reads, offsets and durability.
 
-Batches are stored as the producer sent them. Only the base offset and the leader epoch are stamped, and the timestamp
-with LogAppendTime. An appended batch is in the page cache, as in Kafka: it survives the end of the process, but not a
-power cut. ``flush.messages`` and ``flush.ms`` control when it reaches the disk.
+Batches are stored as the producer sent them, unless ``compression.type`` names another codec or a header has to be
+corrected. The broker stamps base offset and leader epoch, and with LogAppendTime the timestamp. An appended batch is in
+the page cache, as in Kafka: it survives the end of the process, but not a power cut. ``flush.messages`` and
+``flush.ms`` control when it reaches the disk.
 """
 
 from __future__ import annotations

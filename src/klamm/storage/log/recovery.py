@@ -14,7 +14,7 @@ torn anything that was only in the page cache. The steps of ``open_partition``:
    offset: offsets are never used twice.
 5. The producer snapshot is loaded, and the batches after it are replayed. This also rebuilds the indexes of aborted
    transactions. An unusable snapshot or index makes the replay start at the log start offset.
-6. Leader epochs behind the new end are removed, and those of the batches that were read are added.
+6. Leader epochs after the new end are removed, and those of the batches that were read are added.
 """
 
 from __future__ import annotations
@@ -185,9 +185,9 @@ def _names_in(directory: Path) -> Mapping[str, os.DirEntry[str]]:
 def _recover(
     name: str, segments: list[LogSegment], recovery_point: int, begun: list[EpochStart], *, may_have_gaps: bool
 ) -> tuple[int, bool]:
-    """Check the batches behind the recovery point, and truncate the log at the first damaged one.
+    """Check the batches after the recovery point, and truncate the log at the first damaged one.
 
-    The truncation is made durable. Otherwise the next power cut could bring the old bytes back, behind new records with
+    The truncation is made durable. Otherwise the next power cut could bring the old bytes back, after new records with
     the same offsets. The leader epochs of the batches that were read are appended to ``begun``.
 
     Returns:

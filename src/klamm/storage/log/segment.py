@@ -169,8 +169,8 @@ class LogSegment:
     def trust_up_to(self, offset: int) -> int:
         """Discard index entries of batches that are not wholly below ``offset``, and return where to continue reading.
 
-        The position is that of the last indexed batch, so ``account`` of it and of the following batches completes
-        timestamps and indexes. Indexes that do not match the log are discarded completely.
+        Reading continues at the last indexed batch. Call ``account`` for it and for each later batch, to complete the
+        timestamps and the indexes. Indexes that do not match the log are discarded completely.
 
         The entry of the batch at ``offset`` is discarded, too. After a power cut the index may contain this batch and
         the log may not. A caller that continued there would miss the sound batches before it.
@@ -218,7 +218,7 @@ class LogSegment:
 
         Args:
             interval: Bytes between new index entries.
-            up_to: Offset behind which entries are discarded and rebuilt.
+            up_to: Offset from which on entries are discarded and rebuilt.
         """
         try:
             for head in self.walk(self.trust_up_to(up_to)):

@@ -57,7 +57,10 @@ class TransactionSweep:
         return batch.producer_id in self._open
 
     def end(self, batch: RecordBatch) -> tuple[bool, AbortedTxn | None]:
-        """Advance over a marker, and return whether no batch of its transaction is left, with the index entry to keep.
+        """Advance over a marker.
+
+        Returns:
+            Whether the marker may be removed, and its entry in the index of aborted transactions if that must stay.
 
         Raises:
             CorruptBatchError: The batch is not a marker.

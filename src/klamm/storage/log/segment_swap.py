@@ -13,7 +13,7 @@ can be repeated.
     5. ``settle``: fsync, remove ``replaces``, then the directory  repeats 4 and 5; without ``replaces`` everything is
                                                                    in place, and the directory is deleted
 
-``finish`` runs these actions at a start. After it, ``recovery`` deletes the *.deleted files.
+``finish`` runs these actions at the next start of the broker. After it, ``recovery`` deletes the *.deleted files.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
         The new paths of the old files.
 
     Raises:
-        OSError: A file operation failed. Another call, or a start, continues.
+        OSError: A file operation failed. Another call, or the next start, continues.
     """
     ready = directory / READY
     bases = [int(base) for base in (ready / _REPLACES).read_text(encoding="ascii").split()]
@@ -116,7 +116,7 @@ def settle(directory: Path, disk: Disk = DISK) -> None:
     """Make the moved files durable, and remove the directory of the replacement. Runs in a thread.
 
     Raises:
-        OSError: A file operation failed. A start repeats the step.
+        OSError: A file operation failed. The next start repeats the step.
     """
     ready = directory / READY
     disk.fsync(directory)

@@ -40,7 +40,7 @@ UNKNOWN: Final = TimestampOffset(-1, -1, -1)
 
 
 async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: bool = False) -> TimestampOffset:
-    """Return the first offset whose record is not older than ``timestamp``, or the special offset of a negative one.
+    """Return the first offset whose record is not older than ``timestamp``. A negative one stands for a special offset.
 
     There is no tiered storage: EARLIEST_LOCAL equals EARLIEST, and LATEST_TIERED is unknown. With ``is_committed``
     (``read_committed``), the log ends at the last stable offset.

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,15 +89,16 @@ def test_the_page_counts_what_happened(broker: klamm.Broker, port: int) -> None:
 
 def test_other_requests_are_answered_as_http_has_it(broker: klamm.Broker, port: int) -> None:
     assert broker.is_running
-    assert get(port, "/")[0] == 404
+    assert get(port, "/nothing")[0] == 404
     assert get(port, method="POST")[0] == 405
     assert get(port, "/metrics?x=1", method="HEAD") == (200, "")
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(b"hello\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(b"x" * 100_000)
-        assert connection.recv(100) == b""
+        with suppress(ConnectionError):  # the listener closes with bytes unread, and the kernel may then send a reset
+            connection.sendall(b"x" * 100_000)
+            assert connection.recv(100) == b""
     assert get(port)[0] == 200
 
 

@@ -30,7 +30,8 @@ _EXTENSIONS_TAG: Final = 0xA3
 _ALTERNATIVE_NAMES: Final = "2.5.29.17"
 _BEFORE_SUBJECT: Final = 4
 """Fields before the subject: serial number, signature algorithm, issuer, validity."""
-_SPECIAL: Final = re.compile(r'([,+"\\<>;=])')
+_SPECIAL: Final = re.compile(r'([,=+<>#;"\\])')
+_EDGES: Final = re.compile(r"^[ \r]+|[ \r]+$")
 
 
 class CertificateError(ValueError):
@@ -92,10 +93,9 @@ def _relative_name(attributes: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    text = _SPECIAL.sub(r"\\\1", text)
-    if text.endswith(" "):
-        text = f"{text[:-1]}\\ "
-    return f"\\{text}" if text.startswith(("#", " ")) else text
+    """Escape a value as Java does (``X500Principal.getName``): ``#`` everywhere, and every space at either end."""
+    text = _SPECIAL.sub(r"\\\1", text).replace("\0", "\\00")
+    return _EDGES.sub(lambda edge: "".join(f"\\{blank}" for blank in edge[0]), text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,25 +2,15 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
-from hypothesis import given
-from hypothesis import strategies as st
 
 from klamm.properties import SettingsError
 from klamm.security.certificates import CertificateError, map_subject, parse_mapping_rules, subject_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-KEY = generate_private_key(SECP256R1())
 
 
 def certificate(directory: Path, subject: str) -> bytes:
@@ -66,21 +56,3 @@ def test_a_subject_that_no_rule_fits_has_no_name() -> None:
 def test_a_rule_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"ssl\.principal\.mapping\.rules"):
         parse_mapping_rules(text)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.LOCALITY_NAME, NameOID.USER_ID]),
-            st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20),
-        ),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_names_are_written_as_by_the_library_cryptography(attributes: list[tuple[x509.ObjectIdentifier, str]]) -> None:
-    name = x509.Name([x509.NameAttribute(oid, text) for oid, text in attributes])
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(KEY.public_key())
-    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
-    assert subject_of(builder.sign(KEY, SHA256()).public_bytes(Encoding.DER)) == name.rfc4514_string()

@@ -55,8 +55,8 @@ class Metadata(NamedTuple):
 async def open_metadata(settings: BrokerSettings) -> Metadata:
     """Open the metadata of a locked data directory.
 
-    After an unclean end records may be missing, and new ones get their offsets. So the leader epoch rises, as after an
-    election in Kafka: clients that compare epochs (KIP-320) notice if the log is not the one that they have read.
+    An unclean shutdown may lose records, and new records then reuse their offsets. The leader epoch is therefore
+    raised, as after an election in Kafka, so that clients that compare epochs (KIP-320) detect the truncation.
 
     Raises:
         MetadataLostError: The directory has logs, but their metadata is missing or damaged.

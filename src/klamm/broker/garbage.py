@@ -1,10 +1,9 @@
 """Tuning of Python's garbage collector, so that it never holds the event loop for long.
 
 A full collection visits every object. With 10,000 topics this takes a tenth of a second, and a request that creates
-some hundred thousand objects triggers several of them. Objects that survived two collections, one while new and one
-later, are either long-lived (topics, configs, code) or belong to such a request, which frees them by reference
-counting. So they are frozen: the collector skips them. From time to time all objects are unfrozen for one full
-collection.
+some hundred thousand objects triggers several of them. After each collection that includes older objects, all survivors
+are frozen: the collector then skips them. They are either long-lived (topics, configs, code) or belong to such a
+request, which frees them by reference counting. From time to time all objects are unfrozen for one full collection.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class GarbageSettings:
         self._times_set_aside = 0
 
     def apply(self) -> None:
-        """Start. Call this once, after all state is loaded.
+        """Freeze all existing objects and enable the collector. Call this once, after all state is loaded.
 
         Nothing is collected first: of what a start creates, some hundred objects are garbage, and finding them takes
         15 ms of the start.

@@ -57,7 +57,11 @@ Known = dict[tuple[str, ...], tuple[str, str]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one action. Return 0 on success and 1 if the broker does not answer; wrong flags exit with 2 (SystemExit)."""
+    """Run one action.
+
+    Return 0 on success, 1 if the broker does not answer, and 3 if ``--wait`` ended too early (see ``--help``). Wrong
+    flags exit with 2 (SystemExit).
+    """
     if arguments and arguments[0] in {"history", "revert"}:
         from klamm.cli.client_history import main as history_or_revert  # noqa: PLC0415  # only these read the store
 

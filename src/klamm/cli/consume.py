@@ -82,7 +82,7 @@ def parser() -> ToolParser:
             *flags, action="append", default=[], metavar="NAME=VALUE", help=f"a property {text}; may be repeated"
         )
         dest = {"dest": "command_config"} if file == "--consumer.config" else {}
-        found.add_value(file, metavar="FILE", help=f"properties {text}; those of the flag win", **dest)
+        found.add_value(file, metavar="FILE", help=f"properties {text}; values given by flag take precedence", **dest)
     return found
 
 

@@ -107,7 +107,8 @@ class BatchTransaction:
             records: Number of records written.
 
         Raises:
-            WritingError: The commit failed, or its outcome is unknown. The next attempt finds out.
+            WritingError: The commit failed, or its outcome is unknown. The next attempt reads the committed batch id to
+                find out.
         """
         noted = CommittedOffset(self._batch_id + 1, json.dumps({"records": records}))
         insist = self._target.insist
@@ -133,4 +134,7 @@ def _count(metadata: str) -> int:
     try:
         return int(json.loads(metadata)["records"])
     except (ValueError, KeyError, TypeError) as error:
-        raise WritingError(f"The batch id that is kept has {metadata!r} with it: somebody else commits here") from error
+        raise WritingError(
+            f"The stored batch id has unexpected metadata {metadata!r}"
+            ": another application commits offsets for this group"
+        ) from error

@@ -268,14 +268,14 @@ def _headers(data: bytes, counts: NDArray[np.uint8], at: Numbers, ends: Numbers)
     """Return the headers of all records, None if there are none. Check that each record ends where announced."""
     bare = counts == 0
     if np.any(at[bare] + 1 != ends[bare]):
-        raise CorruptBatchError("Record is not as long as it says")
+        raise CorruptBatchError("Record length does not match its fields")
     if bare.all():
         return None
     found: list[RecordHeaders] = [()] * len(at)
     for number in np.flatnonzero(~bare):
         found[number], behind = read_headers(data, int(at[number]), int(ends[number]))
         if behind != ends[number]:
-            raise CorruptBatchError("Record is not as long as it says")
+            raise CorruptBatchError("Record length does not match its fields")
     return found
 
 

@@ -59,7 +59,7 @@ class TopicReader:
         """Return the partitions of all topics, in order.
 
         Raises:
-            ReadingError: A topic does not exist, and ``failOnDataLoss`` or its like makes that an error.
+            ReadingError: A topic does not exist, and ``failOnMissingTopic`` is true.
             ConnectionLostError: The cluster cannot be reached.
         """
         self._cluster.refresh(self._options.topics)
@@ -111,7 +111,10 @@ class TopicReader:
         asked = {(topic, partition): at for topic, by in positions.items() for partition, at in by.items()}
         if set(asked) != set(partitions):
             differing = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(set(asked) ^ set(partitions)))
-            raise ReadingError(f"Offsets are wanted for each partition that exists, and for no other; see {differing}")
+            raise ReadingError(
+                "startingOffsets and endingOffsets must name all existing partitions and no other; these differ: "
+                f"{differing}"
+            )
         for where in (EARLIEST, LATEST):
             asked |= self.offsets([one for one, at in asked.items() if at == where], where)
         return asked
@@ -139,7 +142,7 @@ class TopicReader:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise ReadingError(f"{what}. Set failOnDataLoss to false to go on with what is there")
+            raise ReadingError(f"{what}. Set failOnDataLoss=false to skip the missing records")
         logger.warning("%s", what)
 
     def read(self, wanted: OffsetRange) -> Iterator[list[RecordBatch]]:
@@ -277,7 +280,7 @@ class _Fetch:
             return
         what = f"{self._name}: offset {self.offset} is not there any more, it begins at {first}"
         if self._options.fail_on_data_loss:
-            raise ReadingError(f"{what}. Set failOnDataLoss to false to go on with what is there")
+            raise ReadingError(f"{what}. Set failOnDataLoss=false to skip the missing records")
         logger.warning("%s", what)
         self.offset = self._wanted.end if first <= self.offset else min(first, self._wanted.end)
 

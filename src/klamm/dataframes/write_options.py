@@ -56,7 +56,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
         raise SettingsError("exactlyOnce=true: a batch has no id by which it would be known again; only a stream has")
     kafka = with_prefix(given, _KAFKA)
     if kafka.get("acks", "all").strip() not in {"all", "-1"}:
-        raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; nothing less is written here")
+        raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; other values are not supported")
     return WriteOptions(
         connection=connection_settings(given),
         topic=topic,

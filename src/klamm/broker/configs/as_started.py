@@ -17,7 +17,7 @@ _ROLES: Final = "broker,controller"
 
 
 def as_started(settings: BrokerSettings, cluster: ClusterInfo) -> Mapping[int, Mapping[str, str]]:
-    """Return, by broker id, the configs that the flags stand for: ids, listeners with their ports, data directory."""
+    """Return by broker id the configs of the command line: ids, listeners with their ports, data directory."""
     return {node_id: _of_broker(settings, cluster, index) for index, node_id in enumerate(cluster.node_ids)}
 
 

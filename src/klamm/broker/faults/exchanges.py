@@ -90,7 +90,7 @@ def must_be_served(request: Message) -> bool:
 
 
 def at_once(request: Message) -> Message:
-    """Return a request that is answered without waiting for records: an error is never held back by a long poll."""
+    """Return a Fetch request with ``max_wait_ms`` 0, so that a long poll does not delay the error; others unchanged."""
     if not isinstance(request, FetchRequest):
         return request
     hurried = copy.copy(request)

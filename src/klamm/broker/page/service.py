@@ -87,7 +87,7 @@ class BrokerPage:
 
     Args:
         services: Services of the broker.
-        roster: Clients that are connected or were a while ago.
+        roster: Connected and recently disconnected clients.
     """
 
     def __init__(self, services: Services, roster: ClientRoster) -> None:

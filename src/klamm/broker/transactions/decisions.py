@@ -145,7 +145,10 @@ class Decisions:
                 self._ends[number] = written[number]
 
     def forget_written(self) -> None:
-        """Drop every decision whose markers are written, because the previous run left all logs on disk."""
+        """Drop every decision whose markers are written.
+
+        Call this only after a clean shutdown, which left all logs on disk.
+        """
         self._forget(tuple(self._known.keys() - self._pending.values()))
 
     def all_written(self) -> None:

@@ -78,7 +78,7 @@ def _is_confirmed(resource: ResourceFilter, rules: Sequence[AccessRule], options
     stream.flush()
     is_confirmed = sys.stdin.readline().strip().lower() == "y"
     if not is_confirmed:
-        complain("Nothing was removed.")
+        complain(f"Not confirmed: no ACL is removed for resource filter `{escaped(str(resource))}`.")
     return is_confirmed
 
 

@@ -67,7 +67,7 @@ def parser() -> ToolParser:
     found.add_switch("--producer", help="the ACLs of a producer: Write, Describe and Create on the topic")
     found.add_switch("--consumer", help="the ACLs of a consumer: Read and Describe on the topic, Read on the group")
     found.add_switch("--idempotent", help="with --producer: IdempotentWrite on the cluster")
-    found.add_switch("--force", help="remove without a question")
+    found.add_switch("--force", help="remove without asking for confirmation")
     return found
 
 

@@ -101,7 +101,7 @@ class AccessRule:
         )
 
     def filter(self, resource: ResourceFilter) -> AclFilter:
-        """Return the filter for ACLs like this one of a resource."""
+        """Return the filter that matches this ACL on a resource."""
         return AclFilter(
             resource_type=resource.resource_type,
             resource_name=resource.name,
@@ -204,7 +204,7 @@ def check_principals(principals: Iterable[str]) -> None:
     """Check that principals have a type and a name.
 
     Raises:
-        RefusedError: One has not. The message is Kafka's.
+        RefusedError: A principal lacks its type or its name. The message is Kafka's.
     """
     for text in principals:
         kind, colon, name = text.partition(":")

@@ -12,7 +12,7 @@ from klamm.protocol.records import Codec, compress, decompress
 
 
 def add_codecs() -> None:
-    """Give kafka-python klamm's codecs in place of those that are missing. Affects this process only."""
+    """Register klamm's codecs in kafka-python for those that are not installed. Affects this process only."""
     for codec in (Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
         name = codec.name.lower()
         if getattr(kafka.codec, f"has_{name}")():

@@ -36,7 +36,7 @@ def list_groups(admin: AdminClient, options: argparse.Namespace) -> int:
 
 
 def consumer_groups(admin: AdminClient) -> list[GroupListing]:
-    """Return the groups of consumers and those that never had a member, by name."""
+    """Return the groups with protocol type "consumer" or without one (they never had a member), by name."""
     return [group for group in admin.list_groups().result() if group.protocol_type in ("", "consumer")]
 
 
@@ -82,7 +82,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Number of records after the committed offset. None if it or the end is unknown."""
+        """Number of records after the committed offset. None if the committed offset or the end offset is unknown."""
         return None if self.committed is None or self.end_offset is None else self.end_offset - self.committed.offset
 
     def cells(self, group: str, *, verbose: bool) -> list[str]:

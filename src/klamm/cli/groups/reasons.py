@@ -18,14 +18,14 @@ _UNKNOWN_GROUP: Final = "The group id does not exist."
 
 
 def reason(error: BaseException) -> str:
-    """Return an error as text, of one request for groups or offsets."""
+    """Return the text of an error of a group or offset request."""
     if isinstance(error, KafkaApiError) and error.error_code in _TEXTS:
         return _TEXTS[error.error_code]
     return explain(error)
 
 
 def reason_of_deletion(error: BaseException) -> str:
-    """Return an error as text, of one group or partition to delete."""
+    """Return the text of an error from deleting a group or a committed offset."""
     if isinstance(error, KafkaApiError) and error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return _UNKNOWN_GROUP
     return reason(error)

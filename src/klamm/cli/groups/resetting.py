@@ -27,7 +27,7 @@ _IDLE: Final = frozenset({"Empty", "Dead"})
 
 
 def reset(admin: AdminClient, options: argparse.Namespace) -> int:
-    """Show or set new offsets of groups without members. Return 1 if a group has members."""
+    """Show the new offsets of inactive groups, and set them with ``--execute``. Return 1 if a group is active."""
     group_ids = chosen_groups(admin, options)
     planned: dict[str, Offsets] = {}
     refused: dict[str, str] = {}
@@ -161,7 +161,7 @@ def _listed(admin: AdminClient, partitions: Collection[TopicPartition], spec: in
 
 
 def _in_range(admin: AdminClient, wanted: Offsets) -> dict[TopicPartition, int]:
-    """Return the offsets moved into the logs of their partitions."""
+    """Return the offsets, limited to the range from the first offset to the end offset of each partition."""
     first, last = (_listed(admin, wanted, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
     found = {}
     for partition, offset in wanted.items():

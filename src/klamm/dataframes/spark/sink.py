@@ -50,7 +50,7 @@ class Written(WriterCommitMessage):
 
 
 def checked(schema: StructType, options: WriteOptions) -> None:
-    """Reject columns that a record does not have, and rows without a value or topic column.
+    """Reject unknown columns, columns of a wrong type, and schemas without a value or topic column.
 
     Raises:
         SettingsError: The message names the columns.
@@ -157,5 +157,5 @@ def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Writ
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise WritingError("Only tasks of Spark write")
+        raise WritingError("klamm-kafka can write only inside a Spark task")
     return context

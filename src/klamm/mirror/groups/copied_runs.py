@@ -80,7 +80,7 @@ class RunTracker:
         self._last = SyncPair(first.upstream + count - 1, first.downstream + count - 1)
 
     def end(self) -> None:
-        """End the current run. The offsets of the following records are not known one by one."""
+        """End the current run, because the next batch has offset gaps or does not follow the last one."""
         if self._last is not None:
             self._ended.append(RunSync(self._last, self._first_upstream))
         self._last = None

@@ -62,7 +62,9 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
         SettingsError: A client property is not supported, or checkpoints are disabled for the flow.
     """
     if flow.groups is None:
-        raise SettingsError(f"{flow.name}: emit.checkpoints.enabled=false: no offsets of groups are translated")
+        raise SettingsError(
+            f"{flow.name}: emit.checkpoints.enabled=false: group offsets cannot be translated without checkpoints"
+        )
     with contextlib.ExitStack() as stack:
         target = _admin(stack, flow, "target")
         reader, writer = _connection(stack, flow, "target", "consumer"), _connection(stack, flow, "target", "producer")
@@ -114,6 +116,6 @@ def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role
 def _syncs(stack: contextlib.ExitStack, flow: FlowSettings) -> SyncStore:
     if flow.syncs_topic is None:
         raise SettingsError(
-            f"{flow.name}: emit.offset-syncs.enabled=false: offsets of groups are translated by offset syncs"
+            f"{flow.name}: emit.offset-syncs.enabled=false: group offsets cannot be translated without offset syncs"
         )
     return SyncStore(_connection(stack, flow, flow.syncs_location.value, "consumer"), flow.syncs_topic)

@@ -72,7 +72,7 @@ def parse_groups(
             if asked and (found := reader.find(key)):
                 raise SettingsError(
                     f"{found[0]}={found[1]}: expected false, because emit.offset-syncs.enabled=false; "
-                    "offsets of groups are translated by offset syncs"
+                    "group offsets cannot be translated without offset syncs"
                 )
         return None, ()
     if not enabled:

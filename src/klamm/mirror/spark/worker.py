@@ -59,13 +59,13 @@ because a worker process runs one task at a time.
 
 
 class News:
-    """Filter for progress rows that the driver does not know yet. Most partitions have no news at a given time."""
+    """Filter that drops unchanged progress rows. At any time, most partitions have not changed."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, str, int], tuple[PartitionProgress, float]] = {}
 
     def of(self, rows: Iterable[PartitionProgress], now: float) -> Iterator[PartitionProgress]:
-        """Yield the rows that are new, have changed since they were last yielded, or changed a short while ago."""
+        """Yield the rows that are new, have changed since they were last yielded, or changed recently."""
         for row in rows:
             key = (row.flow, row.topic, row.partition)
             before, changed_at = self._sent.get(key, (None, now))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import write_nothing_more
 from klamm.cli.output import complain
+from klamm.client_configs.printing import escaped
 from klamm.properties import SettingsError, read_properties, split_address
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 
@@ -121,14 +122,14 @@ def _meaning(code: ErrorCode) -> str:
 
 def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str], None] | None = None) -> int:
     """Run a command; report every expected error as one line and return exit code 1."""
+    code = 0
     try:
         code = work()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output closed the pipe early, as `head` does
         write_nothing_more()
-        return 0
     except (RefusedError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
-        line = " ".join(explain(error).split("\n"))
+        line = escaped(" ".join(explain(error).split("\n")))
         if complain_with is None:
             complain(f"{prog}: {line}")
         else:

@@ -155,6 +155,8 @@ class Cluster:
         found = self._connections.get((node_id, lane))
         if found is not None and not found.closed:
             if time.monotonic() >= found.login_due_at:
+                if node_id not in self._addresses:
+                    raise ConnectionLostError(f"Node {node_id} is unknown")
                 host, _ = self._addresses[node_id]
                 log_in(found, self._settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
             return found

@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.errors import SaslAuthenticationFailedError
-from klamm.properties import SettingsError
-from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
+from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError
+from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from klamm.client.connection import Connection
     from klamm.client.security import Security
 
+_SERVER_ERROR: Final = 500
 _RENEW_AT: Final = 0.85
 """Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
 
@@ -37,12 +37,24 @@ def log_in(connection: Connection, security: Security, *, host: str, timeout_s: 
     except SaslAuthenticationFailedError:
         connection.close()
         raise
-    except (SettingsError, UnsupportedVersionError, ValueError, KeyError, RuntimeError, OSError) as error:
+    except ConnectionLostError:
         connection.close()
-        if isinstance(error, ConnectionError):
-            raise
-        raise _rejected(security, str(error)) from error
+        raise
+    except Exception as error:
+        connection.close()
+        raise _failure(security, error) from error
     connection.login_due_at = time.monotonic() + lifetime_s * _RENEW_AT if lifetime_s > 0 else float("inf")
+
+
+def _failure(security: Security, error: Exception) -> ConnectionLostError:
+    """Return the error of a login that ended early: a rejection, unless the broker or the token server is away."""
+    from http.client import HTTPException  # noqa: PLC0415 - only after an error
+    from urllib.error import HTTPError, URLError  # noqa: PLC0415
+
+    is_away = isinstance(error, URLError | TimeoutError | ConnectionError | HTTPException)
+    if is_away and not (isinstance(error, HTTPError) and error.code < _SERVER_ERROR):
+        return ConnectionLostError(f"No login by {security.mechanism}: {error}")
+    return _rejected(security, str(error))
 
 
 def _rejected(

@@ -21,6 +21,7 @@ open         unknown      The connection broke, a request timed out, or the SASL
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -59,6 +60,11 @@ _FATAL: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError, Un
 """Errors of a connection that a retry does not mend."""
 
 
+_RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
+_MOST_DOUBLINGS: Final = 30
+"""Number of failures in a row from which the backoff grows no further. It has reached its maximum long before."""
+
+
 class _NotReadyError(ConnectionLostError):
     """No node can take the request at present."""
 
@@ -86,6 +92,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._unsettled: set[Future[Any]] = set()
         self._closed = False
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=f"klamm-connections-{settings.client_id}", daemon=True)
@@ -101,8 +108,10 @@ class ConnectionPool:
             timeout_ms: Limit in milliseconds. None means the pool's own limit.
 
         Raises:
-            RuntimeError: The pool is closed.
+            RuntimeError: The pool is closed, or this process is a fork of the one that created it.
         """
+        if os.getpid() != self._pid:
+            raise RuntimeError("This client belongs to the process that created it. Create another one after a fork")
         outcome: Outcome[AnyResult] = Outcome()
         outcome.set_running_or_notify_cancel()
         deadline = Deadline(self._timeout_ms if timeout_ms is None else timeout_ms)
@@ -327,7 +336,7 @@ class ConnectionPool:
         if not ready:
             await self._refresh(deadline)
             ready = list(self._nodes.values())
-        node = min(ready, key=lambda each: (not each.is_open, each.in_flight, random.random()))  # noqa: S311  # no secret
+        node = min(ready, key=lambda each: (not each.is_open, each.in_flight, _RANDOM.random()))
         return await node.link(deadline)
 
     async def _refresh(self, deadline: Deadline, link: PooledConnection | None = None) -> None:
@@ -362,6 +371,8 @@ class ConnectionPool:
 
     def _update(self, response: MetadataResponse, server: _Node | None) -> None:
         """Replace the nodes. Nodes with an unchanged address keep their connections; gone nodes are disconnected."""
+        if not response.brokers:  # a cluster that starts has registered none yet
+            raise _NotReadyError("The cluster has no broker yet")
         known, self._nodes = self._nodes, {}
         for broker in response.brokers:
             address = (broker.host, broker.port)
@@ -481,7 +492,7 @@ class _Node:
                 self._link.retire()
             self._link, self._failures = opening.result(), 0
             return
-        backoff_s = self._settings.reconnect_backoff_s * 2**self._failures
+        backoff_s = self._settings.reconnect_backoff_s * 2 ** min(self._failures, _MOST_DOUBLINGS)
         self._failures += 1
         self._retry_at = time.monotonic() + min(backoff_s, self._settings.reconnect_backoff_max_s)
 

@@ -82,8 +82,8 @@ class PooledConnection:
 
         if self._connection.closed:
             raise ConnectionLostError("The connection was closed")
-        self._answers.add(answer)
         body = [encode(request, version)]
+        self._answers.add(answer)
         self._connection.submit(type(request), version, body, response_class, on_response, is_whole=is_whole)
         self._drive(self._connection.write)
         try:

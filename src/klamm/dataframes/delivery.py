@@ -160,6 +160,8 @@ class BatchDelivery:
     def _answered(
         self, connection: Connection, some: list[SequencedBatch], errors: Mapping[PartitionTuple, int]
     ) -> None:
+        if some not in self._in_flight.get(connection, ()):
+            return  # counted as failed already
         self._in_flight[connection].remove(some)
         if not self._in_flight[connection]:
             del self._in_flight[connection]
@@ -172,6 +174,11 @@ class BatchDelivery:
 
     def _wait(self) -> None:
         """Wait for responses. The batches of a connection that is lost have failed."""
+        # Requests of others on the same connection may have closed it.
+        if closed := [connection for connection in self._in_flight if connection.closed]:
+            for connection in closed:
+                self._lose(connection)
+            return
         poll = select.poll()
         by_descriptor = {}
         for connection in self._in_flight:

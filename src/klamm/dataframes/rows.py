@@ -123,7 +123,7 @@ def rows_of(batch: Any, topic: str | None, now: Callable[[], float] = time.time)
         keys=_binary(batch, "key"),
         values=_binary(batch, "value"),
         timestamps=timestamps,
-        headers=_headers(batch, [topics[at] for at in topic_of.tolist()] if len(topics) > 1 else topics[0]),
+        headers=_headers(batch, topics[0] if len(topics) == 1 else [topics[at] for at in topic_of.tolist()]),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -34,6 +35,8 @@ class ControlChannel:
     def close(self) -> None:
         """Close the channel. A paused broker continues. Further calls do nothing."""
         self._inherited.close()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # closing alone has no effect while a forked process holds a copy
         self._socket.close()
 
     @property
@@ -57,7 +60,11 @@ class ControlChannel:
                 self._socket.sendall(_SIZE.pack(len(body)) + body)
                 answer, data = json.loads(self._read_frame()), self._read_frame()
             except (OSError, EOFError) as error:
+                self._socket.close()
                 raise RuntimeError(f"{command}: the broker does not answer, its process may have ended") from error
+            except BaseException:
+                self._socket.close()  # what arrives later would be taken for the answer to the next command
+                raise
             self._is_paused = command == "pause"
         if "error" in answer:
             raise _ERRORS.get(answer["kind"], RuntimeError)(answer["error"])

@@ -304,11 +304,13 @@ def _records_of(channel: ControlChannel, topic: str, partition: int, *, is_commi
 
     offset: int | None = 0
     while offset is not None:
-        offset, data = channel.call(
+        (start, offset), data = channel.call(
             "records", topic=topic, partition=partition, offset=offset, is_committed=is_committed
         )
         for batch in iter_batches(data):
             for record in decode_records(batch):
+                if record.offset < start:  # deleted, or read before: a batch is returned as a whole
+                    continue
                 yield StoredRecord(
                     topic=topic,
                     partition=partition,

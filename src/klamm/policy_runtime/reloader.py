@@ -54,6 +54,8 @@ class PolicyReloader:
         self._loaded = self._seen = self._signature()
         self._task: asyncio.Task[None] | None = None
         self._swaps: set[asyncio.Task[None]] = set()
+        self._stamps: Mapping[Path, tuple[Path, int, int]] = {}
+        """Signature of each file before it was last loaded."""
 
     def start(self) -> None:
         """Start watching. Without policies this does nothing."""
@@ -95,10 +97,15 @@ class PolicyReloader:
     async def reload(self) -> bool:
         """Replace all policies by new instances; return False when that fails and the old instances stay in use."""
         self._loaded = self._signature()
+        properties = self._properties
         try:
-            made = await self.prepare(self._properties)
+            made = await self.prepare(properties)
         except PolicyLoadError as error:
             logger.error("Policies were not reloaded, the last good ones keep serving: %s", error)  # noqa: TRY400
+            return False
+        if self._properties is not properties:  # they were changed meanwhile, and newer instances may be in use
+            self.discard(made)
+            self._asked.set()
             return False
         await self._swap(made)
         return True
@@ -110,6 +117,7 @@ class PolicyReloader:
             PolicyLoadError: A policy cannot be created, or takes longer than ``LOAD_LIMIT_S``.
         """
         fresh, made = FreshModules(), list[Instance]()
+        self._stamps = {stamp[0]: stamp for stamp in self._signature()}
         try:
             async with asyncio.timeout(LOAD_LIMIT_S):
                 for guard in self._policies.guards:
@@ -145,10 +153,13 @@ class PolicyReloader:
         task.add_done_callback(self._swaps.discard)
 
     async def _swap(self, made: Sequence[Instance]) -> None:
+        loaded = dict(self._stamps)
         for guard, instance in zip(self._policies.guards, made, strict=True):
             await guard.swap(instance)
         self._policies.refused_creations.clear()
-        self._loaded = self._seen = self._signature()
+        # A file that was changed while the instances waited for their turn has not been loaded.
+        self._seen = self._signature()
+        self._loaded = tuple(loaded.get(stamp[0], stamp) for stamp in self._seen)
         logger.info("Policies reloaded: %s", ", ".join(guard.spec.name for guard in self._policies.guards))
 
     def _signature(self) -> Signature:

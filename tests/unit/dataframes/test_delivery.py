@@ -196,3 +196,10 @@ def test_a_batch_without_a_leader_is_left_to_the_retries_and_others_are_sent() -
     assert (rig.target.nodes[0].sent, rig.resent) == ([[b"0"]], [1])
     for node in rig.target.nodes:
         node.close()
+
+
+def test_a_connection_that_another_request_has_closed_is_lost(rig: Rig) -> None:
+    rig.delivery.send([batch(0)])
+    rig.node.close()
+    rig.delivery.finish()
+    assert rig.resent == [0]

@@ -90,7 +90,7 @@ def test_a_topic_that_does_not_exist_is_an_error_unless_it_may_be_missing(
 
 def test_offsets_must_be_given_for_the_partitions_that_exist(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers)
-    with pytest.raises(ReadingError, match="see t-9"):
+    with pytest.raises(ReadingError, match="these differ: t-9"):
         reader.resolve({"t": {0: 1, 9: 1}}, reader.partitions())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -13,6 +13,7 @@ from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy.rule_file import RuleFileError
 from klamm.policy_runtime import PolicyRuntime
+from klamm.policy_runtime.guard import make_instance
 from klamm.protocol.errors import PolicyViolationError
 
 if TYPE_CHECKING:
@@ -112,6 +113,32 @@ def test_a_change_that_was_rolled_back_loads_the_old_file_again(
             if caplog.text.count("Policies reloaded") == 2:  # with the new file, and with the old one again
                 break
         assert await is_allowed(runtime, "a-1")
+
+    run(main, {**POLICY, **file("a")})
+
+
+def test_a_reload_that_began_before_a_change_does_not_undo_it(
+    file: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(runtime: PolicyRuntime) -> None:
+        old, new, gate, make = runtime.properties, {**POLICY, **file("b")}, asyncio.Event(), make_instance
+
+        async def slow(spec: Any, properties: Any, **more: Any) -> Any:
+            if properties is old:
+                await gate.wait()
+            return await make(spec, properties, **more)
+
+        monkeypatch.setattr("klamm.policy_runtime.reloader.make_instance", slow)
+        await runtime.check(new, validate_only=False)
+        # when
+        reloading = asyncio.create_task(runtime._reloader.reload())
+        await asyncio.sleep(0)
+        runtime.follow(new)
+        gate.set()
+        # then
+        assert not await reloading
+        assert await is_allowed(runtime, "b-1")
+        assert not await is_allowed(runtime, "a-1")
 
     run(main, {**POLICY, **file("a")})
 

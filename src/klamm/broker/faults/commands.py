@@ -151,15 +151,18 @@ class Commands:
         return Answer(len(self._topic(topic).partitions))
 
     async def _on_records(self, topic: str, partition: int, offset: int, *, is_committed: bool) -> Answer:
-        """Return batches from an offset on, and the next offset; None as the next offset means the end of the log."""
+        """Return batches from an offset on, with the first offset that counts and the next offset.
+
+        None as the next offset means the end of the log.
+        """
         log = self._log(self._topic(topic), partition)
         offset = max(offset, log.log_start_offset)
         end = log.last_stable_offset if is_committed else log.end_offset
         if offset >= end:
-            return Answer()
+            return Answer((offset, None))
         found = find_committed(log, offset, READ_BYTES) if is_committed else log.find(offset, READ_BYTES)
         if found is None:
-            return Answer()
+            return Answer((offset, None))
         aborted = aborted_in(log, offset, found) if is_committed else []
         kept, next_offset = [], offset
         for batch in _data_batches(found.read()):
@@ -170,7 +173,7 @@ class Commands:
             )
             if not batch.is_control and not is_aborted:
                 kept.append(bytes(batch.buffer))
-        return Answer(next_offset if offset < next_offset < end else None, b"".join(kept))
+        return Answer((offset, next_offset if offset < next_offset < end else None), b"".join(kept))
 
     async def _on_committed_offsets(self, group_id: str) -> Answer:
         services = self._services

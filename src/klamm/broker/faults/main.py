@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Run a broker; return the exit code."""
     fd, moved_s, *rest = arguments
-    control = _Control(socket.socket(fileno=int(fd)), MovableClock(float(moved_s)))
+    channel = socket.socket(fileno=int(fd))
+    channel.set_inheritable(False)  # a process that a policy starts must not get it
+    control = _Control(channel, MovableClock(float(moved_s)))
     return run_broker(
         rest,
         Surroundings(

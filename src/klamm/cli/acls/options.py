@@ -110,6 +110,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         options.rules = rules_of(options)
     except RefusedError as error:
         flags.error(str(error))
+    if options.cluster and not options.rules:
+        name = options.resource_pattern_type.name
+        flags.error(f"--cluster has no effect with a '--resource-pattern-type' of '{name}'; expected literal.")
     return options
 
 

@@ -55,6 +55,9 @@ class RecordReceiver:
         add_codecs()
         self.count = 0
         """Number of records returned so far."""
+        self._first: dict[TopicPartition, int] = {}
+        """First offset of each partition of the batch that is being printed."""
+        self._flush: Callable[[], object] = int
         self._next: dict[TopicPartition, int] = {}
         """Offset of the first record of each partition that was fetched but not returned yet."""
         try:
@@ -93,8 +96,13 @@ class RecordReceiver:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Move back to the first record that was not returned, and close the consumer."""
-        for partition, offset in self._next.items():
+        """Move back to the first record that was not printed, and close the consumer, which commits the offsets."""
+        begin = self._next
+        try:
+            self._flush()
+        except OSError:  # it is unknown how much of the batch reached the output: none of it is committed
+            begin = self._first
+        for partition, offset in begin.items():
             if partition in self._consumer.assignment():
                 self._consumer.seek(partition, offset)
         self._consumer.close()
@@ -112,20 +120,22 @@ class RecordReceiver:
         Raises:
             RefusedError: The cluster rejects a request.
         """
+        self._flush = before_wait
         limit = None if at_most is None or at_most < 0 else at_most
         while limit is None or self.count < limit:
             before_wait()
+            self._first, self._next = {}, {}
             found = self._poll(None if limit is None else limit - self.count, timeout_ms)
             if not found:
                 complain(f"klamm consume: no message within {timeout_ms} ms")
                 return
-            self._next = {partition: records[0].offset for partition, records in found.items()}
+            self._first = {partition: records[0].offset for partition, records in found.items()}
+            self._next = dict(self._first)
             for partition, records in found.items():
                 for record in records:
-                    self._next[partition] = record.offset + 1
                     self.count += 1
                     yield _consumed(record)
-            self._next = {}
+                    self._next[partition] = record.offset + 1  # only now it is written
 
     def _poll(self, wanted: int | None, timeout_ms: int | None) -> dict[TopicPartition, list[Any]]:
         """Return the next records by partition; none only if the time is over."""

@@ -103,28 +103,34 @@ class RecordSender:
 
     def _acknowledged(self, size: int, position: Any) -> None:
         """Release the memory of a record. Called by the producer's thread."""
-        if self._output != "human":
-            write_document(
-                self._output,
-                {
-                    "topic": position.topic,
-                    "partition": position.partition,
-                    "offset": position.offset,
-                    "timestamp": position.timestamp,
-                },
-            )
-            sys.stdout.flush()
-        self._release(size)
+        try:
+            if self._output != "human":
+                write_document(
+                    self._output,
+                    {
+                        "topic": position.topic,
+                        "partition": position.partition,
+                        "offset": position.offset,
+                        "timestamp": position.timestamp,
+                    },
+                )
+                sys.stdout.flush()
+        except OSError:  # kafka-python would drop it: the output is closed, or its disk is full
+            self.failed += 1
+        finally:
+            self._release(size)
 
     def _failed(self, line: Line, size: int, error: BaseException) -> None:
         """Report a record that was not sent. Called by any thread."""
         key = "null" if line.key is None else f"{len(line.key)} bytes"
         value = "null" if line.value is None else f"{len(line.value)} bytes"
-        complain(
-            f"Error when sending message to topic {self._topic} with key: {key}, value: {value} with error: {error}"
-        )
         self.failed += 1
-        self._release(size)
+        try:
+            complain(
+                f"Error when sending message to topic {self._topic} with key: {key}, value: {value} with error: {error}"
+            )
+        finally:
+            self._release(size)
 
     def _release(self, size: int) -> None:
         with self._changed:

@@ -140,6 +140,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             flags.error("The consumer does not support topic-specific offset deletion from a consumer group.")
     if "delete-offsets" in given and not {"group", "topic"} <= set(given):
         flags.error("Option [delete-offsets] takes the following options: [topic], [group]")
+    if "delete-offsets" in given and len(options.group) > 1:
+        flags.error("Found multiple arguments for option group, but you asked for only one")
     if "reset-offsets" in given:
         _check_reset(flags, given)
     check_conflicts(flags, given, "group", ("all-groups", "list"))

@@ -94,11 +94,11 @@ class CheckpointFiles:
         with self._lock:
             if state.number < self._written:
                 return
-            self._written = state.number
             # Start offsets first: after a crash in between, deleted records must not reappear.
             write_offsets(self._data_dir / LOG_START_OFFSETS, state.start_offsets)
             write_offsets(self._data_dir / RECOVERY_POINTS, state.recovery_points)
             write_offsets(self._data_dir / CLEANER_OFFSETS, state.compacted)
+            self._written = state.number  # only now: an older state must not count as written by a failed newer one
 
 
 def read_epochs(path: Path) -> list[EpochStart]:

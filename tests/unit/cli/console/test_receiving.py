@@ -1,0 +1,92 @@
+"""klamm consume --group commits nothing that was not printed. The consumer is in memory and commits its position."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import TopicPartition
+
+from klamm.cli.console import receiving
+from klamm.cli.console.receiving import Interest, RecordReceiver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PARTITION = TopicPartition("t", 0)
+
+
+class Consumer:
+    """Returns ten records at once; ``committed`` is its position when it is closed."""
+
+    committed: int | None = None
+
+    def __init__(self, **_: Any) -> None:
+        self.position = 0
+
+    def subscribe(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def assignment(self) -> set[TopicPartition]:
+        return {PARTITION}
+
+    def seek(self, _: TopicPartition, offset: int) -> None:
+        self.position = offset
+
+    def poll(self, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
+        _ = timeout_ms
+        begin, self.position = self.position, self.position + min(10, max_records)
+        fields = {"topic": "t", "partition": 0, "timestamp": 1, "timestamp_type": 0, "headers": [], "leader_epoch": 0}
+        return {
+            PARTITION: [
+                SimpleNamespace(offset=offset, key=None, value=b"v", **fields) for offset in range(begin, self.position)
+            ]
+        }
+
+    def close(self, **_: Any) -> None:
+        Consumer.committed = self.position
+
+
+@pytest.fixture(autouse=True)
+def consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "KafkaConsumer", Consumer)
+
+
+def consume(write: Callable[[int], object], *, flush: Callable[[], object] = int, at_most: int | None = None) -> None:
+    with RecordReceiver(Interest(topic="t", include=None, partition=None, offset=-1), {}) as receiver:
+        for record in receiver.records(at_most=at_most, timeout_ms=None, before_wait=flush):
+            write(record.offset)
+
+
+def failing_at(limit: int) -> Callable[[int], None]:
+    def write(offset: int) -> None:
+        if offset == limit:
+            raise OSError("the disk is full")
+
+    return write
+
+
+@pytest.mark.parametrize("limit", [0, 3, 10, 14])
+def test_a_record_that_cannot_be_written_is_not_committed(limit: int) -> None:
+    with pytest.raises(OSError, match="the disk is full"):
+        consume(failing_at(limit))
+    assert Consumer.committed == limit
+
+
+def test_what_may_not_have_reached_the_output_is_not_committed() -> None:
+    calls = iter(range(100))
+
+    def flush() -> None:
+        if next(calls) >= 2:  # before the third wait: the second batch of ten is lost
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        consume(lambda _: None, flush=flush)
+    assert Consumer.committed == 10
+
+
+def test_after_the_last_wanted_record_the_output_is_flushed_before_the_commit() -> None:
+    order: list[object] = []
+    consume(order.append, flush=lambda: order.append("flush"), at_most=2)
+    assert (order, Consumer.committed) == (["flush", 0, 1, "flush"], 2)

@@ -96,6 +96,8 @@ class PolicyReloader:
 
     async def reload(self) -> bool:
         """Replace all policies by new instances; return False when that fails and the old instances stay in use."""
+        if self._swaps:  # instances of an earlier change must not replace those that are created now
+            await asyncio.wait(self._swaps)
         self._loaded = self._signature()
         properties = self._properties
         try:

@@ -13,6 +13,7 @@ from tests.support.distribution import FileScheduling, rank
 from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_python import keep_assignments
+from tests.support.own_random import give_threads_their_own
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
 from tests.support.skips import in_ci, report_skips, skip_loudly
@@ -30,6 +31,7 @@ settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci(
 
 install()
 keep_assignments()
+give_threads_their_own()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

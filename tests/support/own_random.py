@@ -1,0 +1,33 @@
+"""Random numbers for background threads, apart from those of the tests."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+from typing import Any, Final
+
+_DRAWS: Final = (
+    "choice", "choices", "expovariate", "gauss", "getrandbits", "randbytes", "randint", "random", "randrange", "sample",
+    "shuffle", "uniform",
+)  # fmt: skip
+
+
+def give_threads_their_own() -> None:
+    """Let every thread but the main one draw from a generator of its own.
+
+    Clients of kafka-python draw in threads that may outlive their test. Hypothesis compares the state of the global
+    generator before and after it draws an example, and takes a draw of such a thread for one of the example.
+    """
+    own = random.Random()
+    for name in _DRAWS:
+        setattr(random, name, _dispatching(getattr(random, name), getattr(own, name)))
+
+
+def _dispatching(of_main: Any, of_others: Any) -> Any:
+    @functools.wraps(of_main)
+    def draw(*args: Any, **named: Any) -> Any:
+        is_main = threading.current_thread() is threading.main_thread()
+        return (of_main if is_main else of_others)(*args, **named)
+
+    return draw

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin.results import settle
 from klamm.admin.types import OffsetAndMetadata, by_topic
-from klamm.client.errors import api_error
-from klamm.client.pool_coordinators import MOVED, ask_coordinators
+from klamm.client.errors import RETRIABLE_CODES, api_error
+from klamm.client.pool_coordinators import ask_coordinators
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -26,7 +26,7 @@ _LAST_WITH_TOPIC_NAMES: Final = 9
 _FIRST_WITH_ALL_TOPICS: Final = 2
 _FIRST_WITH_REQUIRE_STABLE: Final = 7
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
-_AGAIN_LATER: Final = MOVED | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT}
+_AGAIN_LATER: Final = RETRIABLE_CODES | {ErrorCode.REBALANCE_IN_PROGRESS}
 
 
 async def list_all(
@@ -200,7 +200,7 @@ async def delete(
 
     async def ask(node_id: int, _: list[str], attempt: Deadline) -> list[str]:
         response = await pool.send(request, OffsetDeleteResponse, deadline=attempt, node_id=node_id, looked_up=True)
-        if response.error_code in MOVED:
+        if response.error_code in RETRIABLE_CODES:
             return [group_id]
         if response.error_code != ErrorCode.NONE:
             result.fail_open(api_error(response.error_code, f"group {group_id}"))

@@ -32,8 +32,8 @@ from klamm.admin import _group_offsets
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult, settle
 from klamm.admin.types import GroupDescription, GroupMember
-from klamm.client.errors import api_error
-from klamm.client.pool_coordinators import MOVED, ask_coordinators
+from klamm.client.errors import RETRIABLE_CODES, api_error
+from klamm.client.pool_coordinators import ask_coordinators
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -114,9 +114,9 @@ async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: Describ
             looked_up=True,
         )
         for group in response.groups:
-            if group.error_code not in MOVED:
+            if group.error_code not in RETRIABLE_CODES:
                 _settle_description(group, node_id, result)
-        return [group.group_id for group in response.groups if group.error_code in MOVED]
+        return [group.group_id for group in response.groups if group.error_code in RETRIABLE_CODES]
 
     await ask_coordinators(pool, deadline, result.values(), ask, result.fail)
 
@@ -167,9 +167,9 @@ async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyRes
             looked_up=True,
         )
         for group in response.results:
-            if group.error_code not in MOVED:
+            if group.error_code not in RETRIABLE_CODES:
                 settle(result, group.group_id, group.error_code)
-        return [group.group_id for group in response.results if group.error_code in MOVED]
+        return [group.group_id for group in response.results if group.error_code in RETRIABLE_CODES]
 
     await ask_coordinators(pool, deadline, result.values(), ask, result.fail)
 

@@ -115,7 +115,7 @@ async def list_config_resources(
 
 
 async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupListing, ...]:
-    """Return the groups of every broker. If a broker fails, refresh the brokers and ask all that remain.
+    """Return the groups of every broker. If a broker fails or loads its groups, ask all remaining brokers again.
 
     Raises:
         KafkaApiError: A broker rejects the request.
@@ -135,7 +135,12 @@ async def _groups_of(pool: ConnectionPool, deadline: Deadline, nodes: Collection
     groups: dict[str, GroupListing] = {}
     for node in nodes:
         response = await pool.send(
-            ListGroupsRequest(), ListGroupsResponse, deadline=deadline, node_id=node.id, looked_up=True
+            ListGroupsRequest(),
+            ListGroupsResponse,
+            deadline=deadline,
+            node_id=node.id,
+            looked_up=True,
+            retry_on=lambda answer: answer.error_code,
         )
         raise_for_code(response.error_code)
         groups |= {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.admin.types import (
     ClusterDescription,
@@ -17,7 +17,7 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
-from klamm.client.errors import ConnectionLostError, api_error
+from klamm.client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
 from klamm.client.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 FIRST_METADATA_WITHOUT_AUTO_CREATION = 4
 CONSUMER_REPLICA_ID = -1
+_NO_LEADER: Final = -1
 
 
 async def create(
@@ -241,6 +242,9 @@ def _leaders(
             found[wanted_one] = leaders[wanted_one]
             continue
         code = errors.get(wanted_one.topic, 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if code in RETRIABLE_CODES:
+            found[wanted_one] = _NO_LEADER
+            continue
         result.fail(wanted_one, api_error(code, f"{wanted_one.topic}-{wanted_one.partition}"))
     return found
 
@@ -255,7 +259,7 @@ async def _offsets_of_leader(
     result: ListOffsetsResult,
 ) -> set[TopicPartition]:
     """Settle the partitions in a leader's response and return those that are settled."""
-    if leader < 0:
+    if leader == _NO_LEADER:
         return set()
     by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
     for partition, spec in specs.items():
@@ -279,7 +283,7 @@ async def _offsets_of_leader(
     for topic in response.topics:
         for found in topic.partitions:
             partition = TopicPartition(topic.name, found.partition_index)
-            if found.error_code in _MOVED:
+            if found.error_code in _LEADER_MOVED:
                 continue
             settled.add(partition)
             if found.error_code != ErrorCode.NONE:
@@ -292,7 +296,11 @@ async def _offsets_of_leader(
 
 MAX_TIMESTAMP_SPEC_ABOVE = -2
 """Specs below this one (-3, the largest timestamp) require version 7 (KIP-734)."""
-_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.OFFSET_NOT_AVAILABLE})
+_LEADER_MOVED: Final = RETRIABLE_CODES | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # Metadata has just named the partition
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+}
 
 
 async def _metadata(pool: ConnectionPool, deadline: Deadline, names: Collection[str] | None) -> MetadataResponse:

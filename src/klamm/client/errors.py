@@ -58,17 +58,30 @@ class TransactionLostError(Exception):
 CLUSTER_ERRORS: Final = (KafkaApiError, ProtocolError, ConnectionError, TimeoutError)
 """Errors of requests that are caused by the cluster, not by klamm. A later request may succeed."""
 
-RETRIABLE_CODES = frozenset(
+RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_CONTROLLER,
         ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-"""Error codes that a later attempt may turn into a success."""
+"""Error codes that report the present state of a broker or the cluster. A later attempt may succeed.
+
+Kafka's ``RetriableException``, without the codes that are the answer to some calls, such as UNKNOWN_TOPIC_OR_PARTITION
+and ELECTION_NOT_NEEDED.
+"""
 
 
 def api_error(error_code: int, error_message: str | None = None) -> KafkaApiError:

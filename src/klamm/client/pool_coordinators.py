@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.client.errors import ConnectionLostError, api_error
+from klamm.client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
 from klamm.client.pool import Deadline
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from klamm.client.pool import ConnectionPool
-
-MOVED: Final = frozenset(
-    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-)
-"""Error codes that require a new lookup of the coordinator."""
 
 _FIRST_WITH_SEVERAL_KEYS: Final = 4
 _ATTEMPT_MS: Final = 15_000
@@ -78,7 +73,7 @@ async def _by_coordinator(
     for answer in await _look_up(pool, deadline, group_ids):
         if answer.key not in group_ids:
             continue
-        if answer.error_code in MOVED:
+        if answer.error_code in RETRIABLE_CODES:
             found[None].append(answer.key)
         elif answer.error_code != ErrorCode.NONE:
             fail(answer.key, api_error(answer.error_code, answer.error_message))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.errors import raise_for_code
+from klamm.client.errors import RETRIABLE_CODES, raise_for_code
 from klamm.client.pool import ConnectionPool
-from klamm.client.pool_coordinators import MOVED, ask_coordinators
+from klamm.client.pool_coordinators import ask_coordinators
 from klamm.client.transport import ConnectionSettings
 from klamm.protocol.errors import KafkaApiError, ProtocolError
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
@@ -59,7 +59,7 @@ async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_
             min_version=_FIRST_VERSION_WITH_INSTANCES,
         )
         codes = [answer.error_code, *(member.error_code for member in answer.members)]
-        if MOVED.intersection(codes):
+        if RETRIABLE_CODES.intersection(codes):
             return groups
         for code in codes:
             raise_for_code(code)

@@ -20,13 +20,14 @@ from klamm.admin import (
 )
 from klamm.client.errors import (
     CLUSTER_ERRORS,
+    RETRIABLE_CODES,
     ConnectionLostError,
     SaslAuthenticationFailedError,
     SslAuthenticationFailedError,
     error_text,
     is_denial,
 )
-from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
+from klamm.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,15 +40,6 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_PASSING: Final = frozenset(
-    {
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-    }
-)
 _MOST_RECORDS: Final = 2_000
 """Most metadata records that one request may lead to.
 
@@ -110,7 +102,7 @@ def outcome(future: Future[Value]) -> Value | KafkaApiError:
     except (UnsupportedVersionError, ConnectionError):
         raise
     except KafkaApiError as error:
-        if error.error_code in _PASSING:
+        if error.error_code in RETRIABLE_CODES:
             raise
         return error
 

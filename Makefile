@@ -78,7 +78,7 @@ bench-quick: setup
 
 soak: setup
 	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash \
-		tests/interop/test_lost_nodes.py tests/interop/test_client_families.py \
+		tests/interop/test_lost_nodes.py tests/interop/test_client_families.py tests/interop/test_image_steps.py \
 		tests/interop/test_mirror_late_requests.py tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py
 
 generate: setup

@@ -1,6 +1,6 @@
-"""The container images and their examples, as far as they can be tried without a builder: ``make images`` builds them.
+"""The container images and their examples: what their files say, and the examples with a process for a container.
 
-The commands of the images run here as processes, with other ports.
+The build steps run in tests/interop/test_image_steps.py; ``make images`` builds the images.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import fnmatch
 import json
 import re
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,26 +19,15 @@ import yaml
 
 from klamm.broker.settings import parse_arguments
 from klamm.cli.completion import words_of
-from tests.support.processes import free_port, start_process, stop_process, wait_until
+from tests.support.image_steps import ROOT, instructions, last
+from tests.support.processes import free_port, start_process, stop_process
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
-ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ("Containerfile", "Containerfile.mirror")
 KLAMM = [sys.executable, "-m", "klamm.cli"]
-
-
-def instructions(name: str) -> list[tuple[str, str]]:
-    """Return the instructions of a Containerfile with their arguments, continued lines joined."""
-    text = re.sub(r"\\\n\s*", "", (ROOT / name).read_text(encoding="utf-8"))
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines)]
-
-
-def last(name: str, instruction: str) -> str:
-    """Return the argument of the last instruction of a kind: the one that counts."""
-    return [rest for word, rest in instructions(name) if word == instruction][-1]
 
 
 def health_command(name: str) -> list[str]:
@@ -86,32 +73,6 @@ def test_the_broker_keeps_its_data_in_the_volume_and_is_stopped_by_sigterm() -> 
 def test_the_mirrors_command_exists() -> None:
     command, *arguments = json.loads(last("Containerfile.mirror", "CMD"))
     assert {word for word in arguments if word.startswith("--")} <= set(words_of(command))
-
-
-@pytest.mark.process
-def test_the_brokers_command_becomes_healthy_and_ends_on_sigterm(tmp_path: Path) -> None:
-    # given
-    new = {"9092": str(free_port()), "9404": str(free_port()), "/data": str(tmp_path / "data")}
-    command, *arguments = [
-        re.sub("9092|9404|^/data$", lambda found: new[found[0]], word)
-        for word in json.loads(last("Containerfile", "CMD"))
-    ]
-    program, *check = [word.replace("9404", new["9404"]) for word in health_command("Containerfile")]
-    assert program == "python"
-
-    def is_healthy() -> bool:
-        return subprocess.run([sys.executable, *check], check=False, capture_output=True).returncode == 0
-
-    assert not is_healthy()
-    # when
-    broker = start_process([*KLAMM, command, *arguments], log=tmp_path / "log")
-    try:
-        wait_until(is_healthy, timeout_s=30, what="a healthy broker")
-        broker.send_signal(signal.SIGTERM)
-        # then
-        assert broker.wait(30) == 0
-    finally:
-        stop_process(broker)
 
 
 def test_the_compose_example_can_be_started() -> None:

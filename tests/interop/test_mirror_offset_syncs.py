@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from klamm.client.buffers import BufferPool
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.batch import Outgoing
+from klamm.mirror.copy.offset_sync_writer import SyncSettings, SyncWriter
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.formats import OffsetSync
-from klamm.mirror.groups.offset_sync_writer import SyncSettings, SyncWriter
 from klamm.mirror.groups.offset_translation import SyncPair, SyncRule
 from tests.support.mirrormaker import java_virtual_machine
 

@@ -8,9 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.connection import HANDSHAKE_TIMEOUT_S, open_connection
 from klamm.client.errors import ConnectionLostError, DeniedError, SaslAuthenticationFailedError
-from klamm.client.login import log_in
+from klamm.client.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

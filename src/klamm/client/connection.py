@@ -1,7 +1,6 @@
 """Connection to one broker: requests are sent as lists of buffers, responses arrive as frames in order.
 
-Every connection of klamm to a broker is opened by ``open_connection``, in these steps: TCP connection, TLS handshake,
-ApiVersions, SASL login.
+``klamm.client.login`` opens connections: TCP connection, TLS handshake, ApiVersions, SASL login.
 """
 
 from __future__ import annotations
@@ -15,14 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm import __version__
-from klamm.client.errors import (
-    ConnectionLostError,
-    SaslAuthenticationFailedError,
-    SslAuthenticationFailedError,
-    UnreadableResponseError,
-)
-from klamm.client.login import log_in
-from klamm.client.transport import TlsRejectedError, connect
+from klamm.client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.client.versions import negotiate
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ProtocolError
@@ -33,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.client.buffers import BufferPool, FrameBuffer
-    from klamm.client.transport import ConnectionSettings, Transport
+    from klamm.client.transport import Transport
     from klamm.protocol.schema import Message
 
 Response = TypeVar("Response", bound="Message")
@@ -43,7 +35,6 @@ _HEADER: Final = struct.Struct(">hhi")
 _MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 _READS_PER_TURN: Final = 16
 _API_VERSIONS_VERSION: Final = 3
-HANDSHAKE_TIMEOUT_S: Final = 10.0
 _UNSUPPORTED_VERSION: Final = 35
 
 
@@ -311,33 +302,3 @@ class Connection:
             self._transport.close()
             self._out.clear()
             self._waiting.clear()
-
-
-def open_connection(host: str, port: int, settings: ConnectionSettings, pool: BufferPool) -> Connection:
-    """Open a connection that is ready for requests. Blocks for some seconds at most.
-
-    Raises:
-        SaslAuthenticationFailedError: The broker rejects the login.
-        SslAuthenticationFailedError: One side rejects the other's certificate.
-        ConnectionLostError: The broker cannot be reached or does not respond.
-    """
-    where = f"{host}:{port}"
-    try:
-        transport = connect(host, port, settings)
-    except TlsRejectedError as error:
-        raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
-    except OSError as error:
-        raise ConnectionLostError(f"{where}: {error.strerror or error}") from error
-    connection = Connection(transport, client_id=settings.client_id, pool=pool, software_name=settings.software_name)
-    try:
-        connection.handshake(HANDSHAKE_TIMEOUT_S)
-        if settings.security.uses_sasl:
-            log_in(connection, settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
-    except SaslAuthenticationFailedError as error:
-        raise SaslAuthenticationFailedError(f"{where}: {error}") from error
-    except (ConnectionLostError, ProtocolError) as error:
-        connection.close()
-        if isinstance(error.__cause__, TlsRejectedError):
-            raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
-        raise ConnectionLostError(f"{where}: {error}") from error
-    return connection

@@ -1,6 +1,7 @@
-"""SASL authentication of a connection: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
+"""Opening of connections to brokers, and their SASL login: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
-kafka-python implements the mechanisms. It is imported only at the first login.
+Every connection of klamm to a broker is opened by ``open_connection``, in these steps: TCP connection, TLS handshake,
+ApiVersions, SASL login. kafka-python implements the SASL mechanisms. It is imported only at the first login.
 """
 
 from __future__ import annotations
@@ -8,18 +9,52 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.client.connection import Connection
+from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
+from klamm.client.transport import TlsRejectedError, connect
+from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from klamm.client.connection import Connection
+    from klamm.client.buffers import BufferPool
     from klamm.client.security import Security
+    from klamm.client.transport import ConnectionSettings
 
+HANDSHAKE_TIMEOUT_S: Final = 10.0
 _SERVER_ERROR: Final = 500
 _RENEW_AT: Final = 0.85
 """Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
+
+
+def open_connection(host: str, port: int, settings: ConnectionSettings, pool: BufferPool) -> Connection:
+    """Open a connection that is ready for requests. Blocks for some seconds at most.
+
+    Raises:
+        SaslAuthenticationFailedError: The broker rejects the login.
+        SslAuthenticationFailedError: One side rejects the other's certificate.
+        ConnectionLostError: The broker cannot be reached or does not respond.
+    """
+    where = f"{host}:{port}"
+    try:
+        transport = connect(host, port, settings)
+    except TlsRejectedError as error:
+        raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
+    except OSError as error:
+        raise ConnectionLostError(f"{where}: {error.strerror or error}") from error
+    connection = Connection(transport, client_id=settings.client_id, pool=pool, software_name=settings.software_name)
+    try:
+        connection.handshake(HANDSHAKE_TIMEOUT_S)
+        if settings.security.uses_sasl:
+            log_in(connection, settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
+    except SaslAuthenticationFailedError as error:
+        raise SaslAuthenticationFailedError(f"{where}: {error}") from error
+    except (ConnectionLostError, ProtocolError) as error:
+        connection.close()
+        if isinstance(error.__cause__, TlsRejectedError):
+            raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
+        raise ConnectionLostError(f"{where}: {error}") from error
+    return connection
 
 
 def log_in(connection: Connection, security: Security, *, host: str, timeout_s: float) -> None:

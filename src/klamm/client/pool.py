@@ -28,7 +28,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.client.buffers import BufferPool
-from klamm.client.connection import open_connection
 from klamm.client.errors import (
     RETRIABLE_CODES,
     ConnectionLostError,
@@ -37,6 +36,7 @@ from klamm.client.errors import (
     UnreadableResponseError,
     api_error,
 )
+from klamm.client.login import open_connection
 from klamm.client.outcome import Outcome
 from klamm.client.pooled_connection import PooledConnection
 from klamm.properties import split_address

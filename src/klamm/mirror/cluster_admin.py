@@ -6,6 +6,7 @@ An error that concerns all topics is raised: the cluster is unavailable, or lack
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from klamm.admin import (
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from klamm.admin import NewTopic, PerKeyResult
+    from klamm.admin import NewTopic, OpType, PerKeyResult
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.mirror.topics.plans import TopicConfigOperation
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -45,6 +45,20 @@ _MOST_RECORDS: Final = 2_000
 
 Far below Kafka's limit, so that the controller serves other clients in between.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigOperation:
+    """One planned operation of an IncrementalAlterConfigs request."""
+
+    name: str
+    operation: OpType
+    value: str | None
+    """Value to set. None for DELETE."""
+    old_value: str | None = None
+    """Value that was set on the target topic before. None: not set, or unknown."""
+    rule: str
+    """Reason of the operation, shown in the plan."""
 
 
 def admin_client(

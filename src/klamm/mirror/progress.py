@@ -17,8 +17,6 @@ from klamm.mirror.partition_progress import CopyState, PartitionProgress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from klamm.mirror.status.drift import ConfigDifference
-
 logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S: Final = 5.0
@@ -32,6 +30,23 @@ _MENDED_BY_PEOPLE: Final = re.compile(
 """Pattern for reasons with an error that only an operator can resolve. Reasons contain Kafka's name of the error."""
 _STARTING: Final = "starting"
 """Reason of partitions that a task has just received."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDifference:
+    """One config that differs between both sides, or that the next sync changes."""
+
+    topic: str
+    """Name of the remote topic."""
+    name: str
+    source_value: str | None
+    source_is_default: bool
+    target_value: str | None
+    target_is_default: bool
+    rule: str
+    """Reason why the sync does not change the config, or the rule by which it does."""
+    is_drift: bool
+    """Whether the next sync changes the config. False: it is meant to differ, or cannot be synced."""
 
 
 class FlowState(StrEnum):

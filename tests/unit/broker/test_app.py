@@ -11,8 +11,8 @@ import pytest
 
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
+from klamm.broker.requests.internal_topics import ensure_internal_topic
 from klamm.broker.settings import parse_arguments
-from klamm.broker.topics.internal import ensure_internal_topic
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC, registration
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE

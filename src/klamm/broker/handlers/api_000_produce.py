@@ -21,8 +21,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import may_transactional_id
-from klamm.broker.topics.partitions import find_topic, leader_log
+from klamm.broker.requests.checks import may_transactional_id
+from klamm.broker.requests.partitions import find_topic, leader_log
 from klamm.broker.transactions.admission import (
     ClientAbility,
     NotEnoughReplicasError,

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import require_topic
-from klamm.broker.topics.partitions import find_topic, leader_log
+from klamm.broker.requests.checks import require_topic
+from klamm.broker.requests.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
-from klamm.broker.topics.creation import RESERVED_NAMES, TopicSpec, create_topic
-from klamm.broker.topics.internal import ensure_internal_topic
-from klamm.broker.topics.partitions import NO_LEADER
+from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
+from klamm.broker.requests.internal_topics import ensure_internal_topic
+from klamm.broker.requests.partitions import NO_LEADER
+from klamm.broker.requests.topic_creation import RESERVED_NAMES, TopicSpec, create_topic
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError

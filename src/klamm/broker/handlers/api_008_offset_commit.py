@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.commits import Committer
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.groups.requested_offsets import commit_permitted, requested_offsets
-from klamm.broker.security.checks import require_group
+from klamm.broker.requests.checks import require_group
+from klamm.broker.requests.offset_commits import commit_permitted, requested_offsets
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.broker.groups.offsets import NO_OFFSET
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.security.checks import may_topic, require_group
+from klamm.broker.requests.checks import may_topic, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.placement import coordinator_for
-from klamm.broker.security.checks import may_group, may_transactional_id
-from klamm.broker.topics.internal import ensure_internal_topic
+from klamm.broker.requests.checks import may_group, may_transactional_id
+from klamm.broker.requests.internal_topics import ensure_internal_topic
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode

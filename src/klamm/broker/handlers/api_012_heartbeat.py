@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.security.checks import require_group
+from klamm.broker.requests.checks import require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.groups.model import MemberIdentity
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.part_limits import MOST_LEAVING_MEMBERS, refuse_many
-from klamm.broker.security.checks import require_group
+from klamm.broker.requests.checks import require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse

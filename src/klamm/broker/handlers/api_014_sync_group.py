@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.model import SyncAttempt
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.security.checks import require_group
+from klamm.broker.requests.checks import require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

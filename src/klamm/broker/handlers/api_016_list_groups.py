@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.coordinator import GROUP_TYPE
 from klamm.broker.groups.placement import coordinator_for
-from klamm.broker.security.checks import may_cluster, may_group
+from klamm.broker.requests.checks import may_cluster, may_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.security.acls import AclOperation

@@ -14,8 +14,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.pieces import NO_TAGS, with_items
-from klamm.broker.security.checks import may_cluster, may_topic
-from klamm.broker.topics.creation import CreatableTopic, TopicSpec, begin_topic, check_size
+from klamm.broker.requests.checks import may_cluster, may_topic
+from klamm.broker.requests.topic_creation import CreatableTopic, TopicSpec, begin_topic, check_size
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, PolicyViolationError

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.security.checks import TOPIC_DENIED, may_cluster, may_topic
+from klamm.broker.requests.checks import TOPIC_DENIED, may_cluster, may_topic
 from klamm.broker.topics.catalog import Topic
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.policy.details import DeleteTopicDetails

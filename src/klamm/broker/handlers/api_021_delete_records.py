@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.topics.partitions import find_topic, leader_log
+from klamm.broker.requests.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import InvalidTopicError, PolicyViolationError, StorageError
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse

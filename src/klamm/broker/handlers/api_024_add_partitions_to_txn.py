@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.security.checks import may_cluster, may_topic, may_transactional_id
+from klamm.broker.requests.checks import may_cluster, may_topic, may_transactional_id
 from klamm.broker.transactions.errors import TransactionAbortableError
 from klamm.broker.transactions.model import TransactionPartition
 from klamm.protocol.api import Api, ApiKey

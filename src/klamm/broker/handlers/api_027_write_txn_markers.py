@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
-from klamm.broker.topics.partitions import leader_log
+from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster
+from klamm.broker.requests.partitions import leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, StorageError, UnknownTopicOrPartitionError
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.requests.checks import require_cluster
 from klamm.broker.security.acl_wire import read_filter
-from klamm.broker.security.checks import require_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from klamm.security.acls import AclOperation

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.requests.checks import require_cluster
 from klamm.broker.security.acl_wire import read_acl
-from klamm.broker.security.checks import require_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.security.acls import AclOperation

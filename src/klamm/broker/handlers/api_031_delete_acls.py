@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.requests.checks import require_cluster
 from klamm.broker.security.acl_wire import read_filter
-from klamm.broker.security.checks import require_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse

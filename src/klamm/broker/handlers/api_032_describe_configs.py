@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.broker.pieces import NO_TAGS, with_items
-from klamm.broker.security.checks import config_denial
+from klamm.broker.requests.checks import config_denial
 from klamm.configs.describe import select_keys
 from klamm.configs.names import identity_of
 from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long

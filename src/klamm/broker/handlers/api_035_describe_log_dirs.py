@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.security.checks import may_cluster
+from klamm.broker.requests.checks import may_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, StorageError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.security.checks import TOPIC_DENIED, may_topic
+from klamm.broker.requests.checks import TOPIC_DENIED, may_topic
 from klamm.broker.topics.placement import check_request_size, place_added_partitions
 from klamm.policy.details import CreatePartitionsDetails
 from klamm.policy.kinds import CREATE_PARTITIONS

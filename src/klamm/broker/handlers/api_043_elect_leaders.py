@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
+from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse

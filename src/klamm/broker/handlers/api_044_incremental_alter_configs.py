@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.alterations import alter_resources
 from klamm.broker.configs.rules import ResourceAlteration
+from klamm.broker.requests.alterations import alter_resources
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,

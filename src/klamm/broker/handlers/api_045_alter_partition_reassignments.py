@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
+from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster
 from klamm.broker.topics.placement import check_assignment
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import (

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster, require_cluster
+from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster, require_cluster
 from klamm.client_configs.filters import parse_filter
 from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity

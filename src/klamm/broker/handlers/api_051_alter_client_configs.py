@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.security.checks import require_cluster
+from klamm.broker.requests.checks import require_cluster
 from klamm.broker.security.credentials import CredentialDeletion, upsertion_from_salted_password
 from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan
 from klamm.protocol.api import Api, ApiKey

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import NOT_ASKED, cluster_operations
+from klamm.broker.requests.checks import NOT_ASKED, cluster_operations
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.placement import coordinator_for
-from klamm.broker.security.checks import may_transactional_id
+from klamm.broker.requests.checks import may_transactional_id
 from klamm.broker.transactions.model import TransactionState
 from klamm.patterns import PatternError, full_matcher
 from klamm.protocol.api import Api, ApiKey

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import may_cluster
+from klamm.broker.requests.checks import may_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse

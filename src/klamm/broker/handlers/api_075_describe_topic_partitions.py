@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.security.checks import authorized_operations, may_topic
-from klamm.broker.topics.partitions import NO_LEADER
+from klamm.broker.requests.checks import authorized_operations, may_topic
+from klamm.broker.requests.partitions import NO_LEADER
 from klamm.configs.names import INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError

@@ -42,12 +42,12 @@ from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher
+from klamm.mirror.copy.offset_sync_writer import SyncWriter
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.copy.source_offset_writer import PositionWriter
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
-from klamm.mirror.groups.offset_sync_writer import SyncWriter
 from klamm.mirror.partition_progress import CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 

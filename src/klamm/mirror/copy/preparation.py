@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client.fetch import FetchLimits
 from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.groups.offset_sync_writer import SyncSettings
 from klamm.mirror.settings.clients import number
 from klamm.mirror.settings.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation
 

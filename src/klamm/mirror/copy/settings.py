@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from klamm.client.fetch import FetchLimits
     from klamm.client.transport import ConnectionSettings
+    from klamm.mirror.copy.offset_sync_writer import SyncSettings
     from klamm.mirror.copy.transactions import ShardSettings
-    from klamm.mirror.groups.offset_sync_writer import SyncSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from klamm.mirror.copy.offset_sync_writer import SyncWriter
     from klamm.mirror.copy.source_offset_store import PositionStore
-    from klamm.mirror.groups.offset_sync_writer import SyncWriter
     from klamm.mirror.source_offsets import SourceOffset
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple

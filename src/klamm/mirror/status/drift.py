@@ -21,9 +21,9 @@ there. With AlterConfigs, an excluded config that is set on the remote topic is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from klamm.mirror.progress import ConfigDifference
 from klamm.mirror.topics.plans import is_default, plan_config_operations, plan_replacement
 
 if TYPE_CHECKING:
@@ -35,23 +35,6 @@ if TYPE_CHECKING:
 EXCLUDED = "excluded (config.properties.exclude)"
 TARGET_DEFAULT = "default of the target (use.defaults.from=target)"
 SOURCE_ONLY = "not known to the target"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDifference:
-    """One config that differs between both sides, or that the next sync changes."""
-
-    topic: str
-    """Name of the remote topic."""
-    name: str
-    source_value: str | None
-    source_is_default: bool
-    target_value: str | None
-    target_is_default: bool
-    rule: str
-    """Reason why the sync does not change the config, or the rule by which it does."""
-    is_drift: bool
-    """Whether the next sync changes the config. False: it is meant to differ, or cannot be synced."""
 
 
 def config_differences(

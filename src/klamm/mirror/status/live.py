@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.mirror.groups.status import GroupStatus
-    from klamm.mirror.progress import FlowProgress, MirrorStatus, PartitionStatus
+    from klamm.mirror.progress import ConfigDifference, FlowProgress, MirrorStatus, PartitionStatus
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.mirror.status.drift import ConfigDifference
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
-    from klamm.mirror.progress import FlowProgress, PartitionStatus
+    from klamm.mirror.progress import ConfigDifference, FlowProgress, PartitionStatus
     from klamm.mirror.record_ages import Ages
-    from klamm.mirror.status.drift import ConfigDifference
 
 SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"
 CHECKPOINT_CONNECTOR: Final = "kafka_connect_mirror_mirrorcheckpointconnector_"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
-    from klamm.mirror.progress import FlowProgress, PartitionStatus
-    from klamm.mirror.status.drift import ConfigDifference
+    from klamm.mirror.progress import ConfigDifference, FlowProgress, PartitionStatus
 
 MAX_ROWS: Final = 500
 """Maximum number of rows per table. A page for 10,000 partitions must remain readable."""

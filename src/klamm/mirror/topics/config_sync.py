@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, ConfigEntry
-    from klamm.mirror.topics.plans import TopicConfigOperation
+    from klamm.mirror.cluster_admin import TopicConfigOperation
 
     Described = Mapping[str, Mapping[str, ConfigEntry]]
     """Configs by name, by topic."""

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.admin import AdminClient, ConfigEntry, NewTopic
+    from klamm.mirror.cluster_admin import TopicConfigOperation
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
-    from klamm.mirror.topics.plans import TopicConfigOperation
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.admin import ConfigSource, NewTopic, OpType
+from klamm.mirror.cluster_admin import TopicConfigOperation
 from klamm.mirror.filters import source_defaults_wanted
 
 if TYPE_CHECKING:
@@ -29,20 +30,6 @@ if TYPE_CHECKING:
 
     from klamm.admin import ConfigEntry
     from klamm.mirror.filters import ConfigPropertyFilter, TopicSelection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfigOperation:
-    """One planned operation of an IncrementalAlterConfigs request."""
-
-    name: str
-    operation: OpType
-    value: str | None
-    """Value to set. None for DELETE."""
-    old_value: str | None = None
-    """Value that was set on the target topic before. None: not set, or unknown."""
-    rule: str
-    """Reason of the operation, shown in the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

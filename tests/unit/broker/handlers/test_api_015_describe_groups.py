@@ -4,7 +4,7 @@ import pytest
 
 from klamm.broker.groups.placement import coordinator_for
 from klamm.broker.handlers.api_015_describe_groups import ROUTE
-from klamm.broker.security.checks import NOT_ASKED
+from klamm.broker.requests.checks import NOT_ASKED
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tests.support.group_broker import GroupBroker

@@ -15,8 +15,8 @@ from klamm.protocol.errors import UnsupportedVersionError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from klamm.mirror.copy.offset_sync_writer import SyncWriter
     from klamm.mirror.copy.source_offset_store import PositionStore
-    from klamm.mirror.groups.offset_sync_writer import SyncWriter
 
 MOVED = {("orders", 0): SourceOffset(7)}
 _PATIENCE_S = 10.0

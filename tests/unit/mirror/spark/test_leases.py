@@ -6,10 +6,10 @@ from dataclasses import replace
 from klamm.client.fetch import FetchLimits
 from klamm.client.security import Security
 from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.groups.offset_sync_writer import SyncSettings
 from klamm.mirror.spark.leases import Group, Share, deal, from_json, to_json
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError, OpType
 from klamm.client.errors import error_text
+from klamm.mirror.cluster_admin import TopicConfigOperation
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics import plan_output
 from klamm.mirror.topics.plan_output import _config_line, print_plan
-from klamm.mirror.topics.plans import TopicConfigOperation
 from tests.support.mirror_fakes import FakeCluster, entries_of, rejection
 
 if TYPE_CHECKING:

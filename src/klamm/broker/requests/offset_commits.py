@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.broker.groups.offsets import OffsetToCommit
-from klamm.broker.security.checks import may_topic
+from klamm.broker.requests.checks import may_topic
 from klamm.protocol.errors import ErrorCode
 from klamm.security.acls import AclOperation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from klamm.broker.part_limits import MOST_CONFIGS, too_many
-from klamm.broker.security.checks import config_denial
+from klamm.broker.requests.checks import config_denial
 from klamm.protocol.errors import ErrorCode
 from klamm.security.acls import AclOperation
 

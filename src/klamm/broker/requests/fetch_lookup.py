@@ -24,7 +24,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.fetch.response import PartitionRead
-from klamm.broker.topics.partitions import find_topic, leader_log
+from klamm.broker.requests.partitions import find_topic, leader_log
 from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.security.acls import AclOperation

@@ -8,11 +8,11 @@ import pytest
 from klamm.client.buffers import BufferPool
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy import offset_sync_writer
 from klamm.mirror.copy.batch import Outgoing
+from klamm.mirror.copy.offset_sync_writer import SyncSettings, SyncWriter
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.formats import OffsetSync
-from klamm.mirror.groups import offset_sync_writer
-from klamm.mirror.groups.offset_sync_writer import SyncSettings, SyncWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

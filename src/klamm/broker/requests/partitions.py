@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.checks import require_topic
+from klamm.broker.requests.checks import require_topic
 from klamm.protocol.errors import (
     FencedLeaderEpochError,
     NotLeaderOrFollowerError,

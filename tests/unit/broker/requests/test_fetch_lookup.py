@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.fetch import lookup
 from klamm.broker.handlers.api_001_fetch import ROUTE
-from klamm.broker.topics.partitions import find_topic, leader_log
+from klamm.broker.requests import fetch_lookup
+from klamm.broker.requests.partitions import find_topic, leader_log
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.storage.log import PartitionLog
 from tests.support.data_path import DataPath
@@ -37,8 +37,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return count
 
-    monkeypatch.setattr(lookup, "find_topic", counted("authorized", find_topic))
-    monkeypatch.setattr(lookup, "leader_log", counted("looked at", leader_log))
+    monkeypatch.setattr(fetch_lookup, "find_topic", counted("authorized", find_topic))
+    monkeypatch.setattr(fetch_lookup, "leader_log", counted("looked at", leader_log))
     monkeypatch.setattr(PartitionLog, "find", counted("found", PartitionLog.find))
     return counts
 

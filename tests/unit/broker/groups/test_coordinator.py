@@ -101,9 +101,9 @@ class Scene:
             store, self.config.__getitem__, self.topics, now=self.clock.now, wall_ms=self.clock.wall_ms
         )
         store.on_failure = lambda _: coordinator.reload()
-        await coordinator.start()
         self.store = store
         try:
+            await coordinator.start()
             yield coordinator
         finally:
             await coordinator.stop()

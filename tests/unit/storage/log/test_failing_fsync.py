@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -31,6 +32,9 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.broken: str | None = None
+        self.released = threading.Event()
+        """The broken fsync waits for this event."""
+        self.released.set()
         self._fsync = os.fsync
         monkeypatch.setattr(os, "fsync", self.fsync)
 
@@ -38,6 +42,7 @@ class Disk:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if self.broken is not None and self.broken in path:
             self.broken = None
+            assert self.released.wait(20)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._fsync(descriptor)
 
@@ -91,9 +96,12 @@ def test_a_failed_fsync_is_not_made_up_for_by_the_next_one(house: LogHouse, disk
 def test_a_flush_that_nobody_waits_for_any_more_takes_the_log_offline_too(house: LogHouse, disk: Disk) -> None:
     async def story() -> None:
         disk.broken = "t-0/"
+        disk.released.clear()
         flushing = asyncio.create_task(house.manager.flush(house.log))
         await asyncio.sleep(0)
         flushing.cancel()
+        await asyncio.sleep(0)  # the cancellation arrives while the fsync is running
+        disk.released.set()
         with pytest.raises(asyncio.CancelledError):
             await flushing
 

@@ -132,7 +132,8 @@ class GroupBroker:
     def ask(self, route: Route, request: Message, answer: type[Answer], version: int, *, node_id: int = 1) -> Answer:
         """Send a request to one of the brokers and return what a client reads."""
         assert route.api.serves(version)
-        topics = SimpleNamespace(get=lambda name: name)  # the internal topics exist
+        # the internal topics exist
+        topics = SimpleNamespace(get=lambda name: OneTopicCatalog().get(name) or name, by_id=OneTopicCatalog().by_id)
         services = SimpleNamespace(groups=self.groups, cluster=self.cluster, topics=topics, authorizer=AllowAll())
         context = RequestContext(
             services=cast("Any", services),

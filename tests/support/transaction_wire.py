@@ -164,7 +164,7 @@ class TransactionClient:
             group_id=group,
             producer_id=who.producer_id,
             producer_epoch=who.epoch,
-            generation_id=generation,
+            generation_id_or_member_epoch=generation,
             member_id=member,
             group_instance_id=instance,
             topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])],

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
 """Version of OffsetCommit. For an unknown group, older clients receive ILLEGAL_GENERATION instead."""
 
+_UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Error codes of partitions that do not exist. An error of the group does not replace them."""
 _FEW: Final = 500
 """Up to this number of topics, commits are copied topic by topic; above it, all commits of the group are copied."""
 _ByTopic: TypeAlias = "dict[UUID, dict[int, PutGroupOffset]]"
@@ -205,20 +207,22 @@ class OffsetService:
         expire_ms = None if retention_ms == -1 else now_ms + retention_ms
         judged = await slices.listed(self._judge(group_id, offset, now_ms, expire_ms) for offset in offsets)
         codes = await slices.listed(item if isinstance(item, ErrorCode) else ErrorCode.NONE for item in judged)
-        if all(code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for code in codes):
+        if all(code in _UNKNOWN_TOPIC for code in codes):
             return tuple(codes)
         try:
             await record(await slices.listed(item for item in judged if not isinstance(item, ErrorCode)))
         except KafkaApiError as error:
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return tuple(code if code is unknown else error.error_code for code in codes)
+            return tuple(code if code in _UNKNOWN_TOPIC else error.error_code for code in codes)
         return tuple(codes)
 
     def _judge(
         self, group_id: str, offset: OffsetToCommit, now_ms: int, expire_ms: int | None
     ) -> PutGroupOffset | ErrorCode:
-        topic = self._topics.get(offset.topic)
-        if topic is None or not topic.has_partition(offset.partition):
+        topic_id = offset.topic_id
+        topic = self._topics.get(offset.topic) if topic_id is None else self._topics.by_id(topic_id)
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else ErrorCode.UNKNOWN_TOPIC_ID
+        if not topic.has_partition(offset.partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self._is_too_long(offset.metadata):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE

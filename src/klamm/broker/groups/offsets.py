@@ -22,10 +22,13 @@ class OffsetToCommit:
     """One partition of an OffsetCommit request."""
 
     topic: str
+    """Topic name; empty if the request has a topic id that no topic has."""
     partition: int
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: UUID | None = None
+    """Topic id in the request; None if the request has the name."""
 
 
 class OffsetTable:

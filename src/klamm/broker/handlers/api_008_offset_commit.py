@@ -1,10 +1,9 @@
-"""OffsetCommit (key 8), v2-9.
+"""OffsetCommit (key 8), v2-10.
 
 One entry per partition, in the order of the request. Without READ on the group, every partition has only that error.
 Unknown topics and partitions are rejected before the group is checked; an error of the group applies to every other
 partition. The response is sent when the offsets are durable. v2-4 may contain their own retention time. v9 returns
-GROUP_ID_NOT_FOUND where older versions return ILLEGAL_GENERATION.
-Not implemented: topic ids (v10), which Kafka 4.1 does not offer either.
+GROUP_ID_NOT_FOUND where older versions return ILLEGAL_GENERATION. v10 has topic ids instead of names.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
     from klamm.broker.groups.offsets import OffsetToCommit
 
-API: Final = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9)
+API: Final = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=10)
+_TOPIC_IDS_SINCE: Final = 10
 
 
 async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
     """Commit the offsets of all valid partitions."""
-    offsets = await requested_offsets(request, context.time_slice)
+    offsets = await requested_offsets(request, context, has_topic_ids=context.api_version >= _TOPIC_IDS_SINCE)
     try:
         require_group(context, AclOperation.READ, request.group_id)
     except KafkaApiError as error:
@@ -69,6 +69,7 @@ async def _response(
         topics=[
             OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=await context.time_slice.listed(
                     OffsetCommitResponse.OffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=next(codes)

@@ -1,9 +1,10 @@
-"""TxnOffsetCommit (key 28), v0-5.
+"""TxnOffsetCommit (key 28), v0-6.
 
 Offsets of a group that are committed together with a producer's transaction, and dropped when it is aborted. One entry
 per partition, in the order of the request; the response is sent when they are durable. From v3 on member and generation
 are checked (KIP-447). From v5 on this request adds the group to the transaction (KIP-890); before, AddOffsetsToTxn must
-do so. Requires WRITE on the transactional id, READ on the group and on each topic.
+do so. v6 has topic ids instead of names (KIP-1319). Requires WRITE on the transactional id, READ on the group and on
+each topic.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
     from klamm.broker.groups.offsets import OffsetToCommit
 
-API: Final = Api(key=ApiKey.TXN_OFFSET_COMMIT, min_version=0, max_version=5)
+API: Final = Api(key=ApiKey.TXN_OFFSET_COMMIT, min_version=0, max_version=6)
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
+_TOPIC_IDS_SINCE: Final = 6
 
 
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
     """Store the offsets of all valid partitions until the transaction ends."""
-    offsets = await requested_offsets(request, context.time_slice)
+    offsets = await requested_offsets(request, context, has_topic_ids=context.api_version >= _TOPIC_IDS_SINCE)
     try:
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
             raise TransactionalIdAuthorizationError
@@ -74,7 +76,7 @@ async def _commit(
         group_id=request.group_id,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
-        generation_id=request.generation_id,
+        generation_id=request.generation_id_or_member_epoch,
     )
     return await context.services.groups.offsets.commit_in_transaction(
         by, request.producer_id, offsets, admit, time_slice=context.time_slice
@@ -88,6 +90,7 @@ async def _response(
         topics=[
             TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=await context.time_slice.listed(
                     TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=next(codes)

@@ -9,23 +9,29 @@ class ApiVersionsRequest(Message):
     """ApiVersionsRequest, key 18."""
 
     API_KEY = 18
-    VERSIONS = (0, 4)
+    VERSIONS = (0, 5)
     FLEXIBLE_FROM = 3
 
-    __slots__ = ("client_software_name", "client_software_version")
+    __slots__ = ("client_software_name", "client_software_version", "cluster_id", "node_id")
 
     def __init__(
         self,
         *,
         client_software_name: str = '',
         client_software_version: str = '',
+        cluster_id: str | None = None,
+        node_id: int = -1,
     ) -> None:
         self.client_software_name = client_software_name
         self.client_software_version = client_software_version
+        self.cluster_id = cluster_id
+        self.node_id = node_id
 
 ApiVersionsRequest.FIELDS = (
     Field("client_software_name", "string", (3, 32767), default=''),
     Field("client_software_version", "string", (3, 32767), default=''),
+    Field("cluster_id", "string", (5, 32767), nullable_versions=(5, 32767)),
+    Field("node_id", "int32", (5, 32767), default=-1),
 )
 
 
@@ -33,7 +39,7 @@ class ApiVersionsResponse(Message):
     """ApiVersionsResponse, key 18."""
 
     API_KEY = 18
-    VERSIONS = (0, 4)
+    VERSIONS = (0, 5)
     FLEXIBLE_FROM = 3
 
     class ApiVersion(Struct):

@@ -9,7 +9,7 @@ class DeleteGroupsRequest(Message):
     """DeleteGroupsRequest, key 42."""
 
     API_KEY = 42
-    VERSIONS = (0, 2)
+    VERSIONS = (0, 3)
     FLEXIBLE_FROM = 2
 
     __slots__ = ("groups_names",)
@@ -30,22 +30,24 @@ class DeleteGroupsResponse(Message):
     """DeleteGroupsResponse, key 42."""
 
     API_KEY = 42
-    VERSIONS = (0, 2)
+    VERSIONS = (0, 3)
     FLEXIBLE_FROM = 2
 
     class DeletableGroupResult(Struct):
         """DeletableGroupResult of DeleteGroupsResponse."""
 
-        __slots__ = ("group_id", "error_code")
+        __slots__ = ("group_id", "error_code", "error_message")
 
         def __init__(
             self,
             *,
             group_id: str = '',
             error_code: int = 0,
+            error_message: str | None = None,
         ) -> None:
             self.group_id = group_id
             self.error_code = error_code
+            self.error_message = error_message
 
     __slots__ = ("throttle_time_ms", "results")
 
@@ -61,6 +63,7 @@ class DeleteGroupsResponse(Message):
 DeleteGroupsResponse.DeletableGroupResult.FIELDS = (
     Field("group_id", "string", (0, 32767), default=''),
     Field("error_code", "int16", (0, 32767), default=0),
+    Field("error_message", "string", (3, 32767), nullable_versions=(3, 32767)),
 )
 
 DeleteGroupsResponse.FIELDS = (

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from klamm.protocol.schema import Field, Message, Struct
+
+ZERO_UUID = UUID(int=0)
 
 
 class TxnOffsetCommitRequest(Message):
     """TxnOffsetCommitRequest, key 28."""
 
     API_KEY = 28
-    VERSIONS = (0, 5)
+    VERSIONS = (0, 6)
     FLEXIBLE_FROM = 3
 
     class TxnOffsetCommitRequestPartition(Struct):
@@ -33,18 +37,20 @@ class TxnOffsetCommitRequest(Message):
     class TxnOffsetCommitRequestTopic(Struct):
         """TxnOffsetCommitRequestTopic of TxnOffsetCommitRequest."""
 
-        __slots__ = ("name", "partitions")
+        __slots__ = ("name", "topic_id", "partitions")
 
         def __init__(
             self,
             *,
             name: str = '',
+            topic_id: UUID = ZERO_UUID,
             partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition] | None = None,
         ) -> None:
             self.name = name
+            self.topic_id = topic_id
             self.partitions = partitions if partitions is not None else list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]()
 
-    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation_id", "member_id", "group_instance_id", "topics")
+    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation_id_or_member_epoch", "member_id", "group_instance_id", "topics")
 
     def __init__(
         self,
@@ -53,7 +59,7 @@ class TxnOffsetCommitRequest(Message):
         group_id: str = '',
         producer_id: int = 0,
         producer_epoch: int = 0,
-        generation_id: int = -1,
+        generation_id_or_member_epoch: int = -1,
         member_id: str = '',
         group_instance_id: str | None = None,
         topics: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] | None = None,
@@ -62,7 +68,7 @@ class TxnOffsetCommitRequest(Message):
         self.group_id = group_id
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
-        self.generation_id = generation_id
+        self.generation_id_or_member_epoch = generation_id_or_member_epoch
         self.member_id = member_id
         self.group_instance_id = group_instance_id
         self.topics = topics if topics is not None else list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic]()
@@ -75,7 +81,8 @@ TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition.FIELDS = (
 )
 
 TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic.FIELDS = (
-    Field("name", "string", (0, 32767), default=''),
+    Field("name", "string", (0, 5), default=''),
+    Field("topic_id", "uuid", (6, 32767), default=ZERO_UUID),
     Field("partitions", "struct", (0, 32767), is_array=True, struct=TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition, default=()),
 )
 
@@ -84,7 +91,7 @@ TxnOffsetCommitRequest.FIELDS = (
     Field("group_id", "string", (0, 32767), default=''),
     Field("producer_id", "int64", (0, 32767), default=0),
     Field("producer_epoch", "int16", (0, 32767), default=0),
-    Field("generation_id", "int32", (3, 32767), default=-1),
+    Field("generation_id_or_member_epoch", "int32", (3, 32767), default=-1),
     Field("member_id", "string", (3, 32767), default=''),
     Field("group_instance_id", "string", (3, 32767), nullable_versions=(3, 32767)),
     Field("topics", "struct", (0, 32767), is_array=True, struct=TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic, default=()),
@@ -95,7 +102,7 @@ class TxnOffsetCommitResponse(Message):
     """TxnOffsetCommitResponse, key 28."""
 
     API_KEY = 28
-    VERSIONS = (0, 5)
+    VERSIONS = (0, 6)
     FLEXIBLE_FROM = 3
 
     class TxnOffsetCommitResponsePartition(Struct):
@@ -115,15 +122,17 @@ class TxnOffsetCommitResponse(Message):
     class TxnOffsetCommitResponseTopic(Struct):
         """TxnOffsetCommitResponseTopic of TxnOffsetCommitResponse."""
 
-        __slots__ = ("name", "partitions")
+        __slots__ = ("name", "topic_id", "partitions")
 
         def __init__(
             self,
             *,
             name: str = '',
+            topic_id: UUID = ZERO_UUID,
             partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] | None = None,
         ) -> None:
             self.name = name
+            self.topic_id = topic_id
             self.partitions = partitions if partitions is not None else list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition]()
 
     __slots__ = ("throttle_time_ms", "topics")
@@ -143,7 +152,8 @@ TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition.FIELDS = (
 )
 
 TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic.FIELDS = (
-    Field("name", "string", (0, 32767), default=''),
+    Field("name", "string", (0, 5), default=''),
+    Field("topic_id", "uuid", (6, 32767), default=ZERO_UUID),
     Field("partitions", "struct", (0, 32767), is_array=True, struct=TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition, default=()),
 )
 

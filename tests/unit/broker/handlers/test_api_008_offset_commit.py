@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from klamm.broker.handlers.api_008_offset_commit import ROUTE
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from tests.support.group_broker import GroupBroker
+from tests.support.group_broker import TOPIC_ID, GroupBroker
 
 Topic = OffsetCommitRequest.OffsetCommitRequestTopic
 Partition = OffsetCommitRequest.OffsetCommitRequestPartition
@@ -44,6 +46,36 @@ def test_a_generation_of_a_group_that_does_not_exist_is_refused(version: int, er
         answer = broker.ask(ROUTE, request(("t", 0), generation_id=3), OffsetCommitResponse, version)
 
     assert codes(answer) == [("t", 0, ErrorCode[error_code])]
+
+
+def test_topics_are_named_by_their_ids_from_v10_on() -> None:
+    topics = [
+        Topic(topic_id=topic_id, partitions=[Partition(partition_index=index, committed_offset=5)])
+        for topic_id, index in ((TOPIC_ID, 1), (UUID(int=7), 0), (TOPIC_ID, 7), (UUID(int=0), 0))
+    ]
+    with GroupBroker() as broker:
+        answer = broker.ask(ROUTE, OffsetCommitRequest(group_id="g", topics=topics), OffsetCommitResponse, 10)
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert [(t.topic_id.int, p.partition_index, p.error_code) for t in answer.topics for p in t.partitions] == [
+        (1, 1, 0),
+        (7, 0, unknown),
+        (1, 7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (0, 0, unknown),
+    ]
+
+
+def test_an_unknown_topic_id_keeps_its_error_when_the_group_is_rejected() -> None:
+    topics = [
+        Topic(topic_id=topic_id, partitions=[Partition(partition_index=0, committed_offset=5)])
+        for topic_id in (UUID(int=7), TOPIC_ID)
+    ]
+    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=3, topics=topics)
+    with GroupBroker() as broker:
+        answer = broker.ask(ROUTE, request, OffsetCommitResponse, 10)
+
+    found = [topic.partitions[0].error_code for topic in answer.topics]
+    assert found == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND]
 
 
 def test_a_broker_that_does_not_coordinate_the_group_commits_nothing() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from klamm.broker.groups.placement import coordinator_for
@@ -8,7 +10,7 @@ from klamm.broker.handlers.api_009_offset_fetch import ROUTE
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from tests.support.group_broker import GroupBroker
+from tests.support.group_broker import TOPIC_ID, GroupBroker
 
 Group = OffsetFetchRequest.OffsetFetchRequestGroup
 TopicOfGroup = OffsetFetchRequest.OffsetFetchRequestTopics
@@ -45,6 +47,25 @@ def test_no_topics_means_all_that_is_committed(version: int) -> None:
         answer = broker.ask(ROUTE, OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse, version)
 
     assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("t", 1)]
+
+
+def test_topics_are_named_by_their_ids_from_v10_on() -> None:
+    wanted = [TopicOfGroup(topic_id=topic_id, partition_indexes=[0, 1]) for topic_id in (UUID(int=7), TOPIC_ID)]
+    with GroupBroker() as broker:
+        commit(broker, "g")
+        request = OffsetFetchRequest(groups=[Group(group_id="g", topics=wanted), Group(group_id="g", topics=None)])
+        answer = broker.ask(ROUTE, request, OffsetFetchResponse, 10)
+
+    named, everything = (
+        [
+            (topic.topic_id.int, [(p.partition_index, p.committed_offset, p.error_code) for p in topic.partitions])
+            for topic in group.topics
+        ]
+        for group in answer.groups
+    )
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert named == [(1, [(0, -1, 0), (1, 5, 0)]), (7, [(0, -1, unknown), (1, -1, unknown)])]
+    assert everything == [(1, [(1, 5, 0)])]
 
 
 @pytest.mark.parametrize("version", [8, 9])

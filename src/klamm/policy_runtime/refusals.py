@@ -6,10 +6,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.protocol.errors import ErrorCode
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-
-    from klamm.protocol.errors import ErrorCode
 
 LOG_WINDOW_S: Final = 60.0
 """Seconds in which an equal denial is logged once."""
@@ -90,6 +90,17 @@ class RefusedCreations:
             del self._known[topic, client]
             return None
         return found.error_code
+
+    def answer(self, topic: str, client: Hashable) -> ErrorCode | None:
+        """Return the error code for a Metadata request about a topic whose creation was denied a moment ago, or None.
+
+        A policy's own code, POLICY_VIOLATION, is not expected in that response: Java, librdkafka and aiokafka treat it
+        as retriable and retry until they time out. TOPIC_AUTHORIZATION_FAILED is reported at once by all clients.
+        """
+        refusal = self.recall(topic, client)
+        if refusal in (None, ErrorCode.UNKNOWN_SERVER_ERROR):  # a policy that failed may succeed the next time
+            return refusal
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def clear(self) -> None:
         """Clear the cache, because the policies have changed."""

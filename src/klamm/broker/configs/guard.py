@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.policy.details import AlterConfigDetails
 from klamm.policy.kinds import ALTER_CONFIG
+from klamm.policy_runtime.details import alter_config_details
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Set
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.configs.rules import ConfigDecision
+    from klamm.configs.decision import ConfigDecision
     from klamm.policy_runtime import Policies
     from klamm.server.author import Author
 
@@ -46,19 +46,7 @@ class _PolicyGuard:
         return self._policies.turn(ALTER_CONFIG)
 
     async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
-        result = decision.result
-        details = AlterConfigDetails(
-            resource_type=decision.resource_type.name,
-            resource_name=decision.resource_name,
-            configs=decision.altered,
-            result=result,
-            principal=author.principal,
-            client_id=author.client_id,
-            listener=author.listener,
-            validate_only=validate_only,
-            removed=frozenset(decision.before).difference(result),
-            defaults=decision.defaults,
-        )
+        details = alter_config_details(decision, author, validate_only=validate_only)
         await self._policies.check(ALTER_CONFIG, details)
 
 

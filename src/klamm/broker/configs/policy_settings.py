@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.configs.rules import ConfigDecision
     from klamm.broker.configs.service import ConfigsChanged
+    from klamm.configs.decision import ConfigDecision
     from klamm.server.author import Author
     from klamm.storage.metadata.changes import PutConfig
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.configs.brokers import BrokerSchema, is_store_of_listener
+from klamm.configs.decision import ConfigDecision
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import parse_node_id
@@ -15,7 +16,6 @@ from klamm.configs.operations import (
     AlterOperation,
     ConfigDelta,
     ConfigSchema,
-    apply_changes,
     check_configs,
     check_operations,
     plan_incremental_alter,
@@ -52,35 +52,6 @@ class ResourceAlteration:
     """Operations of IncrementalAlterConfigs; None for the legacy AlterConfigs, which uses ``replacement``."""
     replacement: LegacyConfigs = ()
     """All configs of the resource after a legacy AlterConfigs; configs not named are removed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDecision:
-    """Decided change of one resource, not yet applied."""
-
-    resource_type: ResourceType
-    resource_name: str
-    changes: tuple[ConfigDelta, ...]
-    before: Mapping[str, str] = field(default_factory=dict)
-    """Dynamic configs of the resource at the time of the decision."""
-    replaced: frozenset[str] | None = None
-    """Configs that a legacy AlterConfigs names; None for IncrementalAlterConfigs."""
-    defaults: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
-    """For a topic, the broker's value of every topic config."""
-
-    @property
-    def altered(self) -> Mapping[str, str | None]:
-        """Changed configs that the request names; None as value means removal.
-
-        As in Kafka, a policy does not see the configs that a replacement removes by not naming them.
-        """
-        named = self.replaced
-        return {change.name: change.value for change in self.changes if named is None or change.name in named}
-
-    @property
-    def result(self) -> Mapping[str, str]:
-        """Dynamic configs of the resource after the change."""
-        return apply_changes(self.before, self.changes)
 
 
 def decide(

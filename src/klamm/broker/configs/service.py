@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
-from klamm.broker.configs.rules import ConfigDecision, LegacyConfigs, ResourceAlteration, decide, parts
+from klamm.broker.configs.rules import LegacyConfigs, ResourceAlteration, decide, parts
+from klamm.configs.decision import ConfigDecision
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET

@@ -139,7 +139,8 @@ def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) ->
 
 async def _create(name: str, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
     """Create a requested topic. Another request may create it at the same time."""
-    if (refusal := _policy_refusal(name, context)) is not None:
+    refusals = context.services.policies.refused_creations
+    if (refusal := refusals.answer(name, context.author)) is not None:
         return _failed(refusal, name=name)
     spec = TopicSpec(name=name, is_automatic=True)
     created, error = await attempt(lambda: create_topic(spec, context), api=API.key)
@@ -152,19 +153,7 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
         # Clients do not expect this error here. As with Apache Kafka, the client retries until the topic may be
         # created.
         return _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
-    return _failed(_policy_refusal(name, context) or error.error_code, name=name)
-
-
-def _policy_refusal(name: str, context: RequestContext) -> ErrorCode | None:
-    """Return the error code for a topic whose creation the policy denied a moment ago; None when it did not.
-
-    A policy's own code, POLICY_VIOLATION, is not expected in this response: Java, librdkafka and aiokafka treat it as
-    retriable and retry until they time out. TOPIC_AUTHORIZATION_FAILED is reported at once by all clients.
-    """
-    refusal = context.services.policies.refused_creations.recall(name, context.author)
-    if refusal in (None, ErrorCode.UNKNOWN_SERVER_ERROR):  # a policy that failed may succeed the next time
-        return refusal
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return _failed(refusals.answer(name, context.author) or error.error_code, name=name)
 
 
 def _found(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.broker.requests.checks import TOPIC_DENIED, may_cluster, may_topic
 from klamm.broker.topics.catalog import Topic
 from klamm.configs.names import INTERNAL_TOPICS
-from klamm.policy.details import DeleteTopicDetails
 from klamm.policy.kinds import DELETE_TOPIC
+from klamm.policy_runtime.details import deletion_details
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -149,24 +149,13 @@ async def _delete_if_allowed(topic: Topic, context: RequestContext, quota: Mutat
         current = await policies.decide(
             DELETE_TOPIC,
             decide=lambda: topics.by_id(topic.topic_id) or topic,  # a topic that is gone is reported by its deletion
-            details=lambda decided: _details(decided, context),
+            details=lambda decided: deletion_details(
+                decided.name, decided.topic_id, decided.partitions, context.author
+            ),
             revision=context.services.configs.revision,
         )
         quota.charge(len(current.partitions))
         return topics.begin_delete(current, author=context.author)
-
-
-def _details(topic: Topic, context: RequestContext) -> DeleteTopicDetails:
-    session = context.session
-    return DeleteTopicDetails(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        num_partitions=len(topic.partitions),
-        replication_factor=len(topic.partitions[0]),
-        principal=session.principal,
-        client_id=context.client_id,
-        listener=session.listener,
-    )
 
 
 def _result(name: str | None, topic_id: UUID, error: ApiError) -> Result:

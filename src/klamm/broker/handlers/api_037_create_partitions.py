@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.requests.checks import TOPIC_DENIED, may_topic
 from klamm.broker.topics.placement import check_request_size, place_added_partitions
-from klamm.policy.details import CreatePartitionsDetails
 from klamm.policy.kinds import CREATE_PARTITIONS
+from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas.mutations import MutationQuota
     from klamm.broker.topics.catalog import Topic
+    from klamm.policy.details import CreatePartitionsDetails
 
 Asked: TypeAlias = CreatePartitionsRequest.CreatePartitionsTopic
 Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
@@ -128,17 +129,13 @@ def _decide(asked: Asked, context: RequestContext) -> tuple[Topic, Sequence[Sequ
 
 
 def _details(asked: Asked, topic: Topic, context: RequestContext, *, validate_only: bool) -> CreatePartitionsDetails:
-    session = context.session
-    return CreatePartitionsDetails(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        num_partitions=len(topic.partitions),
-        new_num_partitions=asked.count,
-        replication_factor=len(topic.partitions[0]),
-        new_assignments=None if asked.assignments is None else [entry.broker_ids for entry in asked.assignments],
-        principal=session.principal,
-        client_id=context.client_id,
-        listener=session.listener,
+    return partitions_details(
+        topic.name,
+        topic.topic_id,
+        topic.partitions,
+        count=asked.count,
+        assignments=None if asked.assignments is None else [entry.broker_ids for entry in asked.assignments],
+        requester=context.author,
         validate_only=validate_only,
     )
 

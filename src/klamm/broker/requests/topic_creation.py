@@ -16,8 +16,8 @@ from klamm.broker.topics.catalog import Topic
 from klamm.broker.topics.placement import UNSET, Placement, check_request_size, place_new_topic
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
-from klamm.policy.details import TopicDetails
 from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy_runtime.details import topic_details
 from klamm.protocol.errors import (
     InvalidReplicaAssignmentError,
     InvalidRequestError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas.mutations import MutationQuota
+    from klamm.policy.details import TopicDetails
 
 RESERVED_NAMES: Final = INTERNAL_TOPICS | {REGISTRATIONS_TOPIC}
 """Topics that only the broker itself may create."""
@@ -161,16 +162,13 @@ def _details(
     *,
     validate_only: bool,
 ) -> TopicDetails:
-    is_manual, session = placement.is_manual, context.session
-    return TopicDetails(
+    return topic_details(
         spec.name,
-        None if is_manual else len(placement.partitions),
-        None if is_manual else placement.replication_factor,
-        dict(enumerate(placement.partitions)) if is_manual else None,
-        configs,
-        principal=session.principal,
-        client_id=context.client_id,
-        listener=session.listener,
-        validate_only=validate_only,
+        num_partitions=len(placement.partitions),
+        replication_factor=placement.replication_factor,
+        assignments=dict(enumerate(placement.partitions)) if placement.is_manual else None,
+        configs=configs,
         defaults=context.services.configs.topic_defaults(),
+        requester=context.author,
+        validate_only=validate_only,
     )

@@ -21,8 +21,9 @@ from tests.support.configs import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.configs.rules import ConfigDecision, ResourceAlteration
+    from klamm.broker.configs.rules import ResourceAlteration
     from klamm.broker.configs.service import ConfigService
+    from klamm.configs.decision import ConfigDecision
     from klamm.server.author import Author
 
 TOPIC = ResourceType.TOPIC

@@ -29,7 +29,8 @@ from tests.support.configs import (
 )
 
 if TYPE_CHECKING:
-    from klamm.broker.configs.rules import ConfigDecision, ResourceAlteration
+    from klamm.broker.configs.rules import ResourceAlteration
+    from klamm.configs.decision import ConfigDecision
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = (
     ResourceType.TOPIC,

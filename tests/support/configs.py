@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.rules import ResourceAlteration
 from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
@@ -17,6 +18,7 @@ from klamm.protocol.types import ConfigOperation, ResourceType
 from klamm.server.author import Author
 from klamm.server.session import Session
 from klamm.storage.metadata.changes import Change, PutConfig, PutHistory, PutTopic
+from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,14 +31,14 @@ ANNA = Author(principal="User:anna", client_id="tool")
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 
-class MemoryConfigStore:
+class MemoryConfigStore(MetadataStore):
     """Keeps what was committed. ``hold`` makes commits wait for ``release``; ``fail_next`` makes the next one fail."""
 
     def __init__(self, *, topics: Iterable[str] = ("t",), configs: Iterable[PutConfig] = ()) -> None:
         self.topics = list(topics)
         self.configs = {(c.resource_type, c.resource_name, c.name): c for c in configs}
         self.history: list[PutHistory] = []
-        self.commits: list[list[Change]] = []
+        self.committed: list[list[Change]] = []
         self.hold = False
         self.fail_next = False
         self._waiting: list[tuple[list[Change], asyncio.Future[None]]] = []
@@ -55,7 +57,7 @@ class MemoryConfigStore:
             if self.fail_next:
                 future.set_exception(StorageError("disk full"))
                 continue
-            self.commits.append(changes)
+            self.committed.append(changes)
             for change in changes:
                 self._store(change)
             future.set_result(None)
@@ -86,7 +88,7 @@ class MemoryConfigStore:
         }
 
 
-class MemoryLoggers:
+class MemoryLoggers(PythonLoggers):
     """Two loggers."""
 
     def __init__(self) -> None:

@@ -11,6 +11,8 @@ from uuid import UUID
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.context import RequestContext
 from klamm.broker.fetch.sessions import FetchSessions
+from klamm.broker.groups.commits import OffsetService
+from klamm.broker.producer_ids import ProducerIdAllocator
 from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.topics.catalog import Topic
 from klamm.broker.transactions.coordinator import TransactionCoordinator
@@ -59,7 +61,7 @@ class Topics:
         return next((topic for topic in self.known.values() if topic.topic_id == topic_id), None)
 
 
-class ProducerIds:
+class ProducerIds(ProducerIdAllocator):
     """Counts."""
 
     def __init__(self) -> None:
@@ -70,8 +72,11 @@ class ProducerIds:
         return self.given
 
 
-class NoOffsets:
+class NoOffsets(OffsetService):
     """No group has offsets in a transaction."""
+
+    def __init__(self) -> None:
+        """Hold no groups."""
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Do nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
@@ -13,8 +12,10 @@ from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.context import RequestContext
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.security.authorizer import AllowAll
+from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.codec import decode, encode
 from klamm.server.session import Session
+from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,35 +46,32 @@ CONFIG = {
 TOPIC_ID = UUID(int=1)
 
 
-@dataclass(frozen=True)
-class OneTopic:
-    """A topic ``t`` with two partitions."""
-
-    topic_id: UUID = TOPIC_ID
-    name: str = "t"
-
-    def has_partition(self, partition: int, /) -> bool:
-        """Tell whether the partition exists."""
-        return 0 <= partition < 2
+TOPIC = Topic(name="t", topic_id=TOPIC_ID, partitions=((1,), (1,)))
 
 
-class OneTopicCatalog:
-    """Knows ``t`` only."""
+class OneTopicCatalog(TopicCatalog):
+    """Catalog with the topic ``t``."""
 
-    def get(self, name: str, /) -> OneTopic | None:
-        """Return ``t``."""
-        return OneTopic() if name == "t" else None
+    def __init__(self) -> None:
+        """Hold no store."""
 
-    def by_id(self, topic_id: UUID, /) -> OneTopic | None:
-        """Return ``t``."""
-        return OneTopic() if topic_id == TOPIC_ID else None
+    def get(self, name: str) -> Topic | None:
+        """Return the topic if its name is ``t``."""
+        return TOPIC if name == "t" else None
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        """Return the topic if it has this id."""
+        return TOPIC if topic_id == TOPIC_ID else None
 
 
-class MemoryStore:
-    """Keeps nothing; everything is on its disk at once."""
+class MemoryStore(MetadataStore):
+    """Metadata store that keeps nothing and completes every commit at once."""
 
-    def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
-        """Be done."""
+    def __init__(self) -> None:
+        """Open no file."""
+
+    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Return a completed future."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from klamm.broker.internal_records import InternalRecords
 from klamm.protocol.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
 
-class MemoryRecords:
+class MemoryRecords(InternalRecords):
     """Keeps the records of the registration topic in a list."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes | None, bytes | None]] = []
         self.fail_next_append = False
 
-    def read_all(self) -> Iterable[tuple[bytes | None, bytes | None]]:
+    def read_all(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Return what was appended."""
-        return list(self.records)
+        return iter(list(self.records))
 
     async def append(self, key: bytes, value: bytes) -> None:
         """Append, or refuse once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.registrations import (
     Registration,
@@ -16,8 +16,9 @@ from klamm.client_configs.registrations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
+    from klamm.broker.internal_records import InternalRecords
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
 
@@ -28,18 +29,6 @@ MAX_VERSIONS_PER_ENTITY: Final = 100
 MAX_LISTS_PER_VERSION: Final = 16
 MAX_BYTES: Final = 128 * 1024 * 1024
 """Maximum total size of all records' keys and values, in bytes. Names of clients and of configs may be long."""
-
-
-class RegistrationRecords(Protocol):
-    """Storage of the registration records."""
-
-    def read_all(self) -> Iterable[tuple[bytes | None, bytes | None]]:
-        """Return key and value of every record, oldest first; nothing when the topic does not exist."""
-        ...
-
-    async def append(self, key: bytes, value: bytes) -> None:
-        """Append a record, and create the topic when it does not exist. Durability is not awaited."""
-        ...
 
 
 class RegistrationLog:
@@ -60,7 +49,7 @@ class RegistrationLog:
     """
 
     def __init__(
-        self, records: RegistrationRecords, *, max_entities: int = MAX_ENTITIES, max_bytes: int = MAX_BYTES
+        self, records: InternalRecords, *, max_entities: int = MAX_ENTITIES, max_bytes: int = MAX_BYTES
     ) -> None:
         self._records = records
         self._max_entities = max_entities

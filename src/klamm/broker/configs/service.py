@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
@@ -31,41 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
 
     from klamm.broker.configs.guard import AlterConfigGuard
+    from klamm.broker.configs.loggers import PythonLoggers
     from klamm.configs.values import ConfigValue
-    from klamm.storage.metadata.changes import Change, PutTopic
+    from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.store import MetadataStore
 
 
 _Outcome: TypeAlias = "ConfigDecision | KafkaApiError"
 _Altered: TypeAlias = "tuple[Sequence[KafkaApiError | None], asyncio.Future[None] | None]"
 """Error of each resource, and the commit to wait for."""
-
-
-class LoggerLevels(Protocol):
-    """Loggers whose levels can be changed."""
-
-    def levels(self) -> Mapping[str, str]:
-        """Return the effective level of every logger."""
-        ...
-
-    def apply(self, changes: Sequence[ConfigDelta]) -> None:
-        """Set levels."""
-        ...
-
-
-class ConfigStore(Protocol):
-    """Part of the metadata store that configs use."""
-
-    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Queue changes; the future completes when they are durable."""
-        ...
-
-    def load_topics(self) -> list[PutTopic]:
-        """Return all topics."""
-        ...
-
-    def load_configs(self) -> list[PutConfig]:
-        """Return all dynamic configs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +87,11 @@ class ConfigService:
     def __init__(
         self,
         *,
-        store: ConfigStore,
+        store: MetadataStore,
         static: Mapping[str, str],
         started_with: Mapping[int, Mapping[str, str]],
         now_ms: Callable[[], int],
-        loggers: LoggerLevels,
+        loggers: PythonLoggers,
         guards: Sequence[AlterConfigGuard] = (),
     ) -> None:
         self._store = store

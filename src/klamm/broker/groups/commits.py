@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationError, NonEmptyGroupError
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from klamm.broker.groups.offsets import OffsetToCommit
     from klamm.broker.groups.registry import Entry, GroupRegistry
     from klamm.broker.groups.settings import GroupCoordinatorSettings
+    from klamm.broker.topics.catalog import TopicCatalog
     from klamm.storage.metadata.changes import Change
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
@@ -46,36 +47,6 @@ FetchedOffsets: TypeAlias = "tuple[tuple[str, Sequence[tuple[int, FetchedOffset]
 """Fetched offsets by topic name and partition; None where nothing is committed."""
 
 
-class CommitTopic(Protocol):
-    """The part of a topic that groups need."""
-
-    @property
-    def topic_id(self) -> UUID:
-        """The topic id. A topic that is deleted and created again has another one."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The topic name."""
-        ...
-
-    def has_partition(self, partition: int, /) -> bool:
-        """Return whether the partition exists."""
-        ...
-
-
-class Topics(Protocol):
-    """The part of the topic catalog that groups need."""
-
-    def get(self, name: str, /) -> CommitTopic | None:
-        """Return a topic by name; None if it does not exist."""
-        ...
-
-    def by_id(self, topic_id: UUID, /) -> CommitTopic | None:
-        """Return a topic by id; None if it does not exist."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
     """Client that commits offsets: a member in its generation, or an outside client (empty id, generation -1)."""
@@ -96,7 +67,7 @@ class OffsetService:
     applies and submits the change, without an await between the check and the change.
     """
 
-    def __init__(self, registry: GroupRegistry, settings: GroupCoordinatorSettings, topics: Topics) -> None:
+    def __init__(self, registry: GroupRegistry, settings: GroupCoordinatorSettings, topics: TopicCatalog) -> None:
         self._registry = registry
         self._settings = settings
         self._topics = topics
@@ -249,7 +220,7 @@ class OffsetService:
 
         Args:
             group_id: Id of the group.
-            topics: CommitTopic names with partitions; None for all committed offsets.
+            topics: Topic names with partitions; None for all committed offsets.
             require_stable: Whether to withhold offsets that an open transaction may still change.
             time_slice: Time slice of the request; None for a new one.
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.groups.classic import ClassicGroup
-    from klamm.broker.groups.commits import Topics
     from klamm.broker.groups.model import JoinAttempt, MemberIdentity, SyncAttempt
-    from klamm.broker.groups.registry import GroupStore
+    from klamm.broker.topics.catalog import TopicCatalog
+    from klamm.storage.metadata.store import MetadataStore
 
 Reply = TypeVar("Reply")
 
@@ -79,9 +79,9 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        store: GroupStore,
+        store: MetadataStore,
         get_config: Callable[[str], Any],
-        topics: Topics,
+        topics: TopicCatalog,
         *,
         now: Callable[[], float],
         wall_ms: Callable[[], int],

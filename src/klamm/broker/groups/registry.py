@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic import ClassicGroup
 from klamm.broker.groups.durability import log_failure, until_durable
@@ -27,31 +27,12 @@ if TYPE_CHECKING:
 
     from klamm.broker.groups.settings import GroupCoordinatorSettings
     from klamm.protocol.errors import ErrorCode
-    from klamm.storage.metadata.changes import Change, PutGroupOffset, PutPendingOffset
+    from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.store import MetadataStore
 
 
 MAX_ID_BYTES: Final = 32_000
 """Largest size of a group, instance or client id. Old protocol versions cannot send longer ones."""
-
-
-class GroupStore(Protocol):
-    """The part of the metadata store that groups need."""
-
-    def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
-        """Queue changes; the future is done when they are on disk."""
-        ...
-
-    def load_groups(self) -> list[PutGroup]:
-        """Return the stored groups."""
-        ...
-
-    def load_group_offsets(self) -> list[PutGroupOffset]:
-        """Return the stored offsets."""
-        ...
-
-    def load_pending_offsets(self) -> list[PutPendingOffset]:
-        """Return the pending offsets of open transactions."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +51,7 @@ class GroupRegistry:
 
     def __init__(
         self,
-        store: GroupStore,
+        store: MetadataStore,
         settings: GroupCoordinatorSettings,
         *,
         now: Callable[[], float],

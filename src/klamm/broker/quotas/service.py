@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from klamm.broker.long_decision import decide_in_slices
 from klamm.configs.quotas import (
@@ -26,23 +26,10 @@ from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutHistory, PutQuota
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.server.author import Author
-    from klamm.storage.metadata.changes import Change
-
-
-class QuotaStore(Protocol):
-    """Part of the metadata store that quotas use."""
-
-    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Queue changes; the future completes when they are durable."""
-        ...
-
-    def load_quotas(self) -> list[PutQuota]:
-        """Return all quotas."""
-        ...
+    from klamm.storage.metadata.store import MetadataStore
 
 
 class _Plan(NamedTuple):
@@ -72,7 +59,7 @@ class QuotaService:
         now_ms: Clock, in milliseconds since the epoch.
     """
 
-    def __init__(self, store: QuotaStore, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: MetadataStore, *, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._now_ms = now_ms
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}

@@ -23,14 +23,14 @@ import asyncio
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from klamm.broker.groups.durability import log_failure, until_durable
 from klamm.broker.groups.errors import CoordinatorNotAvailableError
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
-from klamm.broker.transactions.markers import MarkerLogs, end_decided, end_hanging, write_markers
+from klamm.broker.transactions.markers import end_decided, end_hanging, write_markers
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
 from klamm.broker.transactions.settings import TransactionSettings
 from klamm.broker.transactions.snapshot import from_payload, to_payload
@@ -38,15 +38,19 @@ from klamm.protocol.errors import InvalidProducerIdMappingError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.background import ErrorReports
-from klamm.storage.metadata.changes import DropTransaction, PutDecision, PutTransaction
+from klamm.storage.metadata.changes import DropTransaction, PutTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
+    from klamm.broker.groups.commits import OffsetService
+    from klamm.broker.producer_ids import ProducerIdAllocator
     from klamm.protocol.errors import StorageError
     from klamm.protocol.types import ProducerIdentity
+    from klamm.storage.log import LogManager
     from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -60,38 +64,6 @@ _RETRY_S = 1.0
 """Delay before markers that could not be written to disk are retried, in seconds."""
 
 
-class TransactionStore(Protocol):
-    """The part of the metadata store that the coordinator needs."""
-
-    def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
-        """Queue changes; the future is done when they are on disk. Changes of one loop turn are committed together."""
-        ...
-
-    def load_transactions(self) -> list[PutTransaction]:
-        """Return the stored transactional ids."""
-        ...
-
-    def load_decisions(self) -> list[PutDecision]:
-        """Return the stored decisions, ascending by number."""
-        ...
-
-
-class ProducerIds(Protocol):
-    """Source of new producer ids."""
-
-    async def allocate(self) -> int:
-        """Return a producer id that has never been used in this cluster."""
-        ...
-
-
-class TransactionalOffsets(Protocol):
-    """Group offsets that wait for the end of a transaction (TxnOffsetCommit)."""
-
-    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Commit or drop the pending offsets, and submit the change to the store before returning."""
-        ...
-
-
 class TransactionCoordinator:
     """Owner of all transactional ids.
 
@@ -102,12 +74,12 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        store: TransactionStore,
+        store: MetadataStore,
         get_config: Callable[[str], Any],
         *,
-        producer_ids: ProducerIds,
-        logs: MarkerLogs,
-        offsets: TransactionalOffsets,
+        producer_ids: ProducerIdAllocator,
+        logs: LogManager,
+        offsets: OffsetService,
         now_ms: Callable[[], int],
     ) -> None:
         """Read the settings; nothing is loaded before ``start``.
@@ -116,7 +88,7 @@ class TransactionCoordinator:
             store: Metadata store.
             get_config: Function that returns a broker config by Kafka's name.
             producer_ids: Source of new producer ids.
-            logs: MarkerLogs of all partitions.
+            logs: Log manager with the logs of all partitions.
             offsets: Pending offsets of all groups.
             now_ms: Wall clock, milliseconds since the epoch.
         """

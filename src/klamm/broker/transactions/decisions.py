@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.storage.log import PartitionLog
+    from klamm.storage.log import LogManager, PartitionLog
     from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -43,33 +44,6 @@ _NEVER: Final = 2**63
 _PLAIN: Final = ("transactional_id", "producer_id", "data_epoch", "marker_epoch", "has_own_epoch", "is_commit")
 _UNKNOWN: Final = -2
 """Placeholder for a first offset: the log could not be opened when the transaction was decided."""
-
-
-class DecisionStore(Protocol):
-    """The part of the metadata store that decisions need."""
-
-    def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
-        """Queue changes; the future is done when they are on disk."""
-        ...
-
-    def load_decisions(self) -> list[PutDecision]:
-        """Return the stored decisions, ascending by number."""
-        ...
-
-
-class DecisionLogs(Protocol):
-    """The part of the log manager that decisions need."""
-
-    was_clean: bool
-    """Whether the previous run stopped cleanly, with everything on disk."""
-
-    def get(self, topic_id: UUID, partition: int, /) -> PartitionLog | None:
-        """Return the log of a partition, None if its topic is deleted."""
-        ...
-
-    async def flush(self, log: PartitionLog, /) -> None:
-        """Make a log durable up to its current end offset."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +84,7 @@ class Decisions:
         logs: The logs of all partitions.
     """
 
-    def __init__(self, store: DecisionStore, logs: DecisionLogs) -> None:
+    def __init__(self, store: MetadataStore, logs: LogManager) -> None:
         self._store = store
         self._logs = logs
         self._known: dict[int, TransactionDecision] = {}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from klamm.broker.transactions import decisions
 from klamm.broker.transactions.model import COORDINATOR_EPOCH, Transaction, TransactionPartition, TransactionState
 from klamm.protocol.errors import (
     InvalidProducerEpochError,
@@ -16,32 +15,25 @@ from klamm.protocol.records import ControlType
 from klamm.storage.log import append_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from klamm.storage.log import PartitionLog
+    from klamm.broker.transactions import decisions
+    from klamm.storage.log import LogManager, PartitionLog
 
 logger = logging.getLogger(__name__)
 
 _COMMITS: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 
 
-class MarkerLogs(decisions.DecisionLogs, Protocol):
-    """The part of the log manager that the coordinator needs."""
-
-    def loaded(self) -> Iterable[PartitionLog]:
-        """Return the open logs."""
-        ...
-
-
 def write_markers(
-    logs: MarkerLogs, transaction: Transaction, now_ms: int, *, is_replay: bool = False
+    logs: LogManager, transaction: Transaction, now_ms: int, *, is_replay: bool = False
 ) -> Iterator[StorageError | None]:
     """Append the marker of a decided transaction to each of its partitions, one partition per step.
 
     Deleted topics are skipped. A rejected marker does not keep the other partitions from getting theirs.
 
     Args:
-        logs: MarkerLogs of all partitions.
+        logs: Log manager with the logs of all partitions.
         transaction: Decided transaction. The markers carry its epoch, which fences late writes of an older epoch.
         now_ms: Milliseconds since the epoch.
         is_replay: Whether some of the markers may already be in the logs.
@@ -62,7 +54,7 @@ def write_markers(
             yield None
 
 
-def _open(logs: MarkerLogs, wanted: TransactionPartition) -> PartitionLog | None:
+def _open(logs: LogManager, wanted: TransactionPartition) -> PartitionLog | None:
     try:
         return logs.get(wanted.topic_id, wanted.partition)
     except OSError as error:
@@ -90,7 +82,7 @@ def _write(log: PartitionLog, control_type: ControlType, producer_id: int, epoch
         logger.warning("Partition %s: the transaction marker is not written: %s", log.name, error)
 
 
-def end_decided(logs: MarkerLogs, remembered: decisions.Decisions, now_ms: int) -> bool:
+def end_decided(logs: LogManager, remembered: decisions.Decisions, now_ms: int) -> bool:
     """End the transactions that are open in a log although they were decided: a power cut lost their markers.
 
     Returns:
@@ -117,7 +109,7 @@ def end_decided(logs: MarkerLogs, remembered: decisions.Decisions, now_ms: int) 
     return is_complete
 
 
-def end_hanging(logs: MarkerLogs, transactions: Mapping[str, Transaction], now_ms: int) -> None:
+def end_hanging(logs: LogManager, transactions: Mapping[str, Transaction], now_ms: int) -> None:
     """End the transactions that are open in a log but belong to no ongoing transaction.
 
     Without this, the last stable offset would never advance, and readers with ``read_committed`` would wait forever.

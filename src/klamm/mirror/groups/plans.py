@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import OffsetAndMetadata
 from klamm.mirror.formats import Checkpoint
@@ -12,21 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from klamm.mirror.groups.admin_calls import CommittedOffsets
-    from klamm.mirror.groups.copied_runs import Translation
+    from klamm.mirror.groups.stores import SyncStore
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
-
-
-class Translator(Protocol):
-    """Offset translation of a flow."""
-
-    def knows(self, topic: str, partition: int) -> bool:
-        """Return whether a source partition has an offset sync."""
-        ...
-
-    def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
-        """Return the translation of a source offset. None: it is older than all syncs."""
-        ...
 
 
 class Translated(NamedTuple):
@@ -57,7 +45,7 @@ def translate_group(
     flow: FlowSettings,
     group: str,
     offsets: CommittedOffsets,
-    translator: Translator,
+    translator: SyncStore,
     ends: Mapping[PartitionTuple, int],
 ) -> list[Translated]:
     """Translate the offsets of a group.
@@ -81,7 +69,7 @@ def _translate(
     where: PartitionTuple,
     found: OffsetAndMetadata,
     *,
-    translator: Translator,
+    translator: SyncStore,
     ends: Mapping[PartitionTuple, int],
 ) -> Translated:
     topic, partition = where

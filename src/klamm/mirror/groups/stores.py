@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from klamm.mirror.control_records import TopicGoneError
 from klamm.mirror.formats import Checkpoint, FormatError, OffsetSync
@@ -14,40 +14,16 @@ from klamm.protocol.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from klamm.mirror.control_records import ControlConnection
     from klamm.mirror.groups.copied_runs import Translation
 
 logger = logging.getLogger(__name__)
 
 
-class InternalTopicReader(Protocol):
-    """Reader of internal topics."""
-
-    def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
-        """Read partition 0 to its current end. Return the records and the next offset.
-
-        Raises:
-            TopicGoneError: The topic does not exist or was recreated.
-            ConnectionLostError: The topic cannot be read to its end now.
-        """
-        ...
-
-
-class TopicWriter(Protocol):
-    """Writer to internal topics."""
-
-    def write(self, topic: str, records: Sequence[Record]) -> None:
-        """Write records to partition 0 and wait until they are acknowledged.
-
-        Raises:
-            ConnectionLostError: Not all were acknowledged.
-        """
-        ...
-
-
 class SyncStore:
     """Offset syncs of one flow. Confined to one thread."""
 
-    def __init__(self, reader: InternalTopicReader, topic: str) -> None:
+    def __init__(self, reader: ControlConnection, topic: str) -> None:
         self._reader = reader
         self._topic = topic
         self._next_offset = 0
@@ -103,8 +79,8 @@ class CheckpointStore:
 
     def __init__(
         self,
-        reader: InternalTopicReader,
-        writer: TopicWriter,
+        reader: ControlConnection,
+        writer: ControlConnection,
         topic: str,
         *,
         wanted: Callable[[str], bool] = lambda _: True,

@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import ConnectionLostError
 from klamm.mirror.control_records import TopicGoneError
@@ -21,9 +21,7 @@ from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from klamm.protocol.records import Record
+    from klamm.mirror.control_records import ControlConnection
 
 logger = logging.getLogger(__name__)
 
@@ -38,22 +36,10 @@ def new_instance() -> str:
     return f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(4)}"
 
 
-class RecordReader(Protocol):
-    """Reader of an internal topic of the mirror."""
-
-    def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
-        """Return the log end offsets of these partitions."""
-        ...
-
-    def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
-        """Return the records of partition 0 from an offset to the log end, and the next offset to read."""
-        ...
-
-
 class OtherMirrors:
     """Detector of other writers of one flow's heartbeats. Confined to the heartbeat thread."""
 
-    def __init__(self, flow: str, instance: str, reader: RecordReader) -> None:
+    def __init__(self, flow: str, instance: str, reader: ControlConnection) -> None:
         """Create a detector. It starts to read at the log end, with the first ``look``.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.client.transport import ConnectionSettings
@@ -19,7 +19,7 @@ from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from klamm.admin import AdminClient
     from klamm.mirror.settings.groups import HeartbeatSettings
@@ -28,18 +28,6 @@ logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
-
-
-class HeartbeatWriter(Protocol):
-    """Writer to an internal topic of the mirror."""
-
-    def write(self, topic: str, records: Sequence[Record]) -> None:
-        """Write records to partition 0 and wait until they are acknowledged.
-
-        Raises:
-            ConnectionLostError: At least one record was not acknowledged.
-        """
-        ...
 
 
 class Heartbeats:
@@ -52,7 +40,7 @@ class Heartbeats:
         self,
         settings: HeartbeatSettings,
         admin: AdminClient,
-        writer: HeartbeatWriter,
+        writer: ControlConnection,
         *,
         others: OtherMirrors | None = None,
         now: Callable[[], float] = time.time,

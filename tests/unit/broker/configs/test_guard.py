@@ -114,7 +114,7 @@ def test_a_thousand_resources_are_judged_once_each_and_become_a_few_commits() ->
         outcomes = await alter(service, *(topic(name, operation("flush.ms", SET, "5")) for name in names))
         assert [index for index, code in enumerate(outcomes) if code is ErrorCode.POLICY_VIOLATION] == [7]
         assert len(guard.seen) == 1000
-        assert len(store.commits) < 10
+        assert len(store.committed) < 10
         assert store.values(TOPIC, "t7") == {}
 
     asyncio.run(run())

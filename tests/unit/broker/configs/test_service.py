@@ -128,7 +128,7 @@ def test_when_the_disk_refuses_nothing_has_changed() -> None:
 def test_all_that_a_request_changes_is_one_commit() -> None:
     store = MemoryConfigStore(topics=["a", "b"])
     alter(make_service(store), topic("a", FLUSH), topic("b", FLUSH))
-    assert len(store.commits) == 1
+    assert len(store.committed) == 1
 
 
 def test_others_are_served_while_a_large_request_is_worked_off() -> None:
@@ -249,7 +249,7 @@ def test_validate_only_decides_and_leaves_no_trace() -> None:
         alter(service, alteration(LOGGER, "1", operation("root", SET, "WARN")), validate_only=True)[0][0]
         is ErrorCode.NONE
     )
-    assert store.commits == []
+    assert store.committed == []
     assert service.topic_config("t")["flush.ms"] != 5
     assert shown(service, LOGGER, "1", "root") == "INFO"
 
@@ -326,7 +326,7 @@ def test_loggers_change_at_once_and_not_in_the_store() -> None:
     assert shown(service, LOGGER, "1", "klamm.broker") == "TRACE"
     assert alter(service, alteration(LOGGER, "1", operation("klamm.broker", DELETE)))[0][0] is ErrorCode.NONE
     assert shown(service, LOGGER, "1", "klamm.broker") == "INFO"
-    assert store.commits == []
+    assert store.committed == []
 
 
 @pytest.mark.parametrize(
@@ -506,7 +506,7 @@ def test_ten_thousand_resources_of_one_request_are_a_hundred_commits_at_most() -
     store = MemoryConfigStore(topics=[f"t{n}" for n in range(10_000)])
     outcomes = alter(make_service(store), *(topic(name, FLUSH) for name in store.topics))
     assert {code for code, _ in outcomes} == {ErrorCode.NONE}
-    assert len(store.commits) <= 100, "the disk sees fewer: the store writes what has gathered"
+    assert len(store.committed) <= 100, "the disk sees fewer: the store writes what has gathered"
 
 
 def test_broker_values_come_typed_from_the_layer_in_force() -> None:

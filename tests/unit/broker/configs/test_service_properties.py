@@ -98,11 +98,11 @@ def test_memory_store_and_descriptions_agree_whatever_is_asked(
         store = MemoryConfigStore(topics=["t", "u"])
         service = make_service(store)
         for request, validate_only in requests:
-            before, commits = picture(service), len(store.commits)
+            before, commits = picture(service), len(store.committed)
             outcomes = await service.alter(request, node_id=1, author=ANNA, validate_only=validate_only)
             assert len(outcomes) == len(request)
             if validate_only or all(outcomes):
-                assert len(store.commits) == commits
+                assert len(store.committed) == commits
             if validate_only:
                 assert picture(service) == before
             levels = service.describe(8, "1", None, node_id=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from klamm.broker.groups.errors import (
 from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
 from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.registry import MAX_ID_BYTES
+from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.errors import ErrorCode
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import DropTopic, PutGroup, PutGroupOffset
@@ -52,24 +53,18 @@ CONFIG = {
 }
 
 
-@dataclass(frozen=True)
-class FakeTopic:
-    topic_id: UUID
-    name: str
-    partition_count: int = 3
-
-    def has_partition(self, partition: int, /) -> bool:
-        return 0 <= partition < self.partition_count
+def fake_topic(topic_id: UUID, name: str) -> Topic:
+    return Topic(name=name, topic_id=topic_id, partitions=((1,), (1,), (1,)))
 
 
-class FakeTopics:
+class FakeTopics(TopicCatalog):
     def __init__(self) -> None:
-        self.topics = [FakeTopic(UUID(int=1), "a"), FakeTopic(UUID(int=2), "b")]
+        self.topics = [fake_topic(UUID(int=1), "a"), fake_topic(UUID(int=2), "b")]
 
-    def get(self, name: str, /) -> FakeTopic | None:
+    def get(self, name: str) -> Topic | None:
         return next((topic for topic in self.topics if topic.name == name), None)
 
-    def by_id(self, topic_id: UUID, /) -> FakeTopic | None:
+    def by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.topics if topic.topic_id == topic_id), None)
 
 
@@ -430,7 +425,7 @@ def test_a_topic_made_anew_inherits_no_offsets(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await commit(groups, offset("a"), offset("b"))
-            scene.topics.topics[0] = FakeTopic(UUID(int=3), "a")
+            scene.topics.topics[0] = fake_topic(UUID(int=3), "a")
             groups.forget_topic(UUID(int=1))
             await scene.store.submit((DropTopic(topic_id=UUID(int=1)),))
             assert await fetch(groups) == {("b", 0): 7}
@@ -670,7 +665,7 @@ def test_a_fetch_tells_all_offsets_as_of_one_moment_whatever_is_committed_meanwh
 ) -> None:
     monkeypatch.setattr("klamm.server.time_slice.SLICE_S", 0)
     names = [f"many-{number}" for number in range(550)]
-    scene.topics.topics += [FakeTopic(UUID(int=100 + number), name) for number, name in enumerate(names)]
+    scene.topics.topics += [fake_topic(UUID(int=100 + number), name) for number, name in enumerate(names)]
 
     async def commit_all(groups: GroupCoordinator, value: int) -> None:
         codes = await commit(groups, *(offset(name, value=value) for name in names))

@@ -63,7 +63,7 @@ def test_validate_only_stands_behind_the_resources() -> None:
     request = decode(IncrementalAlterConfigsRequest, 0, REQUEST_V0[:-1] + b"\x01")
     assert request.validate_only
     assert bytes(encode(answer(request, store), 0)) == RESPONSE_V0
-    assert store.commits == []
+    assert store.committed == []
 
 
 def test_a_refused_resource_is_answered_with_code_and_message() -> None:

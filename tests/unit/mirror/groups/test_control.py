@@ -18,7 +18,7 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.client.errors import ConnectionLostError
-from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.copied_runs import RunSync
@@ -40,7 +40,7 @@ SYNCS, CHECKPOINTS = "mm2-offset-syncs.B.internal", "A.checkpoints.internal"
 ORDERS, REMOTE = ("orders", 0), ("A.orders", 0)
 
 
-class Topics:
+class Topics(ControlConnection):
     """Topics of one partition, in memory."""
 
     def __init__(self) -> None:

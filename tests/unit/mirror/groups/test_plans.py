@@ -4,6 +4,7 @@ from klamm.admin import OffsetAndMetadata
 from klamm.mirror.formats import Checkpoint
 from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.groups.stores import SyncStore
 from klamm.mirror.settings.mirror import parse_settings
 
 FLOW = parse_settings(
@@ -17,7 +18,7 @@ FLOW = parse_settings(
 ).flows[0]
 
 
-class Knowledge:
+class Knowledge(SyncStore):
     """Every offset of some partitions moves back by 10; what is before the tenth is not known."""
 
     def __init__(self, *topics: str) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Topic:
+class Topic(ControlConnection):
     """A topic of one partition that can be made anew."""
 
     def __init__(self) -> None:

@@ -3,14 +3,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.duplicate_mirrors import OtherMirrors, new_instance
 from klamm.mirror.topics.heartbeats import Heartbeats
 from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import pytest
 
@@ -20,7 +20,7 @@ FILE = {"clusters": "A,B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": 
 PAIRS = {pair.name: pair for pair in parse_settings(FILE).heartbeats}
 
 
-class Topic:
+class Topic(ControlConnection):
     """The topic of heartbeats, in memory."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Topic:
         assert topic == "heartbeats"
         self.records += records
 
-    def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
+    def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(partitions, len(self.records))
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:

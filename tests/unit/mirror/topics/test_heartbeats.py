@@ -8,6 +8,7 @@ import pytest
 
 import klamm
 from klamm.client.errors import ConnectionLostError
+from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.run import run
 from klamm.mirror.settings.mirror import parse_settings
@@ -36,7 +37,7 @@ def pair(target: str = "b:1", **more: str) -> HeartbeatSettings:
     return next(each for each in found if each.name == "A->B")
 
 
-class Writer:
+class Writer(ControlConnection):
     """Keeps what is written; refuses when told so."""
 
     def __init__(self) -> None:

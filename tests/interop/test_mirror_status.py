@@ -13,9 +13,9 @@ from klamm.cli import main as cli
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.formats import OffsetSync
-from klamm.mirror.own_records import write_records
+from klamm.mirror.internal_records import write_records
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.status.tail_reader import read_tail

@@ -16,7 +16,7 @@ from klamm.client.buffers import BufferPool
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.cluster_admin import new_client
-from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.admin_calls import GroupUse, group_uses

@@ -26,7 +26,7 @@ from klamm.admin import (
 )
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror.control_records import ControlConnection, TopicGoneError
+from klamm.mirror.control_connection import ControlConnection, TopicGoneError
 from klamm.protocol.errors import KafkaApiError
 from tests.support.class_archives import let_spark_start_quickly
 from tests.support.processes import start_process, wait_until

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import write_nothing_more
+from klamm.cli import EXIT_FAILED, write_nothing_more
 from klamm.cli.output import complain
 from klamm.client_configs.printing import escaped
 from klamm.properties import SettingsError, read_properties, split_address
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
 
-EXIT_FAILED: Final = 1
 _SILENCE_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 1.0
 

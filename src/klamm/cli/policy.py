@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from klamm.admin import ConfigEntry
 
-EXIT_OK: Final = 0
 EXIT_REFUSED: Final = 3
 RULES_POLICY: Final = "klamm.policy.rules:RulesPolicy"
 CLIENT_ID: Final = "klamm-policy-test"

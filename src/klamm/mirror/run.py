@@ -84,7 +84,7 @@ def _mirror(
 ) -> int:
     """Run the mirror and return the exit code. Call it from the main thread if signals are to end it."""
     from klamm.mirror.spark.driver import ControlLoops  # noqa: PLC0415 - the data path is loaded on demand
-    from klamm.mirror.spark.running import SparkRun  # noqa: PLC0415
+    from klamm.mirror.spark.spark_run import SparkRun  # noqa: PLC0415
 
     loops = ControlLoops(settings, join_s=_THREADS_END_S)
     lines = ProgressLines()

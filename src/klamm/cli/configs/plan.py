@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.configs.plan_diff import Mark, plan_topics
 from klamm.cli.configs.plan_file import parse_document
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from klamm.cli.configs.plan_diff import TopicDiff
     from klamm.cli.configs.plan_file import DeclaredTopic
 
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
 EXIT_DRIFT: Final = 3
 
 

@@ -43,8 +43,8 @@ from klamm.client.fetch import (
     fetched_partitions,
 )
 from klamm.client.fetch_sessions import FetchSessionHandler, Key
+from klamm.mirror.copy.metadata_refresh import TopicRefreshes
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
-from klamm.mirror.copy.refreshing import TopicRefreshes
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.codec import encode

@@ -12,7 +12,7 @@ from klamm.client.transport import ConnectionSettings  # noqa: TC001 - a field o
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.groups.copied_runs import RunSync, RunTracker
 from klamm.mirror.groups.offset_translation import SyncPair, SyncRule
-from klamm.mirror.own_records import write_records
+from klamm.mirror.internal_records import write_records
 from klamm.mirror.reasons import LoggedReasons
 from klamm.protocol.records import Record
 

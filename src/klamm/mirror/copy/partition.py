@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.copy.epochs import FetchedEpochs
-from klamm.mirror.copy.refreshing import backoff_s
+from klamm.mirror.copy.metadata_refresh import backoff_s
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.source_offsets import SourceOffset

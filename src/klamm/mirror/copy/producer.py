@@ -51,8 +51,8 @@ from klamm.client.produce import (
     TopicName,
     produce_body,
 )
+from klamm.mirror.copy.metadata_refresh import TopicRefreshes
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
-from klamm.mirror.copy.refreshing import TopicRefreshes
 from klamm.mirror.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse

@@ -11,7 +11,7 @@ from klamm.client import cluster as clusters
 from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.mirror import source_offsets
-from klamm.mirror.own_records import read_newest, write_records
+from klamm.mirror.internal_records import read_newest, write_records
 from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.records import Record
 

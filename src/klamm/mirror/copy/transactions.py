@@ -45,7 +45,7 @@ from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.client.records import RecordsRefusedError
 from klamm.client.transactions import TransactionManager
 from klamm.mirror.copy.transaction_cost import Overhead
-from klamm.mirror.own_records import OwnRecords
+from klamm.mirror.internal_records import OwnRecords
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name

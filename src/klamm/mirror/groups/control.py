@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ErrorCode, KafkaApiError
 from klamm.client.errors import CLUSTER_ERRORS, api_error, error_text
-from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.groups.admin_calls import GroupUse, commit_offsets, consumer_groups, group_offsets, group_uses
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset

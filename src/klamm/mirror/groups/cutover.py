@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import KafkaApiError
 from klamm.client.errors import error_text
-from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.groups.admin_calls import commit_offsets, group_offsets, group_uses
 from klamm.mirror.groups.plans import accepted, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.topics.config_sync import log_refusal

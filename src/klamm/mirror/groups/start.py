@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.cluster_admin import admin_client, check_reachable
-from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
 from klamm.properties import SettingsError

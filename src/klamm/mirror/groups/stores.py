@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.formats import Checkpoint, FormatError, OffsetSync
 from klamm.mirror.groups.copied_runs import PartitionTranslation, RunSync
 from klamm.mirror.groups.offset_translation import SyncPair
@@ -14,7 +14,7 @@ from klamm.protocol.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.mirror.control_records import ControlConnection
+    from klamm.mirror.control_connection import ControlConnection
     from klamm.mirror.groups.copied_runs import Translation
 
 logger = logging.getLogger(__name__)

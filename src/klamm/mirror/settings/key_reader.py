@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.names import MAX_TOPIC_NAME_LENGTH, check_topic_name
 from klamm.mirror.filters import PatternList
@@ -159,7 +159,7 @@ class FlowKeys(Mapping[str, str]):
         return len(self._reader.all_keys())
 
 
-def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]):  # type: ignore[no-untyped-def]
+def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]) -> Any:
     """Create an instance of a custom plugin class, named ``module:Class``.
 
     A method ``configure`` is called once with the flow's keys, as Kafka does with its plugins.

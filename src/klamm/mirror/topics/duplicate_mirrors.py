@@ -16,12 +16,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import ConnectionLostError
-from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from klamm.mirror.control_records import ControlConnection
+    from klamm.mirror.control_connection import ControlConnection
 
 logger = logging.getLogger(__name__)
 

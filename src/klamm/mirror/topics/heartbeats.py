@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.cluster_admin import check_reachable, new_client
-from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC

@@ -25,7 +25,7 @@ from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import source_offsets
-from klamm.mirror.own_records import read_newest, write_records
+from klamm.mirror.internal_records import read_newest, write_records
 from klamm.mirror.source_offsets import SourcePartition
 
 if TYPE_CHECKING:

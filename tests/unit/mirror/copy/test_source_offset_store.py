@@ -13,7 +13,7 @@ from klamm.client.cluster import TopicState
 from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror import own_records, source_offsets
+from klamm.mirror import internal_records, source_offsets
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
@@ -60,7 +60,7 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target(3)
-    monkeypatch.setattr(own_records, "read_records", made.read_records)
+    monkeypatch.setattr(internal_records, "read_records", made.read_records)
     monkeypatch.setattr(made.store.cluster, "refresh", lambda _: None)
     monkeypatch.setattr(made.store.cluster, "list_offsets", made.list_offsets)
     return made

@@ -15,7 +15,7 @@ from klamm.client.cluster import TopicState
 from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.client.records import RecordsRefusedError
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror import own_records
+from klamm.mirror import internal_records
 from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
@@ -106,7 +106,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target()
     monkeypatch.setattr(Coordinator, "target", made, raising=False)
     monkeypatch.setattr(module, "TransactionManager", Coordinator)
-    monkeypatch.setattr(own_records, "write_batches", made.write)
+    monkeypatch.setattr(internal_records, "write_batches", made.write)
     return made
 
 

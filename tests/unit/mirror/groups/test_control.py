@@ -18,7 +18,7 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.client.errors import ConnectionLostError
-from klamm.mirror.control_records import ControlConnection, TopicGoneError
+from klamm.mirror.control_connection import ControlConnection, TopicGoneError
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.copied_runs import RunSync

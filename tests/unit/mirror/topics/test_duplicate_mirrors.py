@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.mirror.control_records import ControlConnection, TopicGoneError
+from klamm.mirror.control_connection import ControlConnection, TopicGoneError
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.duplicate_mirrors import OtherMirrors, new_instance
 from klamm.mirror.topics.heartbeats import Heartbeats

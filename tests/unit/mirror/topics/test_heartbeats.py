@@ -8,7 +8,7 @@ import pytest
 
 import klamm
 from klamm.client.errors import ConnectionLostError
-from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.run import run
 from klamm.mirror.settings.mirror import parse_settings

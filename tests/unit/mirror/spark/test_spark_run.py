@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from klamm.mirror.progress import FlowState, MirrorStatus
-from klamm.mirror.spark import running
-from klamm.mirror.spark.running import SparkRun
+from klamm.mirror.spark import spark_run
+from klamm.mirror.spark.spark_run import SparkRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +31,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(*_: object) -> None:
         pytest.fail("Spark was started")
 
-    monkeypatch.setattr(running, "_Launch", launch)
-    monkeypatch.setattr(running, "_BLOCKED_S", 0.1)
+    monkeypatch.setattr(spark_run, "_Launch", launch)
+    monkeypatch.setattr(spark_run, "_BLOCKED_S", 0.1)
 
 
 def run(loops: Loops, directory: Path, *, until_caught_up: bool, stopping: threading.Event | None = None) -> SparkRun:

@@ -12,7 +12,7 @@ from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.errors import ConnectionLostError
 from klamm.client.records import read_records
-from klamm.mirror.own_records import write_records
+from klamm.mirror.internal_records import write_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import pytest
 import klamm
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror.control_records import ControlConnection, TopicGoneError
+from klamm.mirror.control_connection import ControlConnection, TopicGoneError
 from klamm.protocol.records import Record
 from tests.support.mirror import create_topic
 

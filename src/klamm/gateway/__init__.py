@@ -1,0 +1,1 @@
+"""Kafka gateway: a proxy in front of any Kafka cluster that rewrites broker addresses and intercepts requests."""

@@ -1,0 +1,120 @@
+"""Interception of requests: the interface between the relay and the packages that judge or answer requests.
+
+There are two ways to intercept an API. Both receive decoded messages.
+
+==================  ==================================================  ==============================================
+Class               Use                                                 Effect on the connection
+==================  ==================================================  ==============================================
+``Interceptor``     Requests that are split, answered in parts, or      The next request of the connection is read
+                    judged by a policy: the admin APIs. Asynchronous.   after the response is complete, as in Kafka.
+``RequestFilter``   Requests that flow in numbers: Produce, JoinGroup.  None: requests stay pipelined.
+                    Synchronous, at most some microseconds.
+==================  ==================================================  ==============================================
+
+Addresses in a response are rewritten after the interceptor returned it. An interceptor therefore sees the addresses of
+the upstream brokers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from klamm.admin import AdminClient
+    from klamm.protocol.schema import Message
+    from klamm.server.author import Author
+
+AnyResponse = TypeVar("AnyResponse", bound="Message")
+
+
+class InterceptedCall(Protocol):
+    """Facts about one request, and the connections by which an interceptor reaches the upstream."""
+
+    @property
+    def api_version(self) -> int:
+        """Version of the request and of its response."""
+        ...
+
+    @property
+    def author(self) -> Author:
+        """Principal and client id of the request. The principal is ``User:ANONYMOUS`` without a login."""
+        ...
+
+    @property
+    def client_host(self) -> str:
+        """IP address of the client."""
+        ...
+
+    @property
+    def admin(self) -> AdminClient:
+        """Admin client towards the upstream, with the gateway's own credentials. Await the results of its methods."""
+        ...
+
+    async def forward(self, request: Message) -> Any:
+        """Send a request of the intercepted API, in the same version, and return the upstream's response.
+
+        It is sent on the upstream connection of this client, so the upstream authorizes the client's principal. May be
+        called any number of times.
+
+        Raises:
+            ConnectionLostError: The upstream closed the connection. Do not catch it: the client's connection is closed
+                too, and the client retries.
+        """
+        ...
+
+    async def call(self, request: Message, response_class: type[AnyResponse]) -> AnyResponse:
+        """Send a request of any API, like ``forward``, in the highest version that both sides support.
+
+        Raises:
+            ConnectionLostError: As in ``forward``.
+            UnsupportedVersionError: The upstream does not offer the API.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interceptor:
+    """Asynchronous handler of all requests of one API."""
+
+    request: type[Message]
+    response: type[Message]
+    handle: Callable[[Any, InterceptedCall], Awaitable[Message]]
+    """Takes the decoded request and its context; returns the response to send. The request must not be changed. An
+    exception other than ``ConnectionLostError`` is a defect: it is logged and closes the client's connection.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFilter:
+    """Synchronous judge of all requests of one API."""
+
+    request: type[Message]
+    response: type[Message]
+    judge: Callable[[Any, InterceptedCall], Message | None]
+    """Takes the decoded request and its context, whose ``forward`` and ``call`` must not be used. Returns None to
+    forward the bytes as received, another message of class ``request`` to forward that one, or a message of class
+    ``response`` to answer at once. A response to Produce with ``acks=0`` closes the connection instead, as in Kafka.
+    """
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interception:
+    """All interceptors and filters of a gateway by API key. A filter is asked before the interceptor of its API."""
+
+    interceptors: Mapping[int, Interceptor] = field(default_factory=lambda: MappingProxyType({}))
+    filters: Mapping[int, RequestFilter] = field(default_factory=lambda: MappingProxyType({}))
+    withheld: frozenset[int] = frozenset()
+    """API keys left out of ApiVersions, because requests of them would go past the interceptors."""
+    close: Callable[[], Awaitable[None]] = _nothing
+    """Called when the gateway stops, after the last connection was closed."""
+
+
+NO_INTERCEPTION = Interception()

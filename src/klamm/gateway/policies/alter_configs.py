@@ -1,0 +1,158 @@
+"""AlterConfigs (key 33) and IncrementalAlterConfigs (key 44) in the gateway: policies on config changes.
+
+The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
+Then the configs of the valid resources are read and the policy decides on what they will be. The allowed resources are
+forwarded. The policy's turn is held from reading to the upstream's response, so two changes through one gateway cannot
+be allowed alone and break a rule together. Changes through other gateways, or past them, may come in between.
+
+Loggers are forwarded without a question, as in the broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from klamm.gateway.policies.facts import config_decision, describe_configs
+from klamm.gateway.policies.judging import denial
+from klamm.gateway.policies.parts import in_order
+from klamm.policy.kinds import ALTER_CONFIG
+from klamm.policy_runtime.details import alter_config_details
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.types import ResourceType
+from klamm.server.attempt import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from klamm.admin import ConfigEntry
+    from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy_runtime import Policies
+
+Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
+Response: TypeAlias = AlterConfigsResponse | IncrementalAlterConfigsResponse
+Asked: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource"
+Entry: TypeAlias = (
+    "AlterConfigsResponse.AlterConfigsResourceResponse | IncrementalAlterConfigsResponse.AlterConfigsResourceResponse"
+)
+_JUDGED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Api:
+    """Message classes of one of the two APIs, which have the same fields."""
+
+    key: ApiKey
+    request: type[Any]
+    response: type[Any]
+    entry: type[Any]
+
+
+INCREMENTAL: Final = _Api(
+    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    request=IncrementalAlterConfigsRequest,
+    response=IncrementalAlterConfigsResponse,
+    entry=IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
+)
+LEGACY: Final = _Api(
+    key=ApiKey.ALTER_CONFIGS,
+    request=AlterConfigsRequest,
+    response=AlterConfigsResponse,
+    entry=AlterConfigsResponse.AlterConfigsResourceResponse,
+)
+
+
+def resource_key(resource: Asked | Entry) -> tuple[int, str]:
+    """Return type and name of a resource."""
+    return resource.resource_type, resource.resource_name
+
+
+class AlterConfigsJudge:
+    """Interceptor of both APIs that alter configs.
+
+    Args:
+        policies: Policies in use.
+        api: ``INCREMENTAL`` or ``LEGACY``.
+    """
+
+    def __init__(self, policies: Policies, api: _Api) -> None:
+        self._policies = policies
+        self._api = api
+
+    def with_resources(
+        self, request: Request, resources: Collection[Asked], *, validate_only: bool | None = None
+    ) -> Request:
+        """Return a request for some of its resources. ``validate_only`` None keeps that of the request."""
+        only = request.validate_only if validate_only is None else validate_only
+        made: Request = self._api.request(resources=list(resources), validate_only=only)
+        return made
+
+    def merge_resources(self, request: Request, entries: Collection[Entry], *, throttle_time_ms: int) -> Response:
+        """Return the response with these entries in the order of the request."""
+        responses = in_order(map(resource_key, request.resources), entries, resource_key)
+        made: Response = self._api.response(throttle_time_ms=throttle_time_ms, responses=responses)
+        return made
+
+    def denied_resource(self, resource: Asked, error: ApiError) -> Entry:
+        """Return the entry of a resource that is not altered."""
+        entry: Entry = self._api.entry(
+            error_code=error.error_code,
+            error_message=error.error_message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        return entry
+
+    async def handle(self, request: Request, context: InterceptedCall) -> Response:
+        """Return one entry per resource. A denied resource does not affect the others."""
+        trial: Response = await context.forward(self.with_resources(request, request.resources, validate_only=True))
+        entries: list[Entry] = [entry for entry in trial.responses if entry.error_code]
+        passed = {resource_key(entry): entry for entry in trial.responses if not entry.error_code}
+        asked = [resource for resource in request.resources if resource_key(resource) in passed]
+        throttle_time_ms = trial.throttle_time_ms
+        async with self._policies.turn(ALTER_CONFIG):
+            judged = {resource_key(resource) for resource in asked if resource.resource_type in _JUDGED}
+            known = await describe_configs(context.admin, judged)
+            allowed: list[Asked] = []
+            for resource in asked:
+                error = await self._denial(
+                    resource, known.get(resource_key(resource)), context, validate_only=request.validate_only
+                )
+                if error is None:
+                    allowed.append(resource)
+                else:
+                    entries.append(self.denied_resource(resource, error))
+            if request.validate_only:
+                entries += [passed[resource_key(resource)] for resource in allowed]
+            elif allowed:
+                real: Response = await context.forward(self.with_resources(request, allowed))
+                entries += real.responses
+                throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
+        return self.merge_resources(request, entries, throttle_time_ms=throttle_time_ms)
+
+    async def _denial(
+        self,
+        resource: Asked,
+        described: Mapping[str, ConfigEntry] | KafkaApiError | None,
+        context: InterceptedCall,
+        *,
+        validate_only: bool,
+    ) -> ApiError | None:
+        if described is None:
+            return None
+        if isinstance(described, KafkaApiError):
+            text = f"The gateway cannot read the configs, so no policy can decide: {described.error_message}"
+            return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+            replacement = [(config.name, config.value) for config in resource.configs]
+            decision = config_decision(resource_key(resource), described, operations=None, replacement=replacement)
+        else:
+            decision = config_decision(resource_key(resource), described, operations=resource.configs)
+        details = alter_config_details(decision, context.author, validate_only=validate_only)
+        return await denial(self._policies, ALTER_CONFIG, details, api=self._api.key)

@@ -1,0 +1,115 @@
+"""CreatePartitions (key 37) in the gateway: policies on added partitions.
+
+The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
+Then the policy decides on each valid topic, and the allowed ones are forwarded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.gateway.policies.facts import describe_topics
+from klamm.gateway.policies.judging import denial
+from klamm.gateway.policies.parts import in_order
+from klamm.policy.kinds import CREATE_PARTITIONS
+from klamm.policy_runtime.details import partitions_details
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.server.attempt import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from klamm.admin import TopicDescription
+    from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy.details import CreatePartitionsDetails
+    from klamm.policy_runtime import Policies
+    from klamm.policy_runtime.details import Requester
+
+Asked = CreatePartitionsRequest.CreatePartitionsTopic
+Entry = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+def with_topics(
+    request: CreatePartitionsRequest, topics: Collection[Asked], *, validate_only: bool | None = None
+) -> CreatePartitionsRequest:
+    """Return a request for some of its topics. ``validate_only`` None keeps that of the request."""
+    return CreatePartitionsRequest(
+        topics=list(topics),
+        timeout_ms=request.timeout_ms,
+        validate_only=request.validate_only if validate_only is None else validate_only,
+    )
+
+
+def merge_topics(
+    request: CreatePartitionsRequest, entries: Collection[Entry], *, throttle_time_ms: int
+) -> CreatePartitionsResponse:
+    """Return the response with these entries in the order of the request."""
+    results = in_order([topic.name for topic in request.topics], entries, lambda entry: entry.name)
+    return CreatePartitionsResponse(throttle_time_ms=throttle_time_ms, results=results)
+
+
+def denied_topic(name: str, error: ApiError) -> Entry:
+    """Return the entry of a topic that gets no partitions."""
+    return Entry(name=name, error_code=error.error_code, error_message=error.error_message)
+
+
+def details_of(
+    topic: Asked, current: TopicDescription, requester: Requester, *, validate_only: bool
+) -> CreatePartitionsDetails:
+    """Return what a policy sees of a topic that gets more partitions."""
+    return partitions_details(
+        topic.name,
+        current.topic_id,
+        [partition.replicas for partition in current.partitions],
+        count=topic.count,
+        assignments=None if topic.assignments is None else [entry.broker_ids for entry in topic.assignments],
+        requester=requester,
+        validate_only=validate_only,
+    )
+
+
+class CreatePartitionsJudge:
+    """Interceptor of CreatePartitions.
+
+    Args:
+        policies: Policies in use.
+    """
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    async def handle(self, request: CreatePartitionsRequest, context: InterceptedCall) -> CreatePartitionsResponse:
+        """Return one entry per topic. A denied topic does not affect the others."""
+        trial: CreatePartitionsResponse = await context.forward(
+            with_topics(request, request.topics, validate_only=True)
+        )
+        entries = [entry for entry in trial.results if entry.error_code]
+        passed = {entry.name: entry for entry in trial.results if not entry.error_code}
+        asked = [topic for topic in request.topics if topic.name in passed]
+        known = await describe_topics(context.admin, [topic.name for topic in asked])
+        allowed: list[Asked] = []
+        for topic in asked:
+            error = await self._denial(topic, known[topic.name], context, validate_only=request.validate_only)
+            if error is None:
+                allowed.append(topic)
+            else:
+                entries.append(denied_topic(topic.name, error))
+        throttle_time_ms = trial.throttle_time_ms
+        if request.validate_only:
+            entries += [passed[topic.name] for topic in allowed]
+        elif allowed:
+            real: CreatePartitionsResponse = await context.forward(with_topics(request, allowed))
+            entries += real.results
+            throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
+        return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
+
+    async def _denial(
+        self, topic: Asked, current: TopicDescription | KafkaApiError, context: InterceptedCall, *, validate_only: bool
+    ) -> ApiError | None:
+        if isinstance(current, KafkaApiError):
+            return ApiError(current.error_code, current.error_message)
+        details = details_of(topic, current, context.author, validate_only=validate_only)
+        async with self._policies.turn(CREATE_PARTITIONS):
+            return await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.CREATE_PARTITIONS)

@@ -1,0 +1,195 @@
+"""CreateTopics (key 19) in the gateway: policies on new topics.
+
+======  ================================================================================================
+Step    What happens
+======  ================================================================================================
+trial   The request is forwarded with ``validate_only``, as the client. Errors of the upstream, also of its
+        authorization, come before the policy, as in the broker. The response has the numbers and defaults that the
+        policy sees.
+judge   The policy decides on each topic that the upstream would create.
+real    The allowed topics are forwarded. Left out if the request itself is ``validate_only``.
+merge   The entries of all three steps are returned in the order of the request.
+======  ================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import NewTopic
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.gateway.policies.facts import default_configs
+from klamm.gateway.policies.judging import denial
+from klamm.gateway.policies.parts import in_order
+from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy_runtime.details import topic_details
+from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.types import ConfigSource
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy.details import TopicDetails
+    from klamm.policy_runtime import Policies
+    from klamm.policy_runtime.details import Requester
+    from klamm.server.attempt import ApiError
+
+Asked = CreateTopicsRequest.CreatableTopic
+Entry = CreateTopicsResponse.CreatableTopicResult
+_DETAILS_SINCE: Final = 5
+"""First version whose response has the numbers and the configs of a topic (KIP-525)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidTopic:
+    """Properties of a topic that the upstream would create."""
+
+    num_partitions: int
+    replication_factor: int
+    defaults: Mapping[str, str]
+    """Value of each topic config that the request does not set. Empty if unknown."""
+
+
+def with_topics(
+    request: CreateTopicsRequest, topics: Collection[Asked], *, validate_only: bool | None = None
+) -> CreateTopicsRequest:
+    """Return a request for some of its topics. ``validate_only`` None keeps that of the request."""
+    return CreateTopicsRequest(
+        topics=list(topics),
+        timeout_ms=request.timeout_ms,
+        validate_only=request.validate_only if validate_only is None else validate_only,
+    )
+
+
+def merge_topics(
+    request: CreateTopicsRequest, entries: Collection[Entry], *, throttle_time_ms: int
+) -> CreateTopicsResponse:
+    """Return the response with these entries in the order of the request."""
+    topics = in_order([topic.name for topic in request.topics], entries, lambda entry: entry.name)
+    return CreateTopicsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
+
+
+def denied_topic(name: str, error: ApiError) -> Entry:
+    """Return the entry of a topic that is not created."""
+    return Entry(name=name, error_code=error.error_code, error_message=error.error_message, configs=[])
+
+
+def valid_topic(entry: Entry) -> ValidTopic | None:
+    """Return the properties of a topic; None if the response leaves them out.
+
+    It does so in old versions, and if the client may not describe the configs of the topic.
+    """
+    if entry.num_partitions < 0 or entry.replication_factor < 0:
+        return None
+    return ValidTopic(
+        num_partitions=entry.num_partitions,
+        replication_factor=entry.replication_factor,
+        defaults={
+            config.name: config.value
+            for config in entry.configs or ()
+            if config.value is not None and config.config_source != ConfigSource.DYNAMIC_TOPIC_CONFIG
+        },
+    )
+
+
+def details_of(topic: Asked, valid: ValidTopic, requester: Requester, *, validate_only: bool) -> TopicDetails:
+    """Return what a policy sees of a topic."""
+    assignments = {each.partition_index: each.broker_ids for each in topic.assignments}
+    return topic_details(
+        topic.name,
+        num_partitions=valid.num_partitions,
+        replication_factor=valid.replication_factor,
+        assignments=dict(sorted(assignments.items())) if assignments else None,
+        configs={config.name: config.value for config in topic.configs if config.value is not None},
+        defaults=valid.defaults,
+        requester=requester,
+        validate_only=validate_only,
+    )
+
+
+class CreateTopicsJudge:
+    """Interceptor of CreateTopics.
+
+    Args:
+        policies: Policies in use.
+    """
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    async def handle(self, request: CreateTopicsRequest, context: InterceptedCall) -> CreateTopicsResponse:
+        """Return one entry per topic. A denied topic does not affect the others."""
+        trial: CreateTopicsResponse = await context.forward(with_topics(request, request.topics, validate_only=True))
+        entries = [entry for entry in trial.topics if entry.error_code]
+        passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
+        asked = [topic for topic in request.topics if topic.name in passed]
+        known = await describe_valid(asked, passed, context, is_detailed=context.api_version >= _DETAILS_SINCE)
+        allowed: list[Asked] = []
+        for topic in asked:
+            details = details_of(topic, known[topic.name], context.author, validate_only=request.validate_only)
+            async with self._policies.turn(CREATE_TOPIC):
+                error = await denial(self._policies, CREATE_TOPIC, details, api=ApiKey.CREATE_TOPICS)
+            if error is None:
+                allowed.append(topic)
+            else:
+                entries.append(denied_topic(topic.name, error))
+        throttle_time_ms = trial.throttle_time_ms
+        if request.validate_only:
+            entries += [passed[topic.name] for topic in allowed]
+        elif allowed:
+            real: CreateTopicsResponse = await context.forward(with_topics(request, allowed))
+            entries += real.topics
+            throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
+        return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
+
+
+async def describe_valid(
+    asked: Collection[Asked], passed: Mapping[str, Entry], context: InterceptedCall, *, is_detailed: bool
+) -> Mapping[str, ValidTopic]:
+    """Return the properties of valid topics, which the upstream knows.
+
+    Args:
+        asked: Valid topics.
+        passed: Their entries in the response to the trial.
+        context: Context of the request.
+        is_detailed: Whether the version of that response has the numbers and the configs of a topic.
+    """
+    answered = dict(passed)
+    if asked and not is_detailed:
+        again = CreateTopicsRequest(topics=list(asked), validate_only=True)
+        newest = await context.call(again, CreateTopicsResponse)
+        answered |= {entry.name: entry for entry in newest.topics if not entry.error_code}
+    found = {topic.name: valid_topic(answered[topic.name]) for topic in asked}
+    rest = [topic for topic in asked if found[topic.name] is None]
+    return {**{name: valid for name, valid in found.items() if valid}, **await _described_by_gateway(rest, context)}
+
+
+async def _described_by_gateway(asked: Collection[Asked], context: InterceptedCall) -> Mapping[str, ValidTopic]:
+    """Return the properties of topics whose configs the client may not describe."""
+    if not asked:
+        return {}
+    defaults = await default_configs(context.admin)
+    numbers = context.admin.create_topics(
+        [
+            NewTopic(
+                topic.name,
+                topic.num_partitions,
+                topic.replication_factor,
+                replicas_assignments={each.partition_index: tuple(each.broker_ids) for each in topic.assignments},
+            )
+            for topic in asked
+        ],
+        validate_only=True,
+    )
+    found = {}
+    for topic in asked:
+        try:
+            made = await numbers.values()[topic.name]
+            partitions, factor = made.num_partitions, made.replication_factor
+        except CLUSTER_ERRORS:
+            partitions, factor = topic.num_partitions, topic.replication_factor
+        found[topic.name] = ValidTopic(num_partitions=partitions, replication_factor=factor, defaults=defaults)
+    return found

@@ -1,0 +1,220 @@
+"""DeleteTopics (key 20) in the gateway: policies on deletions, by name and by id.
+
+DeleteTopics has no ``validate_only``, so the policy is asked first and the allowed topics are forwarded. If the policy
+denies a deletion that the client has no right to make, the client gets the authorization error, as in the broker.
+
+The gateway forwards no deletion of a topic that it cannot look up. Entries that the upstream rejects in any case are
+forwarded without a question: repeated names and ids, and entries with both or neither.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.gateway.policies.facts import describe_topics
+from klamm.gateway.policies.judging import denial
+from klamm.gateway.policies.parts import in_order
+from klamm.policy.kinds import DELETE_TOPIC
+from klamm.policy_runtime.details import deletion_details
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.security.acls import AclOperation
+from klamm.server.attempt import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from klamm.admin import TopicDescription
+    from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy_runtime import Policies
+
+Entry = DeleteTopicsResponse.DeletableTopicResult
+_STATES_SINCE: Final = 6
+_MAY_DELETE: Final = 1 << AclOperation.DELETE
+_DENIED: Final = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+_UNKNOWN_NAME: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+_UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedDeletion:
+    """One entry of the request."""
+
+    name: str | None
+    """None if the topic is given by its id."""
+    topic_id: UUID = ZERO_UUID
+
+    @property
+    def key(self) -> str | UUID:
+        """The name, or the id if there is no name."""
+        return self.topic_id if self.name is None else self.name
+
+    @property
+    def is_valid(self) -> bool:
+        """Return whether the entry has either a name or an id."""
+        return (self.name is None) != (self.topic_id == ZERO_UUID)
+
+
+def wanted_of(request: DeleteTopicsRequest, api_version: int) -> list[WantedDeletion]:
+    """Return the entries of a request."""
+    if api_version >= _STATES_SINCE:
+        return [WantedDeletion(topic.name, topic.topic_id) for topic in request.topics]
+    return [WantedDeletion(name) for name in request.topic_names]
+
+
+def judged_of(wanted: Iterable[WantedDeletion]) -> list[WantedDeletion]:
+    """Return the entries that a policy must decide on: those that the upstream does not reject in any case."""
+    entries = list(wanted)
+    counts = Counter(entry.key for entry in entries if entry.is_valid)
+    return [entry for entry in entries if entry.is_valid and counts[entry.key] == 1]
+
+
+def with_wanted(
+    request: DeleteTopicsRequest, wanted: Sequence[WantedDeletion], api_version: int
+) -> DeleteTopicsRequest:
+    """Return a request for some of its entries."""
+    if api_version >= _STATES_SINCE:
+        states = [DeleteTopicsRequest.DeleteTopicState(name=each.name, topic_id=each.topic_id) for each in wanted]
+        return DeleteTopicsRequest(topics=states, timeout_ms=request.timeout_ms)
+    return DeleteTopicsRequest(
+        topic_names=[each.name for each in wanted if each.name is not None], timeout_ms=request.timeout_ms
+    )
+
+
+def merge_entries(
+    wanted: Sequence[WantedDeletion], entries: Collection[Entry], *, throttle_time_ms: int
+) -> DeleteTopicsResponse:
+    """Return the response with these entries in the order of the request."""
+    ids = {each.topic_id for each in wanted if each.name is None}
+    responses = in_order(
+        [each.key for each in wanted], entries, lambda entry: entry.topic_id if entry.topic_id in ids else entry.name
+    )
+    return DeleteTopicsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
+
+
+def denied_entry(wanted: WantedDeletion, topic: TopicDescription | None, error: ApiError) -> Entry:
+    """Return the entry of a topic that is not deleted. ``topic`` is None if it is unknown or must not be shown."""
+    return Entry(
+        name=wanted.name if topic is None else topic.name,
+        topic_id=wanted.topic_id if topic is None else topic.topic_id,
+        error_code=error.error_code,
+        error_message=error.error_message,
+    )
+
+
+class DeleteTopicsJudge:
+    """Interceptor of DeleteTopics.
+
+    Args:
+        policies: Policies in use.
+    """
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    async def handle(self, request: DeleteTopicsRequest, context: InterceptedCall) -> DeleteTopicsResponse:
+        """Return one entry per topic. A denied topic does not affect the others."""
+        wanted = wanted_of(request, context.api_version)
+        judged = judged_of(wanted)
+        known = await _describe(judged, context)
+        settled: dict[WantedDeletion, Entry] = {}
+        for entry in judged:
+            topic = known.get(entry)
+            if topic is None:
+                settled[entry] = denied_entry(entry, None, _UNKNOWN_ID if entry.name is None else _UNKNOWN_NAME)
+                continue
+            error = await self._denial(topic, context)
+            if error is not None:
+                settled[entry] = denied_entry(entry, topic, error)
+        if settled:
+            settled |= await _unauthorized(settled, known, context)
+        rest = [entry for entry in wanted if entry not in settled]
+        if not rest:
+            return merge_entries(wanted, settled.values(), throttle_time_ms=0)
+        real: DeleteTopicsResponse = await context.forward(with_wanted(request, rest, context.api_version))
+        return merge_entries(wanted, [*settled.values(), *real.responses], throttle_time_ms=real.throttle_time_ms)
+
+    async def _denial(self, topic: TopicDescription, context: InterceptedCall) -> ApiError | None:
+        replicas = [partition.replicas for partition in topic.partitions]
+        details = deletion_details(topic.name, topic.topic_id, replicas, context.author)
+        async with self._policies.turn(DELETE_TOPIC):
+            return await denial(self._policies, DELETE_TOPIC, details, api=ApiKey.DELETE_TOPICS)
+
+
+async def _describe(
+    judged: Collection[WantedDeletion], context: InterceptedCall
+) -> dict[WantedDeletion, TopicDescription]:
+    """Return the topics of the entries. Those that do not exist, or that the gateway may not describe, are left out."""
+    ids = [entry.topic_id for entry in judged if entry.name is None]
+    names = await _names_of(ids, context) if ids else {}
+    found = {}
+    described = await describe_topics(
+        context.admin, [*(entry.name for entry in judged if entry.name is not None), *names.values()]
+    )
+    for entry in judged:
+        name = entry.name if entry.name is not None else names.get(entry.topic_id)
+        topic = None if name is None else described[name]
+        # A topic that was created again under the same name is another topic.
+        if topic is not None and not isinstance(topic, KafkaApiError) and entry.topic_id in {ZERO_UUID, topic.topic_id}:
+            found[entry] = topic
+    return found
+
+
+async def _names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID, str]:
+    """Return the names of topics by id: as the client sees them, and the others as the gateway sees them."""
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids],
+        allow_auto_topic_creation=False,
+    )
+    seen = await context.call(request, MetadataResponse)
+    names = {topic.topic_id: topic.name for topic in seen.topics if topic.name and topic.topic_id in ids}
+    if len(names) < len(set(ids)):
+        listed = await context.admin.list_topics(include_internal=True)
+        names |= {topic.topic_id: topic.name for topic in listed.values() if topic.topic_id in ids}
+    return names
+
+
+async def _unauthorized(
+    settled: Mapping[WantedDeletion, Entry], known: Mapping[WantedDeletion, TopicDescription], context: InterceptedCall
+) -> dict[WantedDeletion, Entry]:
+    """Return the entries of denied topics that the client has no right to delete, with the authorization error."""
+    names = {topic.name for entry, topic in known.items() if entry in settled}
+    names |= {entry.name for entry in settled if entry.name is not None}
+    if not names or await _may_delete_all(context):
+        return {}
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    seen = {topic.name: topic for topic in (await context.call(request, MetadataResponse)).topics}
+    found = {}
+    for entry in settled:
+        topic = known.get(entry)
+        name = entry.name if topic is None else topic.name
+        if name is None or name not in seen:
+            continue
+        may_describe = seen[name].error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if not may_describe:
+            found[entry] = denied_entry(entry, None, _DENIED)
+        elif topic is not None and not seen[name].topic_authorized_operations & _MAY_DELETE:
+            found[entry] = denied_entry(entry, topic, _DENIED)
+    return found
+
+
+async def _may_delete_all(context: InterceptedCall) -> bool:
+    """Return whether the client may delete every topic, by a right on the cluster."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    try:
+        cluster = await context.call(request, DescribeClusterResponse)
+    except CLUSTER_ERRORS:
+        return False
+    return bool(cluster.cluster_authorized_operations & _MAY_DELETE)

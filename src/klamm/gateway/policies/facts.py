@@ -1,0 +1,177 @@
+"""Facts about topics and configs of the upstream cluster, which policies see.
+
+The gateway reads them with its own credentials. A client that may change a topic need not have the right to describe
+its configs, and a policy must see them all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.admin import ConfigResource
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.configs.decision import ConfigDecision
+from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
+from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.types import ConfigSource, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from klamm.admin import AdminClient, ConfigEntry, TopicDescription
+    from klamm.admin.results import PerKeyResult
+    from klamm.configs.operations import AlterOperation
+    from klamm.protocol.types import ConfigOperation
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+HIDDEN: Final = "[hidden]"
+"""Value of a secret. The upstream does not return secrets."""
+LAG_S: Final = 0.2
+"""Seconds after which a missing topic is looked up once more. A broker learns of a new topic after the controller."""
+_OWN_SOURCE: Final = {
+    ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
+    ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
+}
+"""Source of the values that a resource sets itself, by type. Those of brokers depend on the name."""
+
+
+async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiError]:
+    """Wait for all keys of an admin call; return each one's value or error.
+
+    Raises:
+        ConnectionError: The upstream cannot be reached.
+        TimeoutError: The upstream does not respond.
+    """
+    found: dict[Key, Value | KafkaApiError] = {}
+    for key, outcome in result.values().items():
+        try:
+            found[key] = await outcome
+        except KafkaApiError as error:
+            found[key] = error.with_traceback(None)
+    return found
+
+
+async def describe_topics(admin: AdminClient, names: Collection[str]) -> dict[str, TopicDescription | KafkaApiError]:
+    """Return the description of each topic, or the error because of which it cannot be described."""
+    first = await outcomes(admin.describe_topics(list(dict.fromkeys(names))))
+    missing = [name for name, each in first.items() if isinstance(each, UnknownTopicOrPartitionError)]
+    if not missing:
+        return first
+    await asyncio.sleep(LAG_S)
+    again = await outcomes(admin.describe_topics(missing))
+    return {**first, **again}
+
+
+async def describe_configs(
+    admin: AdminClient, resources: Collection[tuple[int, str]]
+) -> dict[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]:
+    """Return the configs of each resource with their synonyms, or the error because of which they cannot be read."""
+    wanted = {ConfigResource(ResourceType(resource_type), name) for resource_type, name in resources}
+    found = await outcomes(admin.describe_configs(wanted, include_synonyms=True))
+    return {(int(resource.type), resource.name): each for resource, each in found.items()}
+
+
+async def default_configs(admin: AdminClient) -> Mapping[str, str]:
+    """Return the value of each topic config for a topic that does not set it; empty if it cannot be found out."""
+    try:
+        topics = await admin.list_topics(include_internal=True)
+        for name in topics:
+            described = await admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], include_synonyms=True)
+            return {key: value for configs in described.values() for key, value in inherited(configs).items()}
+    except CLUSTER_ERRORS:
+        return {}
+    return {}
+
+
+def own_configs(resource_type: ResourceType, name: str, described: Mapping[str, ConfigEntry]) -> dict[str, str]:
+    """Return the configs that a resource sets itself. Secrets are hidden."""
+    if resource_type is ResourceType.BROKER:
+        own = ConfigSource.DYNAMIC_BROKER_CONFIG if name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    else:
+        own = _OWN_SOURCE[resource_type]
+    return {
+        entry.name: HIDDEN if entry.value is None else entry.value
+        for entry in described.values()
+        if entry.source is own
+    }
+
+
+def inherited(described: Mapping[str, ConfigEntry]) -> dict[str, str]:
+    """Return the value of each topic config that is in force if the topic does not set it."""
+    found: dict[str, str] = {}
+    for entry in described.values():
+        values = [(synonym.source, synonym.value) for synonym in entry.synonyms] or [(entry.source, entry.value)]
+        value = next((value for source, value in values if source is not ConfigSource.DYNAMIC_TOPIC_CONFIG), None)
+        if value is not None:
+            found[entry.name] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSchema:
+    """Schema of a resource of the upstream. The upstream itself has validated the request before."""
+
+    built_in: Mapping[str, str] = field(default_factory=dict)
+    """Built-in defaults. In Kafka, APPEND and SUBTRACT on a list that is not set start from its built-in default."""
+
+    def is_list(self, name: str) -> bool:
+        """Return True: the upstream rejects APPEND and SUBTRACT on other configs."""
+        return True
+
+    def list_in_force(self, name: str) -> str | None:
+        """Return the built-in default of a list."""
+        return self.built_in.get(name)
+
+    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+        """Return the error for an operation that a list requires."""
+        return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
+
+    def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
+        """Accept the outcome, which the upstream has validated."""
+
+
+def config_decision(
+    resource: tuple[int, str],
+    described: Mapping[str, ConfigEntry],
+    *,
+    operations: Sequence[AlterOperation] | None,
+    replacement: Sequence[tuple[str, str | None]] = (),
+) -> ConfigDecision:
+    """Return the change of a resource that a valid request makes.
+
+    Args:
+        resource: Type and name of the resource.
+        described: Configs of the resource before the change.
+        operations: Operations of IncrementalAlterConfigs; None for AlterConfigs.
+        replacement: Configs of AlterConfigs, which removes all others.
+
+    Raises:
+        KafkaApiError: The request is invalid, though the upstream accepted it.
+    """
+    resource_type, name = ResourceType(resource[0]), resource[1]
+    before = own_configs(resource_type, name, described)
+    schema = UpstreamSchema(
+        built_in={
+            entry.name: synonym.value
+            for entry in described.values()
+            for synonym in entry.synonyms
+            if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
+        }
+    )
+    if operations is None:
+        changes = plan_legacy_alter(before, replacement, schema)
+    else:
+        changes = plan_incremental_alter(before, operations, schema)
+    return ConfigDecision(
+        resource_type=resource_type,
+        resource_name=name,
+        changes=changes,
+        before=before,
+        replaced=None if operations is not None else frozenset(key for key, _ in replacement),
+        defaults=inherited(described) if resource_type is ResourceType.TOPIC else {},
+    )

@@ -1,0 +1,131 @@
+"""Interceptors of the APIs that the configured policies decide on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.gateway.intercept import Interception, Interceptor
+from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
+from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
+from klamm.gateway.policies.create_topics import CreateTopicsJudge
+from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
+from klamm.gateway.policies.metadata import MetadataJudge
+from klamm.gateway.policies.reassignments import ReassignmentsJudge
+from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind
+from klamm.policy_runtime import Policies, PolicyRuntime
+from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from klamm.protocol.schema import Message
+
+STREAMS_GROUP_HEARTBEAT: Final = 88
+"""API that creates the internal topics of Kafka Streams without a policy being asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """An API that policies of one kind decide on."""
+
+    key: ApiKey
+    kind: PolicyKind
+    request: type[Message]
+    response: type[Message]
+    interceptor: Callable[[Policies], Any]
+
+
+JUDGED: Final = (
+    _Judged(
+        key=ApiKey.METADATA,
+        kind=CREATE_TOPIC,
+        request=MetadataRequest,
+        response=MetadataResponse,
+        interceptor=MetadataJudge,
+    ),
+    _Judged(
+        key=ApiKey.CREATE_TOPICS,
+        kind=CREATE_TOPIC,
+        request=CreateTopicsRequest,
+        response=CreateTopicsResponse,
+        interceptor=CreateTopicsJudge,
+    ),
+    _Judged(
+        key=ApiKey.DELETE_TOPICS,
+        kind=DELETE_TOPIC,
+        request=DeleteTopicsRequest,
+        response=DeleteTopicsResponse,
+        interceptor=DeleteTopicsJudge,
+    ),
+    _Judged(
+        key=ApiKey.ALTER_CONFIGS,
+        kind=ALTER_CONFIG,
+        request=AlterConfigsRequest,
+        response=AlterConfigsResponse,
+        interceptor=lambda policies: AlterConfigsJudge(policies, LEGACY),
+    ),
+    _Judged(
+        key=ApiKey.CREATE_PARTITIONS,
+        kind=CREATE_PARTITIONS,
+        request=CreatePartitionsRequest,
+        response=CreatePartitionsResponse,
+        interceptor=CreatePartitionsJudge,
+    ),
+    _Judged(
+        key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        kind=ALTER_CONFIG,
+        request=IncrementalAlterConfigsRequest,
+        response=IncrementalAlterConfigsResponse,
+        interceptor=lambda policies: AlterConfigsJudge(policies, INCREMENTAL),
+    ),
+    _Judged(
+        key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        kind=CREATE_PARTITIONS,
+        request=AlterPartitionReassignmentsRequest,
+        response=AlterPartitionReassignmentsResponse,
+        interceptor=ReassignmentsJudge,
+    ),
+)
+
+
+async def start_policies(configs: Mapping[str, str]) -> Interception:
+    """Create the policies that the gateway's settings name, and start to reload them when their files change.
+
+    An API without a policy is not intercepted.
+
+    Raises:
+        PolicyLoadError: A policy cannot be created.
+    """
+    runtime = await PolicyRuntime.load(configs)
+    runtime.start()
+    policies = runtime.policies
+
+    async def close() -> None:
+        await runtime.stop()
+        await policies.close()
+
+    return Interception(
+        interceptors={
+            judged.key: Interceptor(
+                request=judged.request, response=judged.response, handle=judged.interceptor(policies).handle
+            )
+            for judged in JUDGED
+            if policies.guards_kind(judged.kind)
+        },
+        withheld=frozenset({STREAMS_GROUP_HEARTBEAT}) if policies.guards_kind(CREATE_TOPIC) else frozenset(),
+        close=close,
+    )

@@ -1,0 +1,184 @@
+"""Metadata (key 3) in the gateway: policies on topics that the upstream would create for a client that needs them.
+
+======  ================================================================================================
+Step    What happens
+======  ================================================================================================
+look    The request is forwarded without ``allow_auto_topic_creation``. Most requests end here.
+trial   Missing topics are sent as CreateTopics with ``validate_only``, as the client. The response has the
+        numbers and defaults that the policy sees.
+judge   The policy decides on each missing topic. A denial is remembered for a moment, as in the broker.
+create  The allowed topics are forwarded with ``allow_auto_topic_creation``, and their entries replace the first.
+======  ================================================================================================
+
+Versions before 4 cannot forbid the creation. For these the gateway uses its newest version, whose response has the same
+fields.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.admin import ConfigResource
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.configs.names import INTERNAL_TOPICS
+from klamm.gateway.policies.create_topics import Asked, describe_valid, details_of
+from klamm.gateway.policies.judging import denial
+from klamm.policy.kinds import CREATE_TOPIC
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.types import ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy_runtime import Policies
+
+_ASKS_FOR_CREATION_SINCE: Final = 4
+_AUTO_CREATE: Final = "auto.create.topics.enable"
+_SETTING_LASTS_S: Final = 30.0
+"""Seconds after which the upstream's setting is read again."""
+
+Topic = MetadataResponse.MetadataResponseTopic
+
+
+def asked_names(request: MetadataRequest, api_version: int) -> frozenset[str]:
+    """Return the topics that the request would create if they are missing."""
+    if request.topics is None or not (request.allow_auto_topic_creation or api_version < _ASKS_FOR_CREATION_SINCE):
+        return frozenset()
+    return frozenset(topic.name for topic in request.topics if topic.name and topic.topic_id == ZERO_UUID)
+
+
+def with_creation(
+    request: MetadataRequest, *, may_create: bool, names: Collection[str] | None = None
+) -> MetadataRequest:
+    """Return a request that allows or forbids the creation of topics, for some topics only if there are names."""
+    topics = request.topics
+    if names is not None:
+        topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=ZERO_UUID) for name in names]
+    return MetadataRequest(
+        topics=topics,
+        allow_auto_topic_creation=may_create,
+        include_cluster_authorized_operations=request.include_cluster_authorized_operations,
+        include_topic_authorized_operations=request.include_topic_authorized_operations,
+    )
+
+
+def merge_topics(response: MetadataResponse, replaced: Mapping[str, Topic]) -> MetadataResponse:
+    """Return the response with the entries of some topics replaced."""
+    return MetadataResponse(
+        throttle_time_ms=response.throttle_time_ms,
+        brokers=response.brokers,
+        cluster_id=response.cluster_id,
+        controller_id=response.controller_id,
+        topics=[replaced.get(topic.name or "", topic) for topic in response.topics],
+        cluster_authorized_operations=response.cluster_authorized_operations,
+        error_code=response.error_code,
+    )
+
+
+def failed_topic(name: str, error_code: int) -> Topic:
+    """Return the entry of a topic that is not created."""
+    return Topic(error_code=error_code, name=name, is_internal=name in INTERNAL_TOPICS)
+
+
+class MetadataJudge:
+    """Interceptor of Metadata.
+
+    Args:
+        policies: Policies in use.
+        now: Monotonic clock, in seconds.
+    """
+
+    def __init__(self, policies: Policies, now: Callable[[], float] = time.monotonic) -> None:
+        self._policies = policies
+        self._now = now
+        self._creates: tuple[float, bool] | None = None
+        """Time until which the upstream's ``auto.create.topics.enable`` is known, and its value."""
+
+    async def handle(self, request: MetadataRequest, context: InterceptedCall) -> MetadataResponse:
+        """Return the upstream's response. A topic whose creation is denied has TOPIC_AUTHORIZATION_FAILED."""
+        names = asked_names(request, context.api_version)
+        if not names:
+            plain: MetadataResponse = await context.forward(request)
+            return plain
+        first = await _send(with_creation(request, may_create=False), context)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        missing = [topic.name for topic in first.topics if topic.error_code == unknown and topic.name in names]
+        if not missing or not await self._creates_topics(first, context):
+            return first
+        replaced = await self._judge([name for name in missing if name not in INTERNAL_TOPICS], context)
+        allowed = [name for name in missing if name not in replaced]
+        if allowed:
+            second = await _send(with_creation(request, may_create=True, names=allowed), context)
+            replaced |= {topic.name: topic for topic in second.topics if topic.name is not None}
+        return merge_topics(first, replaced)
+
+    async def _creates_topics(self, response: MetadataResponse, context: InterceptedCall) -> bool:
+        """Return whether the upstream creates topics on request; True if that cannot be found out."""
+        if self._creates is not None and self._now() < self._creates[0]:
+            return self._creates[1]
+        creates = True
+        if response.brokers:
+            broker = ConfigResource(ResourceType.BROKER, str(response.brokers[0].node_id))
+            try:
+                configs = (await context.admin.describe_configs({broker: [_AUTO_CREATE]}))[broker]
+                creates = configs[_AUTO_CREATE].value != "false"
+            except (*CLUSTER_ERRORS, KeyError):
+                creates = True
+        self._creates = self._now() + _SETTING_LASTS_S, creates
+        return creates
+
+    async def _judge(self, names: Sequence[str], context: InterceptedCall) -> dict[str, Topic]:
+        """Return the entries of the topics that must not be created."""
+        remembered = self._policies.refused_creations
+        found: dict[str, Topic] = {}
+        for name in names:
+            code = remembered.answer(name, context.author)
+            if code is not None:
+                found[name] = failed_topic(name, code)
+        asked = [
+            Asked(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+            for name in names
+            if name not in found
+        ]
+        if not asked:
+            return found
+        trial = await context.call(CreateTopicsRequest(topics=asked, validate_only=True), CreateTopicsResponse)
+        passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
+        found |= {
+            entry.name: failed_topic(entry.name, _without_throttling(entry.error_code))
+            for entry in trial.topics
+            if entry.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
+        }
+        valid = [topic for topic in asked if topic.name in passed]
+        known = await describe_valid(valid, passed, context, is_detailed=True)
+        for topic in valid:
+            details = details_of(topic, known[topic.name], context.author, validate_only=False)
+            async with self._policies.turn(CREATE_TOPIC):
+                error = await denial(self._policies, CREATE_TOPIC, details, api=ApiKey.METADATA)
+            if error is not None:
+                remembered.remember(topic.name, context.author, error.error_code)
+                code = remembered.answer(topic.name, context.author) or error.error_code
+                found[topic.name] = failed_topic(topic.name, code)
+        return found
+
+
+def _without_throttling(error_code: int) -> int:
+    """Return an error code that clients expect in Metadata. With Kafka the client retries until a quota allows it."""
+    if error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return error_code
+
+
+async def _send(request: MetadataRequest, context: InterceptedCall) -> MetadataResponse:
+    if context.api_version >= _ASKS_FOR_CREATION_SINCE:
+        response: Any = await context.forward(request)
+    else:
+        response = await context.call(request, MetadataResponse)
+    answer: MetadataResponse = response
+    return answer

@@ -1,0 +1,137 @@
+"""AlterPartitionReassignments (key 45) in the gateway: policies on replication factors.
+
+A reassignment can change the number of replicas, so the policy on partitions decides on it. Its argument has an
+unchanged number of partitions, and the new replicas as ``new_assignments``. A topic is denied or allowed with all the
+partitions whose number of replicas would change. Other reassignments, and cancellations, are forwarded unseen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.gateway.policies.facts import describe_topics
+from klamm.gateway.policies.judging import denial
+from klamm.gateway.policies.parts import in_order
+from klamm.policy.kinds import CREATE_PARTITIONS
+from klamm.policy_runtime.details import partitions_details
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from klamm.server.attempt import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from klamm.admin import TopicDescription
+    from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy_runtime import Policies
+
+Asked = AlterPartitionReassignmentsRequest.ReassignableTopic
+Entry = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+PartitionEntry = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+
+
+def resized(topic: Asked, current: TopicDescription) -> dict[int, list[int]]:
+    """Return the new replicas of the partitions whose number of replicas a reassignment would change."""
+    now = {partition.partition: len(partition.replicas) for partition in current.partitions}
+    return {
+        each.partition_index: each.replicas
+        for each in topic.partitions
+        if each.replicas is not None and len(each.replicas) != now.get(each.partition_index, len(each.replicas))
+    }
+
+
+def without_partitions(
+    request: AlterPartitionReassignmentsRequest, denied: Mapping[str, Collection[int]]
+) -> AlterPartitionReassignmentsRequest:
+    """Return a request without the denied partitions, and without topics that have no other ones."""
+    topics = []
+    for topic in request.topics:
+        kept = [each for each in topic.partitions if each.partition_index not in denied.get(topic.name, ())]
+        if kept:
+            topics.append(AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic.name, partitions=kept))
+    return AlterPartitionReassignmentsRequest(
+        timeout_ms=request.timeout_ms,
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        topics=topics,
+    )
+
+
+def merge_partitions(
+    request: AlterPartitionReassignmentsRequest,
+    denied: Mapping[str, Mapping[int, ApiError]],
+    response: AlterPartitionReassignmentsResponse,
+) -> AlterPartitionReassignmentsResponse:
+    """Return the upstream's response with the entries of denied partitions, in the order of the request."""
+    entries = {entry.name: list(entry.partitions) for entry in response.responses}
+    for name, errors in denied.items():
+        entries.setdefault(name, []).extend(
+            PartitionEntry(partition_index=index, error_code=error.error_code, error_message=error.error_message)
+            for index, error in errors.items()
+        )
+    indexes: dict[str, list[int]] = {}
+    for topic in request.topics:
+        indexes.setdefault(topic.name, []).extend(each.partition_index for each in topic.partitions)
+    merged = [
+        Entry(name=name, partitions=in_order(indexes.get(name, ()), partitions, lambda each: each.partition_index))
+        for name, partitions in entries.items()
+    ]
+    return AlterPartitionReassignmentsResponse(
+        throttle_time_ms=response.throttle_time_ms,
+        allow_replication_factor_change=response.allow_replication_factor_change,
+        error_code=response.error_code,
+        error_message=response.error_message,
+        responses=in_order(indexes, merged, lambda entry: entry.name),
+    )
+
+
+class ReassignmentsJudge:
+    """Interceptor of AlterPartitionReassignments.
+
+    Args:
+        policies: Policies in use.
+    """
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    async def handle(
+        self, request: AlterPartitionReassignmentsRequest, context: InterceptedCall
+    ) -> AlterPartitionReassignmentsResponse:
+        """Return one entry per partition. A request with nothing left is forwarded too: it has authorization errors."""
+        known = await describe_topics(context.admin, [topic.name for topic in request.topics])
+        denied: dict[str, dict[int, ApiError]] = {}
+        for topic in request.topics:
+            indexes, error = await self._denial(topic, known[topic.name], context)
+            if error is not None:
+                denied.setdefault(topic.name, {}).update(dict.fromkeys(indexes, error))
+        real: AlterPartitionReassignmentsResponse = await context.forward(
+            without_partitions(request, denied) if denied else request
+        )
+        return real if real.error_code or not denied else merge_partitions(request, denied, real)
+
+    async def _denial(
+        self, topic: Asked, current: TopicDescription | KafkaApiError, context: InterceptedCall
+    ) -> tuple[Collection[int], ApiError | None]:
+        """Return the partitions that the policy decides on, and the error that it denies them with."""
+        if isinstance(current, KafkaApiError):
+            indexes = [each.partition_index for each in topic.partitions if each.replicas is not None]
+            return indexes, ApiError(current.error_code, current.error_message)
+        changed = resized(topic, current)
+        if not changed:
+            return (), None
+        details = partitions_details(
+            topic.name,
+            current.topic_id,
+            [partition.replicas for partition in current.partitions],
+            count=len(current.partitions),
+            assignments=list(changed.values()),
+            requester=context.author,
+            validate_only=False,
+        )
+        async with self._policies.turn(CREATE_PARTITIONS):
+            error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+        return changed, error

@@ -1,0 +1,161 @@
+"""Request contexts for interceptors of the gateway: a scripted upstream, and policies that deny by name."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID, uuid5
+
+from klamm.admin import ConfigEntry, ConfigResource, PartitionDescription, TopicDescription, TopicListing
+from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult, DescribeTopicsResult
+from klamm.admin.types import ConfigSynonym, CreatedTopic
+from klamm.client.outcome import Outcome
+from klamm.policy import PolicyViolationError
+from klamm.policy_runtime.refusals import RefusedCreations
+from klamm.protocol.errors import UnknownTopicOrPartitionError
+from klamm.protocol.types import ConfigSource
+from klamm.server.author import Author
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from klamm.policy_runtime import Policies
+    from klamm.protocol.schema import Message
+
+ANNA = Author(principal="User:anna", client_id="tool", listener="GATEWAY")
+NAMESPACE = UUID(int=7)
+
+
+def id_of(topic: str) -> UUID:
+    """Return the id that the scripted upstream gives a topic."""
+    return uuid5(NAMESPACE, topic)
+
+
+@dataclass
+class FakePolicies:
+    """Policies that deny some names, and remember what they were asked."""
+
+    denied: Collection[str] = ()
+    asked: list[Any] = field(default_factory=list)
+    refused_creations: RefusedCreations = field(default_factory=RefusedCreations)
+
+    def turn(self, kind: object) -> AbstractAsyncContextManager[object]:
+        return contextlib.nullcontext()
+
+    async def check(self, kind: object, details: Any) -> None:
+        self.asked.append(details)
+        name = getattr(details, "topic", None) or details.resource_name
+        if name in self.denied:
+            raise PolicyViolationError(f"{name}: denied by policy")
+
+    def as_policies(self) -> Policies:
+        """Return this object as the class that interceptors expect."""
+        return cast("Policies", self)
+
+
+class FakeAdmin:
+    """Admin client of the gateway: topics with their replicas and configs."""
+
+    def __init__(
+        self,
+        topics: Mapping[str, Sequence[Sequence[int]]],
+        configs: Mapping[tuple[int, str], Mapping[str, str]] | None = None,
+    ) -> None:
+        self.topics = topics
+        self.configs = configs or {}
+        self.calls: list[str] = []
+
+    def describe_topics(self, names: Collection[str]) -> DescribeTopicsResult:
+        self.calls.append("describe_topics")
+        result = DescribeTopicsResult(names)
+        for name in names:
+            if name in self.topics:
+                result.succeed(name, described(name, self.topics[name]))
+            else:
+                result.fail(name, UnknownTopicOrPartitionError("This server does not host this topic-partition."))
+        return result
+
+    def list_topics(self, *, include_internal: bool) -> Outcome[Mapping[str, TopicListing]]:
+        assert include_internal
+        self.calls.append("list_topics")
+        outcome: Outcome[Mapping[str, TopicListing]] = Outcome()
+        outcome.set_result(
+            {name: TopicListing(name=name, topic_id=id_of(name), is_internal=False) for name in self.topics}
+        )
+        return outcome
+
+    def create_topics(self, topics: Collection[Any], *, validate_only: bool) -> CreateTopicsResult:
+        assert validate_only
+        self.calls.append("create_topics")
+        result = CreateTopicsResult(topic.name for topic in topics)
+        for topic in topics:
+            made = CreatedTopic(name=topic.name, topic_id=id_of(topic.name), num_partitions=5, replication_factor=3)
+            result.succeed(topic.name, made)
+        return result
+
+    def describe_configs(
+        self, resources: Collection[ConfigResource], *, include_synonyms: bool = False
+    ) -> DescribeConfigsResult:
+        assert include_synonyms or resources
+        self.calls.append("describe_configs")
+        result = DescribeConfigsResult(resources)
+        for resource in resources:
+            own = self.configs.get((resource.type, resource.name))
+            if own is None:
+                result.fail(resource, UnknownTopicOrPartitionError("no such resource"))
+            else:
+                result.succeed(resource, topic_configs(own))
+        return result
+
+
+def described(name: str, replicas: Sequence[Sequence[int]]) -> TopicDescription:
+    """Return the description of a topic with these replicas."""
+    return TopicDescription(
+        name=name,
+        topic_id=id_of(name),
+        is_internal=False,
+        partitions=tuple(
+            PartitionDescription(partition=index, leader=each[0], leader_epoch=0, replicas=tuple(each), isr=tuple(each))
+            for index, each in enumerate(replicas)
+        ),
+    )
+
+
+def topic_configs(own: Mapping[str, str]) -> dict[str, ConfigEntry]:
+    """Return a description of a topic with these configs; three others have defaults."""
+    defaults = {"retention.ms": "604800000", "cleanup.policy": "delete", "flush.ms": "9223372036854775807"}
+    found = {}
+    for name in {**defaults, **own}:
+        synonyms = [ConfigSynonym(name, own[name], ConfigSource.DYNAMIC_TOPIC_CONFIG)] if name in own else []
+        if name in defaults:
+            synonyms.append(ConfigSynonym(f"log.{name}", defaults[name], ConfigSource.DEFAULT_CONFIG))
+        first = synonyms[0]
+        found[name] = ConfigEntry(name, first.value, source=first.source, synonyms=tuple(synonyms))
+    return found
+
+
+@dataclass
+class FakeContext:
+    """Context of one request. The upstream is a function from requests to responses."""
+
+    upstream: Callable[[Message], Message]
+    admin: Any = None
+    api_version: int = 7
+    author: Author = ANNA
+    client_host: str = "127.0.0.1"
+    forwarded: list[Any] = field(default_factory=list)
+    """Requests that were forwarded, in order."""
+    called: list[Any] = field(default_factory=list)
+    """Requests of other APIs or versions, in order."""
+
+    async def forward(self, request: Message) -> Any:
+        self.forwarded.append(request)
+        return self.upstream(request)
+
+    async def call(self, request: Message, response_class: type[Any]) -> Any:
+        self.called.append(request)
+        response = self.upstream(request)
+        assert isinstance(response, response_class)
+        return response

@@ -1,0 +1,181 @@
+"""AlterConfigs and IncrementalAlterConfigs through the gateway's policies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.types import ConfigOperation, ResourceType
+from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from klamm.protocol.schema import Message
+
+NAMES = tuple("abcdef")
+SOME = st.sets(st.sampled_from(NAMES))
+INVALID = ErrorCode.INVALID_CONFIG
+
+
+def alters(rejected: Collection[str]) -> Callable[[Message], Message]:
+    """Return an upstream that answers in reverse order, with an error for repeated and for some other resources."""
+
+    def answer(request: Message) -> Message:
+        assert isinstance(request, (AlterConfigsRequest, IncrementalAlterConfigsRequest))
+        api = LEGACY if isinstance(request, AlterConfigsRequest) else INCREMENTAL
+        resources: list[Any] = list(request.resources)
+        names = [resource.resource_name for resource in resources]
+        entries = [
+            api.entry(
+                error_code=INVALID if names.count(each.resource_name) > 1 or each.resource_name in rejected else 0,
+                error_message=None,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+            for each in reversed(resources)
+        ]
+        response = api.response(responses=entries)
+        assert isinstance(response, (AlterConfigsResponse, IncrementalAlterConfigsResponse))
+        return response
+
+    return answer
+
+
+def incremental(
+    name: str, *operations: tuple[str, ConfigOperation, str | None], resource_type: int = ResourceType.TOPIC
+) -> IncrementalAlterConfigsRequest.AlterConfigsResource:
+    return IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=resource_type,
+        resource_name=name,
+        configs=[
+            IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in operations
+        ],
+    )
+
+
+def replacement(name: str, **configs: str) -> AlterConfigsRequest.AlterConfigsResource:
+    return AlterConfigsRequest.AlterConfigsResource(
+        resource_type=ResourceType.TOPIC,
+        resource_name=name,
+        configs=[
+            AlterConfigsRequest.AlterableConfig(name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ],
+    )
+
+
+def ask(request: Any, policies: FakePolicies, context: FakeContext) -> Any:
+    api = LEGACY if isinstance(request, AlterConfigsRequest) else INCREMENTAL
+    return asyncio.run(AlterConfigsJudge(policies.as_policies(), api).handle(request, context))
+
+
+def with_own(**configs: str) -> FakeAdmin:
+    own = {key.replace("_", "."): value for key, value in configs.items()}
+    return FakeAdmin({}, {(ResourceType.TOPIC, name): own for name in NAMES})
+
+
+@settings(deadline=None)
+@given(
+    names=st.lists(st.sampled_from(NAMES), max_size=8),
+    denied=SOME,
+    rejected=SOME,
+    validate_only=st.booleans(),
+    is_legacy=st.booleans(),
+)
+def test_every_resource_has_its_entry_in_order(
+    names: list[str], denied: set[str], rejected: set[str], validate_only: bool, is_legacy: bool
+) -> None:
+    # given
+    context, policies = FakeContext(alters(rejected), with_own()), FakePolicies(denied)
+    request: Any = (
+        AlterConfigsRequest(resources=[replacement(name, flush_ms="5") for name in names], validate_only=validate_only)
+        if is_legacy
+        else IncrementalAlterConfigsRequest(
+            resources=[incremental(name, ("flush.ms", ConfigOperation.SET, "5")) for name in names],
+            validate_only=validate_only,
+        )
+    )
+    # when
+    response = ask(request, policies, context)
+    # then
+    assert [entry.resource_name for entry in response.responses] == names
+    valid = [name for name in names if names.count(name) == 1 and name not in rejected]
+    assert [entry.error_code for entry in response.responses] == [
+        INVALID if name not in valid else ErrorCode.POLICY_VIOLATION if name in denied else 0 for name in names
+    ]
+    assert [entry.error_message for entry in response.responses] == [
+        f"{name}: denied by policy" if name in valid and name in denied else None for name in names
+    ]
+    real = [each.resource_name for sent in context.forwarded if not sent.validate_only for each in sent.resources]
+    assert real == ([] if validate_only else [name for name in valid if name not in denied])
+    assert [details.resource_name for details in policies.asked] == valid
+
+
+def test_a_policy_sees_what_the_operations_lead_to() -> None:
+    policies = FakePolicies()
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            incremental(
+                "a",
+                ("retention.ms", ConfigOperation.DELETE, None),
+                ("cleanup.policy", ConfigOperation.APPEND, "compact"),
+                ("flush.ms", ConfigOperation.SET, "5"),
+            )
+        ]
+    )
+    ask(request, policies, FakeContext(alters(()), with_own(retention_ms="1", flush_ms="5", segment_ms="9")))
+    (details,) = policies.asked
+    assert (details.resource_type, details.resource_name) == ("TOPIC", "a")
+    assert details.configs == {"retention.ms": None, "cleanup.policy": "delete,compact"}
+    assert details.result == {"flush.ms": "5", "segment.ms": "9", "cleanup.policy": "delete,compact"}
+    assert details.removed == {"retention.ms"}
+    assert details.defaults == {"retention.ms": "604800000", "cleanup.policy": "delete", "flush.ms": str(2**63 - 1)}
+    assert (details.principal, details.client_id, details.listener) == ("User:anna", "tool", "GATEWAY")
+
+
+def test_a_policy_sees_what_a_replacement_removes() -> None:
+    policies = FakePolicies()
+    request = AlterConfigsRequest(resources=[replacement("a", flush_ms="7")], validate_only=True)
+    ask(request, policies, FakeContext(alters(()), with_own(retention_ms="1", flush_ms="5")))
+    (details,) = policies.asked
+    assert details.configs == {"flush.ms": "7"}
+    assert details.result == {"flush.ms": "7"}
+    assert details.removed == {"retention.ms"}
+    assert details.validate_only
+
+
+def test_loggers_are_forwarded_without_a_question() -> None:
+    policies, admin = FakePolicies({"1"}), with_own()
+    logger = incremental("1", ("root", ConfigOperation.SET, "INFO"), resource_type=ResourceType.BROKER_LOGGER)
+    context = FakeContext(alters(()), admin)
+    response = ask(IncrementalAlterConfigsRequest(resources=[logger]), policies, context)
+    assert [entry.error_code for entry in response.responses] == [0]
+    assert policies.asked == []
+    assert [sent.validate_only for sent in context.forwarded] == [True, False]
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_a_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool) -> None:
+    context = FakeContext(alters(()), FakeAdmin({}, {}))
+    request: Any = (
+        AlterConfigsRequest(resources=[replacement("a", flush_ms="5")])
+        if is_legacy
+        else IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", ConfigOperation.SET, "5"))])
+    )
+    response = ask(request, FakePolicies(), context)
+    assert [entry.error_code for entry in response.responses] == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert "The gateway cannot read the configs" in response.responses[0].error_message
+    assert all(sent.validate_only for sent in context.forwarded)

@@ -1,0 +1,159 @@
+"""Metadata through the gateway's policies: topics that the upstream would create for a client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klamm.admin import ConfigEntry, ConfigResource
+from klamm.admin.results import DescribeConfigsResult
+from klamm.gateway.policies.metadata import MetadataJudge
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.support.gateway_context import FakeContext, FakePolicies
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from klamm.protocol.schema import Message
+
+NAMES = tuple("abcdef")
+SOME = st.sets(st.sampled_from(NAMES))
+
+
+class Upstream:
+    """Upstream that creates topics on request, and remembers which."""
+
+    def __init__(self, existing: Collection[str] = (), *, creates: bool = True, rejected: Collection[str] = ()) -> None:
+        self.existing, self.creates, self.rejected = set(existing), creates, rejected
+        self.created: list[str] = []
+        self.trials: list[str] = []
+
+    def __call__(self, request: Message) -> Message:
+        if isinstance(request, CreateTopicsRequest):
+            assert request.validate_only
+            self.trials += [topic.name for topic in request.topics]
+            return CreateTopicsResponse(
+                topics=[
+                    CreateTopicsResponse.CreatableTopicResult(
+                        name=topic.name,
+                        error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED if topic.name in self.rejected else 0,
+                        error_message=None,
+                        num_partitions=4,
+                        replication_factor=1,
+                        configs=[],
+                    )
+                    for topic in request.topics
+                ]
+            )
+        assert isinstance(request, MetadataRequest)
+        topics = []
+        for topic in reversed(request.topics or []):
+            name = topic.name or ""
+            if name not in self.existing and request.allow_auto_topic_creation and self.creates:
+                self.existing.add(name)
+                self.created.append(name)
+            code = 0 if name in self.existing else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append(MetadataResponse.MetadataResponseTopic(name=name, error_code=code))
+        brokers = [MetadataResponse.MetadataResponseBroker(node_id=3, host="upstream", port=9092)]
+        return MetadataResponse(brokers=brokers, topics=topics, cluster_id="c")
+
+
+class BrokerConfigs:
+    """Admin client that answers with the upstream's ``auto.create.topics.enable``."""
+
+    def __init__(self, value: str) -> None:
+        self.value, self.calls = value, 0
+
+    def describe_configs(self, resources: Any) -> DescribeConfigsResult:
+        self.calls += 1
+        result = DescribeConfigsResult(resources)
+        for resource in resources:
+            assert isinstance(resource, ConfigResource)
+            assert resource.name == "3"
+            result.succeed(
+                resource, {"auto.create.topics.enable": ConfigEntry("auto.create.topics.enable", self.value)}
+            )
+        return result
+
+
+def metadata(*names: str, may_create: bool = True) -> MetadataRequest:
+    topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
+
+
+def codes(response: MetadataResponse) -> dict[str | None, int]:
+    return {topic.name: topic.error_code for topic in response.topics}
+
+
+@settings(deadline=None)
+@given(
+    names=st.lists(st.sampled_from(NAMES), unique=True),
+    existing=SOME,
+    denied=SOME,
+    may_create=st.booleans(),
+    version=st.sampled_from((3, 12)),
+)
+def test_only_allowed_topics_are_created(
+    names: list[str], existing: set[str], denied: set[str], may_create: bool, version: int
+) -> None:
+    # given
+    upstream, policies = Upstream(existing), FakePolicies(denied)
+    context = FakeContext(upstream, BrokerConfigs("true"), api_version=version)
+    # when
+    response = asyncio.run(
+        MetadataJudge(policies.as_policies()).handle(metadata(*names, may_create=may_create), context)
+    )
+    # then
+    missing = [name for name in names if name not in existing] if may_create or version < 4 else []
+    unknown, refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert codes(response) == {
+        name: 0 if name in existing else unknown if name not in missing else refused if name in denied else 0
+        for name in names
+    }
+    assert sorted(upstream.created) == sorted(name for name in missing if name not in denied)
+    assert {details.topic for details in policies.asked} == set(missing)
+    assert all(details.num_partitions == 4 for details in policies.asked)
+
+
+def test_a_denial_is_remembered_for_a_moment() -> None:
+    upstream, policies = Upstream(), FakePolicies({"a"})
+    interceptor = MetadataJudge(policies.as_policies())
+    for _ in range(3):
+        context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
+        response = asyncio.run(interceptor.handle(metadata("a"), context))
+        assert codes(response) == {"a": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert len(policies.asked) == 1
+    assert upstream.trials == ["a"]
+
+
+def test_no_policy_is_asked_where_the_upstream_creates_nothing() -> None:
+    upstream, policies, admin = Upstream(creates=False), FakePolicies({"a"}), BrokerConfigs("false")
+    clock = [0.0]
+    interceptor = MetadataJudge(policies.as_policies(), now=lambda: clock[0])
+    for now in (0.0, 1.0, 31.0):
+        clock[0] = now
+        response = asyncio.run(interceptor.handle(metadata("a"), FakeContext(upstream, admin, api_version=12)))
+        assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert policies.asked == []
+    assert admin.calls == 2
+
+
+def test_a_topic_beyond_a_quota_is_missing_until_the_client_retries() -> None:
+    upstream, policies = Upstream(rejected={"a"}), FakePolicies()
+    context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
+    response = asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("a"), context))
+    assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert upstream.created == []
+
+
+def test_internal_topics_are_created_without_a_question() -> None:
+    upstream, policies = Upstream(), FakePolicies({"__consumer_offsets"})
+    context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
+    asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("__consumer_offsets"), context))
+    assert upstream.created == ["__consumer_offsets"]
+    assert policies.asked == []

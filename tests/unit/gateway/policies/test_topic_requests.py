@@ -1,0 +1,393 @@
+"""CreateTopics, CreatePartitions, DeleteTopics and AlterPartitionReassignments through the gateway's policies.
+
+The properties hold for every request, every set of denied topics and every set of topics that the upstream rejects:
+each part has one entry, in the order of the request, the denied ones have the policy's error, and nothing that is
+denied reaches the upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
+from klamm.gateway.policies.create_topics import CreateTopicsJudge
+from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
+from klamm.gateway.policies.reassignments import ReassignmentsJudge
+from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.security.acls import AclOperation
+from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from klamm.protocol.schema import Message
+
+NAMES = tuple("abcdef")
+TOPICS = st.lists(st.sampled_from(NAMES), max_size=8)
+SOME = st.sets(st.sampled_from(NAMES))
+DENIED = ErrorCode.POLICY_VIOLATION
+INVALID = ErrorCode.INVALID_CONFIG
+
+
+def creates(rejected: Collection[str], *, shows_details: bool = True) -> Callable[[Message], Message]:
+    """Return an upstream that answers CreateTopics in reverse order, with errors for repeated and some other names."""
+
+    def answer(request: Message) -> Message:
+        assert isinstance(request, CreateTopicsRequest)
+        names = [topic.name for topic in request.topics]
+        entries = []
+        for name in sorted(set(names), reverse=True):
+            entry = CreateTopicsResponse.CreatableTopicResult(name=name, topic_id=id_of(name), error_message=None)
+            if names.count(name) > 1:
+                entry.error_code, entry.error_message = ErrorCode.INVALID_REQUEST, "Duplicate topic name."
+            elif name in rejected:
+                entry.error_code, entry.error_message = INVALID, f"{name}: rejected upstream"
+            elif shows_details:
+                entry.num_partitions, entry.replication_factor = 3, 2
+                entry.configs = [
+                    CreateTopicsResponse.CreatableTopicConfigs(name="flush.ms", value="1", config_source=1),
+                    CreateTopicsResponse.CreatableTopicConfigs(name="retention.ms", value="7", config_source=5),
+                ]
+            entries.append(entry)
+        return CreateTopicsResponse(topics=entries, throttle_time_ms=4 if request.validate_only else 2)
+
+    return answer
+
+
+def new_topic(name: str, **fields: Any) -> CreateTopicsRequest.CreatableTopic:
+    return CreateTopicsRequest.CreatableTopic(name=name, **{"num_partitions": -1, "replication_factor": -1, **fields})
+
+
+@settings(deadline=None)
+@given(names=TOPICS, denied=SOME, rejected=SOME, validate_only=st.booleans())
+def test_every_new_topic_has_one_entry_in_order(
+    names: list[str], denied: set[str], rejected: set[str], validate_only: bool
+) -> None:
+    # given
+    context, policies = FakeContext(creates(rejected)), FakePolicies(denied)
+    request = CreateTopicsRequest(topics=[new_topic(name) for name in names], validate_only=validate_only)
+    # when
+    response = asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, context))
+    # then
+    assert [topic.name for topic in response.topics] == list(dict.fromkeys(names))
+    for topic in response.topics:
+        expected: tuple[int, str | None]
+        if names.count(topic.name) > 1:
+            expected = ErrorCode.INVALID_REQUEST, "Duplicate topic name."
+        elif topic.name in rejected:
+            expected = INVALID, f"{topic.name}: rejected upstream"
+        elif topic.name in denied:
+            expected = DENIED, f"{topic.name}: denied by policy"
+        else:
+            expected = ErrorCode.NONE, None
+        assert (topic.error_code, topic.error_message) == expected
+    valid = [name for name in names if names.count(name) == 1 and name not in rejected]
+    assert [details.topic for details in policies.asked] == valid
+    real = [topic.name for sent in context.forwarded if not sent.validate_only for topic in sent.topics]
+    assert real == ([] if validate_only else [name for name in valid if name not in denied])
+    assert response.throttle_time_ms == 4
+
+
+def test_a_policy_sees_the_numbers_and_defaults_of_the_upstream() -> None:
+    policies = FakePolicies()
+    config = CreateTopicsRequest.CreatableTopicConfig(name="flush.ms", value="1")
+    request = CreateTopicsRequest(topics=[new_topic("a", configs=[config])])
+    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, FakeContext(creates(()))))
+    (details,) = policies.asked
+    assert details == TopicDetails(
+        "a", 3, 2, None, {"flush.ms": "1"}, "User:anna", "tool", "GATEWAY", defaults={"retention.ms": "7"}
+    )
+
+
+def test_a_policy_sees_the_assignments_of_a_request() -> None:
+    policies = FakePolicies()
+    assignments = [
+        CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[2, 1]) for index in (1, 0)
+    ]
+    request = CreateTopicsRequest(topics=[new_topic("a", assignments=assignments)])
+    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, FakeContext(creates(()))))
+    (details,) = policies.asked
+    assert (details.num_partitions, details.replication_factor) == (None, None)
+    assert details.replicas_assignments == {0: (2, 1), 1: (2, 1)}
+
+
+def test_an_old_request_is_judged_by_the_newest_response() -> None:
+    def upstream(request: Message) -> Message:
+        # the first request has the client's version, whose response lacks the numbers
+        return creates((), shows_details=len(context.called) > 0)(request)
+
+    policies, context = FakePolicies(), FakeContext(upstream, api_version=4)
+    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(CreateTopicsRequest(topics=[new_topic("a")]), context))
+    (details,) = policies.asked
+    assert (details.num_partitions, details.replication_factor) == (3, 2)
+    assert all(request.validate_only for request in context.called)
+
+
+def test_a_client_that_may_not_describe_configs_is_judged_by_what_the_gateway_sees() -> None:
+    policies = FakePolicies()
+    admin = FakeAdmin({"other": [[1]]}, {(2, "other"): {"retention.ms": "5"}})
+    context = FakeContext(creates((), shows_details=False), admin)
+    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(CreateTopicsRequest(topics=[new_topic("a")]), context))
+    (details,) = policies.asked
+    assert (details.num_partitions, details.replication_factor) == (5, 3)
+    assert details.defaults["retention.ms"] == "604800000"
+
+
+def grows(rejected: Collection[str]) -> Callable[[Message], Message]:
+    def answer(request: Message) -> Message:
+        assert isinstance(request, CreatePartitionsRequest)
+        names = [topic.name for topic in request.topics]
+        entries = []
+        for name in sorted(set(names), reverse=True):
+            error = INVALID if names.count(name) > 1 or name in rejected else ErrorCode.NONE
+            entries.append(
+                CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_code=error, error_message=None)
+            )
+        return CreatePartitionsResponse(results=entries)
+
+    return answer
+
+
+@settings(deadline=None)
+@given(names=TOPICS, denied=SOME, rejected=SOME, validate_only=st.booleans())
+def test_every_growing_topic_has_one_entry_in_order(
+    names: list[str], denied: set[str], rejected: set[str], validate_only: bool
+) -> None:
+    # given
+    admin = FakeAdmin({name: [[1, 2], [2, 1]] for name in NAMES})
+    context, policies = FakeContext(grows(rejected), admin), FakePolicies(denied)
+    topics = [CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=9, assignments=None) for name in names]
+    request = CreatePartitionsRequest(topics=topics, validate_only=validate_only)
+    # when
+    response = asyncio.run(CreatePartitionsJudge(policies.as_policies()).handle(request, context))
+    # then
+    valid = [name for name in names if names.count(name) == 1 and name not in rejected]
+    assert [entry.name for entry in response.results] == list(dict.fromkeys(names))
+    assert {entry.name: entry.error_code for entry in response.results} == {
+        name: INVALID if name not in valid else DENIED if name in denied else ErrorCode.NONE for name in names
+    }
+    real = [topic.name for sent in context.forwarded if not sent.validate_only for topic in sent.topics]
+    assert real == ([] if validate_only else [name for name in valid if name not in denied])
+    for details in policies.asked:
+        assert isinstance(details, CreatePartitionsDetails)
+        assert (details.num_partitions, details.new_num_partitions, details.replication_factor) == (2, 9, 2)
+        assert details.validate_only == validate_only
+
+
+def deletes(
+    existing: Collection[str], *, operations: int = 1 << AclOperation.DELETE, cluster: int = 0
+) -> Callable[[Message], Message]:
+    """Return an upstream with these topics, for a client with these operations on the topics and the cluster."""
+    names = {id_of(name): name for name in existing}
+
+    def metadata(request: MetadataRequest) -> MetadataResponse:
+        topics = []
+        for topic in request.topics or ():
+            name = names.get(topic.topic_id) if topic.name is None else topic.name
+            entry = MetadataResponse.MetadataResponseTopic(name=name, topic_id=topic.topic_id)
+            entry.topic_authorized_operations = operations
+            if name not in existing:
+                entry.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append(entry)
+        return MetadataResponse(topics=topics)
+
+    def delete(request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+        entries = []
+        for name, topic_id in dict.fromkeys(reversed(wanted)):
+            known = names.get(topic_id) if name is None else name
+            error = INVALID if wanted.count((name, topic_id)) > 1 else ErrorCode.NONE
+            entries.append(
+                DeleteTopicsResponse.DeletableTopicResult(
+                    name=known, topic_id=id_of(known or ""), error_code=error, error_message=None
+                )
+            )
+        return DeleteTopicsResponse(responses=entries, throttle_time_ms=3)
+
+    def answer(request: Message) -> Message:
+        if isinstance(request, MetadataRequest):
+            return metadata(request)
+        if isinstance(request, DeleteTopicsRequest):
+            return delete(request)
+        return DescribeClusterResponse(cluster_authorized_operations=cluster)
+
+    return answer
+
+
+def deletion(name: str, *, by_id: bool) -> DeleteTopicsRequest.DeleteTopicState:
+    if by_id:
+        return DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=id_of(name))
+    return DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID)
+
+
+@settings(deadline=None, max_examples=40)
+@given(names=st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=6), denied=SOME)
+def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]], denied: set[str]) -> None:
+    # given: each topic either by name or by id
+    by_id = dict(names)
+    names = [(name, by_id[name]) for name, _ in names]
+    context = FakeContext(deletes(NAMES), FakeAdmin({name: [[1]] for name in NAMES}), api_version=6)
+    policies = FakePolicies(denied)
+    request = DeleteTopicsRequest(topics=[deletion(name, by_id=each) for name, each in names])
+    # when
+    response = asyncio.run(DeleteTopicsJudge(policies.as_policies()).handle(request, context))
+    # then
+    plain = [name for name, _ in names]
+    assert [entry.name for entry in response.responses] == list(dict.fromkeys(plain))
+    for entry in response.responses:
+        assert entry.name is not None
+        repeated = plain.count(entry.name) > 1
+        assert entry.error_code == (INVALID if repeated else DENIED if entry.name in denied else ErrorCode.NONE)
+        assert entry.topic_id == id_of(entry.name)
+    sent = [topic for request in context.forwarded for topic in request.topics]
+    kept = [deletion(name, by_id=each) for name, each in names if plain.count(name) > 1 or name not in denied]
+    assert sent == kept
+
+
+def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.gateway.policies.facts.LAG_S", 0)
+    context = FakeContext(deletes(()), FakeAdmin({}), api_version=6)
+    request = DeleteTopicsRequest(topics=[deletion("a", by_id=False), deletion("b", by_id=True)])
+    response = asyncio.run(DeleteTopicsJudge(FakePolicies().as_policies()).handle(request, context))
+    assert [entry.error_code for entry in response.responses] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]
+    assert context.forwarded == []
+
+
+@pytest.mark.parametrize(
+    ("operations", "cluster", "error"),
+    [
+        (1 << AclOperation.DELETE, 0, ErrorCode.POLICY_VIOLATION),
+        (1 << AclOperation.READ, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (0, 1 << AclOperation.DELETE, ErrorCode.POLICY_VIOLATION),
+    ],
+)
+def test_a_client_without_the_right_to_delete_learns_nothing_of_the_policy(
+    operations: int, cluster: int, error: ErrorCode
+) -> None:
+    upstream = deletes(NAMES, operations=operations, cluster=cluster)
+    context = FakeContext(upstream, FakeAdmin({"a": [[1]]}), api_version=6)
+    request = DeleteTopicsRequest(topics=[deletion("a", by_id=False)])
+    response = asyncio.run(DeleteTopicsJudge(FakePolicies({"a"}).as_policies()).handle(request, context))
+    assert [entry.error_code for entry in response.responses] == [error]
+
+
+def test_an_old_deletion_names_its_topics() -> None:
+    context = FakeContext(deletes(NAMES), FakeAdmin({name: [[1, 2]] for name in NAMES}), api_version=5)
+    policies = FakePolicies({"b"})
+    request = DeleteTopicsRequest(topic_names=["b", "a"])
+    asyncio.run(DeleteTopicsJudge(policies.as_policies()).handle(request, context))
+    assert [sent.topic_names for sent in context.forwarded] == [["a"]]
+    assert [(each.topic, each.replication_factor) for each in policies.asked] == [("b", 2), ("a", 2)]
+    assert all(isinstance(each, DeleteTopicDetails) for each in policies.asked)
+
+
+def reassigns(request: Message) -> Message:
+    """Answer in reverse order."""
+    assert isinstance(request, AlterPartitionReassignmentsRequest)
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        responses=[
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                        partition_index=each.partition_index, error_message=None
+                    )
+                    for each in reversed(topic.partitions)
+                ],
+            )
+            for topic in reversed(request.topics)
+        ],
+    )
+
+
+REPLICAS = st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3, unique=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    wanted=st.dictionaries(st.sampled_from(NAMES), st.dictionaries(st.integers(0, 3), REPLICAS, min_size=1)),
+    denied=SOME,
+)
+def test_only_a_changed_replication_factor_is_judged(
+    wanted: dict[str, dict[int, list[int] | None]], denied: set[str]
+) -> None:
+    # given
+    request = AlterPartitionReassignmentsRequest(
+        topics=[
+            AlterPartitionReassignmentsRequest.ReassignableTopic(
+                name=name,
+                partitions=[
+                    AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
+                    for index, replicas in partitions.items()
+                ],
+            )
+            for name, partitions in wanted.items()
+        ]
+    )
+    policies = FakePolicies(denied)
+    context = FakeContext(reassigns, FakeAdmin({name: [[1, 2]] * 4 for name in NAMES}), api_version=1)
+    # when
+    response = asyncio.run(ReassignmentsJudge(policies.as_policies()).handle(request, context))
+    # then
+    resized = {
+        name: {index: each for index, each in partitions.items() if each is not None and len(each) != 2}
+        for name, partitions in wanted.items()
+    }
+    assert {each.topic: list(each.new_assignments) for each in policies.asked} == {
+        name: [tuple(each) for each in partitions.values()] for name, partitions in resized.items() if partitions
+    }
+    answered = {
+        topic.name: {each.partition_index: each.error_code for each in topic.partitions} for topic in response.responses
+    }
+    assert answered == {
+        name: {index: DENIED if name in denied and index in resized[name] else 0 for index in partitions}
+        for name, partitions in wanted.items()
+    }
+    if denied & {name for name, changed in resized.items() if changed}:
+        assert [topic.name for topic in response.responses] == list(wanted)
+        assert [list(each) for each in answered.values()] == [list(each) for each in wanted.values()]
+    (sent,) = context.forwarded
+    for topic in sent.topics:
+        for each in topic.partitions:
+            assert topic.name not in denied or each.partition_index not in resized[topic.name]
+
+
+def test_an_authorization_error_of_the_upstream_hides_the_policys() -> None:
+    def denies(request: Message) -> Message:
+        assert isinstance(request, AlterPartitionReassignmentsRequest)
+        return AlterPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    request = AlterPartitionReassignmentsRequest(
+        topics=[
+            AlterPartitionReassignmentsRequest.ReassignableTopic(
+                name="a",
+                partitions=[
+                    AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0, replicas=[1, 2, 3])
+                ],
+            )
+        ]
+    )
+    context = FakeContext(denies, FakeAdmin({"a": [[1]]}), api_version=1)
+    response = asyncio.run(ReassignmentsJudge(FakePolicies({"a"}).as_policies()).handle(request, context))
+    assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert response.responses == []

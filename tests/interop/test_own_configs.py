@@ -133,7 +133,7 @@ def test_a_wrong_rules_file_is_rejected_and_the_rules_in_force_stay(
         ("delete.topic.policy.mode", "", "one of .*ENFORCE, AUDIT"),
         ("policy.timeout.ms", "abc", "Not a number"),
         ("policy.timeout.ms", "0", "at least 1"),
-        ("client.configs.allowed.keys", "ackz", "one of: acks, heartbeat.interval.ms, session.timeout.ms"),
+        ("client.configs.allowed.keys", "ackz", "one of: acks, enforcement, heartbeat.interval.ms, session.timeout.ms"),
         ("metrics.listen", "127.0.0.1:9", "klamm reads metrics.listen only when it starts"),
         ("super.users", "User:eve", "klamm reads super.users only when it starts"),
         ("allow.everyone.if.no.acl.found", "true", "only when it starts"),

@@ -19,6 +19,7 @@ from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.protocol.codec import decode, encode
 from klamm.server.session import Session
 from klamm.storage.log import LogManager, PartitionLog
+from tests.support.enforcement import SameForAll
 from tests.support.group_broker import MemoryStore
 from tests.support.logs import Clock, FailingPool
 
@@ -106,6 +107,7 @@ class DataPath:
             fetch_sessions=self.sessions,
             producer_ids=ProducerIds(),
             authorizer=AllowAll(),
+            enforcement=SameForAll(),
         )
         self.transactions = TransactionCoordinator(
             MemoryStore(),

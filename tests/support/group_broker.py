@@ -16,6 +16,7 @@ from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.codec import decode, encode
 from klamm.server.session import Session
 from klamm.storage.metadata.store import MetadataStore
+from tests.support.enforcement import SameForAll
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +133,13 @@ class GroupBroker:
         assert route.api.serves(version)
         # the internal topics exist
         topics = SimpleNamespace(get=lambda name: OneTopicCatalog().get(name) or name, by_id=OneTopicCatalog().by_id)
-        services = SimpleNamespace(groups=self.groups, cluster=self.cluster, topics=topics, authorizer=AllowAll())
+        services = SimpleNamespace(
+            groups=self.groups,
+            cluster=self.cluster,
+            topics=topics,
+            authorizer=AllowAll(),
+            enforcement=SameForAll(),
+        )
         context = RequestContext(
             services=cast("Any", services),
             session=Session(connection_id=1, node_id=node_id, client_host="10.0.0.1"),

@@ -22,6 +22,7 @@ def attempt(
     protocols: tuple[tuple[str, bytes], ...] = PROTOCOLS,
     protocol_type: str = "consumer",
     session_timeout_ms: int = 10_000,
+    enforced_session_timeout_ms: int | None = None,
     rebalance_timeout_ms: int = 60_000,
     new_member_id: str = "new",
     version: int = 9,
@@ -33,6 +34,7 @@ def attempt(
         client_id="client",
         client_host="/127.0.0.1",
         session_timeout_ms=session_timeout_ms,
+        enforced_session_timeout_ms=enforced_session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
         protocol_type=protocol_type,
         protocols=protocols,
@@ -98,10 +100,14 @@ class GroupScene:
         self.group.sync(request, self.now, replies.append)
         return replies
 
-    def heartbeat(self, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
+    def heartbeat(
+        self, member_id: str, generation_id: int, instance_id: str | None = None, *, enforced_ms: int | None = None
+    ) -> ErrorCode:
         """Send a heartbeat and return its code."""
         try:
-            self.group.heartbeat(member_id, instance_id, generation_id, self.now)
+            self.group.heartbeat(
+                member_id, instance_id, generation_id, self.now, enforced_session_timeout_ms=enforced_ms
+            )
         except KafkaApiError as error:
             return error.error_code
         return ErrorCode.NONE

@@ -7,6 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.client_configs.enforcement import EnforcementService
 from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.broker.client_configs.service import ClientConfigService
 from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
@@ -31,9 +32,9 @@ from klamm.broker.services import Services
 from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.broker.transactions.coordinator import TransactionCoordinator
-from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.definitions import BrokerLimits, Switch
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
-from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
+from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
 from klamm.configs.values import format_value
 from klamm.protocol.types import ResourceType
 from klamm.server.connection_limits import ConnectionLimits
@@ -112,7 +113,10 @@ class BrokerApp:
         )
         if metrics is not None:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
-            metrics.add_page(CLIENTS_PAGE, lambda: clients_page(roster, services.client_configs, services.now_ms()))
+            metrics.add_page(
+                CLIENTS_PAGE,
+                lambda: clients_page(roster, services.client_configs, services.enforcement, services.now_ms()),
+            )
             from klamm.broker.page import BrokerPage  # noqa: PLC0415  # not needed without metrics
 
             metrics.add_view("/", BrokerPage(services, roster).render)
@@ -190,15 +194,15 @@ class BrokerApp:
         registrations = _open_registrations(topics, logs, cluster, now_ms)
         groups = await _start_groups(store, configs, topics, now_ms)
         producer_ids, quotas = ProducerIdAllocator(store), QuotaService(store, now_ms=now_ms)
+        client_configs = _open_client_configs(store, configs, registrations, now_ms)
         services = Services(
             apis=tuple(surroundings.routes[key].api for key in sorted(surroundings.routes)),
             now_ms=now_ms,
             cluster=cluster,
             topics=topics,
             configs=configs,
-            client_configs=ClientConfigService(
-                store=store, registrations=registrations, limits=lambda: _limits(configs), now_ms=now_ms
-            ),
+            client_configs=client_configs,
+            enforcement=_open_enforcement(client_configs, configs),
             logs=logs,
             fetch_sessions=_fetch_sessions(configs, now_ms),
             groups=groups,
@@ -395,6 +399,22 @@ def _housekeeping(configs: ConfigService) -> HousekeepingSettings:
 def _in_force(configs: ConfigService, topic: str) -> dict[str, str]:
     in_force = configs.topic_config(topic)
     return {name: format_value(value) for name, value in in_force.items() if value is not None}
+
+
+def _open_client_configs(
+    store: MetadataStore, configs: ConfigService, registrations: RegistrationLog, now_ms: Callable[[], int]
+) -> ClientConfigService:
+    return ClientConfigService(store=store, registrations=registrations, limits=lambda: _limits(configs), now_ms=now_ms)
+
+
+def _open_enforcement(client_configs: ClientConfigService, configs: ConfigService) -> EnforcementService:
+    enforcement = EnforcementService(
+        client_configs,
+        is_on=lambda: configs.broker_value(CLIENT_CONFIG_ENFORCEMENT) == Switch.ON,
+        limits=lambda: _limits(configs),
+    )
+    configs.subscribe(lambda _: enforcement.refresh(), ResourceType.BROKER)
+    return enforcement
 
 
 def _limits(configs: ConfigService) -> BrokerLimits:

@@ -95,6 +95,12 @@ def _state(page: Page, services: Services) -> None:
     states = Counter(group.state for group in services.groups.list_groups())
     page.family("klamm_groups", "gauge", "Groups.", [({"state": str(s)}, n) for s, n in sorted(states.items())])
     page.family(
+        "klamm_enforced_client_configs_total",
+        "counter",
+        "Requests that were held to an enforced client config.",
+        [({"config": name}, count) for name, count in sorted(services.enforcement.counts.items())],
+    )
+    page.family(
         "klamm_policy_decisions_total",
         "counter",
         "Policy decisions.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from klamm.broker.client_configs.enforcement import EnforcementService
     from klamm.broker.client_configs.service import ClientConfigService
     from klamm.broker.cluster import ClusterInfo
     from klamm.broker.configs.service import ConfigService
@@ -37,6 +38,7 @@ class Services:
     topics: TopicCatalog
     configs: ConfigService
     client_configs: ClientConfigService
+    enforcement: EnforcementService
     logs: LogManager
     fetch_sessions: FetchSessions
     groups: GroupCoordinator

@@ -112,6 +112,7 @@ def sightings(clients: Sequence[Client]) -> list[Sighting]:
             version=client["software_version"],
             seen_ms=client["last_seen_ms"],
             kinds=tuple(client["kinds"]),
+            enforceable=tuple(client.get("enforceable", ())),
         )
         for client in clients
         if client["registered"] is None

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 ACKS: Final = "acks"
 SESSION_TIMEOUT_MS: Final = "session.timeout.ms"
 HEARTBEAT_INTERVAL_MS: Final = "heartbeat.interval.ms"
+ENFORCEMENT: Final = "enforcement"
+"""Switch of an entity: whether the server enforces its clients' configs. It is set like a config, and clients never
+receive it. See ``enforcement``.
+"""
 
 MAX_INT: Final = 2**31 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
@@ -33,6 +37,13 @@ class BrokerLimits:
     """``group.max.session.timeout.ms``"""
     allowed_keys: frozenset[str] | None = None
     """``client.configs.allowed.keys``. None means that all keys are allowed."""
+
+
+class Switch(StrEnum):
+    """Values of ``enforcement`` and of ``client.config.enforcement``."""
+
+    ON = "on"
+    OFF = "off"
 
 
 class ClientKind(StrEnum):
@@ -72,16 +83,23 @@ def check_value(name: str, value: str, limits: BrokerLimits) -> str:
 
 def _check_plain(name: str, value: str, limits: BrokerLimits) -> str:
     definition = DEFINITIONS.get(name)
-    if definition is None:
-        raise InvalidRequestError(f"Invalid configuration key {name}: expected one of {', '.join(DEFINITIONS)}")
+    if definition is None and name != ENFORCEMENT:
+        raise InvalidRequestError(f"Invalid configuration key {name}: expected one of {', '.join(SETTABLE)}")
     if limits.allowed_keys is not None and name not in limits.allowed_keys:
         raise PolicyViolationError(
             f"{name} must not be set for clients of this cluster:"
             f" {ALLOWED_CLIENT_CONFIGS} is {', '.join(sorted(limits.allowed_keys)) or 'empty'}"
         )
     stripped = value.strip()
-    definition.check(stripped, limits)
+    check = _check_switch if definition is None else definition.check
+    check(stripped, limits)
     return stripped
+
+
+def _check_switch(value: str, limits: BrokerLimits) -> None:
+    del limits
+    if value not in set(Switch):
+        raise InvalidRequestError(f"Invalid value {value} for configuration {ENFORCEMENT}: expected on or off")
 
 
 def _check_acks(value: str, limits: BrokerLimits) -> None:
@@ -131,3 +149,6 @@ DEFINITIONS: Final[Mapping[str, ClientConfigDefinition]] = MappingProxyType(
         )
     }
 )
+
+SETTABLE: Final = (*DEFINITIONS, ENFORCEMENT)
+"""Names that can be set for an entity."""

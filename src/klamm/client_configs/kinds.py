@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +67,20 @@ too.
 KIND_OF_API: Final[Mapping[int, ClientKind]] = MappingProxyType(
     {int(key): kind for kind, keys in _APIS.items() for key in keys}
 )
+
+
+class GroupProtocol(StrEnum):
+    """Group protocol that a consumer uses."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    """KIP-848."""
+
+
+GROUP_PROTOCOL_OF_API: Final[Mapping[int, GroupProtocol]] = MappingProxyType(
+    {int(ApiKey.JOIN_GROUP): GroupProtocol.CLASSIC}
+)
+"""Group protocol that a request reveals, by API key."""
 
 
 def kinds_of_configs(names: Iterable[str]) -> frozenset[ClientKind]:

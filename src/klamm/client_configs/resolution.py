@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from klamm.client_configs.definitions import ENFORCEMENT
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.filters import FilterComponent, MatchType, parse_component
 from klamm.client_configs.rollout import values_for
@@ -19,6 +20,15 @@ def resolve(configs: Mapping[ClientConfigEntity, Mapping[str, str]], application
     KIP-649 chose this shallow hierarchy and rejected the eight levels of client quotas (KIP-55). No other default
     entity takes part. Within each entity, a staged roll-out that applies to the client overrides the plain value.
     """
+    merged = merge_layers(configs, application)
+    merged.pop(ENFORCEMENT, None)
+    return merged
+
+
+def merge_layers(
+    configs: Mapping[ClientConfigEntity, Mapping[str, str]], application: ClientConfigEntity
+) -> dict[str, str]:
+    """Merge the configs that apply to an application, with the switch of enforcement that clients do not receive."""
     layers = (
         ClientConfigEntity.of_user(None),
         ClientConfigEntity.of_user(application.user),

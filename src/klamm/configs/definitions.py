@@ -28,6 +28,8 @@ CREATE_TOPICS_POLICY: Final = "create.topics.policy.class.name"
 """Name of ``create.topic.policy.class.name`` in the text of KIP-108."""
 ALLOWED_CLIENT_CONFIGS: Final = "client.configs.allowed.keys"
 """klamm's own config: the client configs that may be set centrally (KIP-649). All of them if it is not set."""
+CLIENT_CONFIG_ENFORCEMENT: Final = "client.config.enforcement"
+"""klamm's own config: whether the broker enforces client configs for clients that do not follow them."""
 HISTORY_MAX_ENTRIES: Final = "config.history.max.entries"
 METRICS_LISTEN: Final = "metrics.listen"
 POLICY_TIMEOUT_MS: Final = "policy.timeout.ms"
@@ -230,7 +232,8 @@ _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
 # klamm's own broker configs. Policy modes and files apply to the whole process, whichever broker id receives the
 # request.
 _OWN_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
-    ALLOWED_CLIENT_CONFIGS: _fact("LIST", None, "[acks, heartbeat.interval.ms, session.timeout.ms]"),
+    ALLOWED_CLIENT_CONFIGS: _fact("LIST", None, "[acks, enforcement, heartbeat.interval.ms, session.timeout.ms]"),
+    CLIENT_CONFIG_ENFORCEMENT: _fact("STRING", "off", "[off, on]"),
     HISTORY_MAX_ENTRIES: _fact("LONG", "1000000", "[0,...]", update_mode="read-only"),
     METRICS_LISTEN: _fact("STRING", None, update_mode="read-only"),
     CREATE_TOPICS_POLICY: _fact("CLASS", None, update_mode="read-only"),

@@ -124,6 +124,7 @@ class BrokerControls:
         topic: str | None = None,
         partition: int | None = None,
         client_id: str | None = None,
+        acks: str | int | None = None,
         after_serving: bool = False,
     ) -> BrokerFault:
         """Let the next requests of an API fail, wait, lose their connection, or get no answer.
@@ -145,6 +146,8 @@ class BrokerControls:
             topic: Only requests, or parts of requests, that name this topic.
             partition: Only parts of requests that name this partition.
             client_id: Only requests with this client id.
+            acks: Only Produce requests that are served by these acks: 0, 1 or "all". With enforced client configs
+                these may be higher than the requested ones.
             after_serving: Whether the request is served first, so that only its acknowledgement is lost or late.
 
         Raises:
@@ -162,6 +165,7 @@ class BrokerControls:
             topic=topic,
             partition=partition,
             client_id=client_id,
+            acks=acks,
             after_serving=after_serving,
         )
         return BrokerFault(channel, number)

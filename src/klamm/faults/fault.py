@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from klamm.faults.levels import Part
 
+_ACKS: Final = {"0": 0, "1": 1, "-1": -1, "all": -1}
 _LONGEST_DELAY_S: Final = 24 * 3600.0
 
 
@@ -35,6 +36,8 @@ class Fault:
     topic: str | None = None
     partition: int | None = None
     client_id: str | None = None
+    acks: int | None = None
+    """Acks by which Produce requests are served: 0, 1 or -1. None means every request."""
     after_serving: bool = False
     """Whether the request is served before the fault takes effect."""
 
@@ -131,7 +134,9 @@ class FaultQueue:
         """Remove all faults."""
         self._injected.clear()
 
-    def select(self, api: str, client_id: str | None, parts: Callable[[], Sequence[Part] | None]) -> Selection:
+    def select(
+        self, api: str, client_id: str | None, parts: Callable[[], Sequence[Part] | None], *, acks: int | None = None
+    ) -> Selection:
         """Return the faults of a request, and count them.
 
         Args:
@@ -139,11 +144,14 @@ class FaultQueue:
             client_id: Client id of the request.
             parts: Function that returns the parts of the request; None if it does not list them. Then every filter by
                 topic or partition matches.
+            acks: Acks by which a Produce request is served. None for other requests.
         """
         selection = Selection()
         for injected in self:
             fault = injected.fault
             if injected.is_over or fault.api not in {None, api} or fault.client_id not in {None, client_id}:
+                continue
+            if fault.acks not in {None, acks}:
                 continue
             if self._is_used(fault, selection, parts):
                 injected.count += 1
@@ -193,19 +201,27 @@ def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]
     """
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     api, error = given.pop("api", None), given.pop("error", None)
-    times = options.get("times", 1)
+    times, acks = options.get("times", 1), options.get("acks")
     fault = Fault(
         **{
             **given,
             "api": None if api is None else find_api(api, apis),
             "error": None if error is None else find_error(error),
             "times": times,
+            "acks": None if acks is None else _parse_acks(acks),
         }
     )
     _check_effect(fault)
     _check_numbers(fault)
     _check_filters(fault, apis)
     return fault
+
+
+def _parse_acks(acks: object) -> int:
+    found = _ACKS.get(str(acks))
+    if found is None:
+        raise FaultError(f"acks={acks!r}: expected 0, 1 or all")
+    return found
 
 
 def _check_effect(fault: Fault) -> None:
@@ -226,6 +242,8 @@ def _check_numbers(fault: Fault) -> None:
 
 
 def _check_filters(fault: Fault, apis: Mapping[str, frozenset[str]]) -> None:
+    if fault.acks is not None and fault.api != "Produce":
+        raise FaultError(f"acks: only Produce requests have acks, so api must be Produce, not {fault.api!r}")
     if fault.api is None:
         return
     for name, value in (("topic", fault.topic), ("partition", fault.partition)):

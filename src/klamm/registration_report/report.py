@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 MAX_IGNORING: Final = 1_000
@@ -67,6 +67,8 @@ class IgnoringClient:
     version: str
     supported_configs: tuple[str, ...] | None = ()
     """Registered configs; None if the client never registered, so that its support is unknown."""
+    is_enforced: bool = False
+    """Whether a broker that has seen the client would enforce the config for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ class Sighting:
     """Milliseconds since the epoch."""
     kinds: tuple[str, ...] = ()
     """Values of ``ClientKind``, sorted. Empty if unknown, so that every config may concern the client."""
+    enforceable: tuple[str, ...] = ()
+    """Configs that the broker would enforce for the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,18 @@ class Report:
     """Total number of software versions, of which ``rows`` contains at most ``MAX_VERSIONS``."""
     never_registered: int = 0
     """Number of ``clients`` that never registered. Only their software is known."""
+
+
+def with_enforcement(report: Report, sightings: Iterable[Sighting]) -> Report:
+    """Mark the ignoring clients for which a broker would enforce the config."""
+    held = {(one.user, one.client_id, config) for one in sightings for config in one.enforceable}
+    return replace(
+        report,
+        ignoring=tuple(
+            replace(one, is_enforced=one.supported_configs is None and (one.user, one.client_id, one.config) in held)
+            for one in report.ignoring
+        ),
+    )
 
 
 def report_of(document: Mapping[str, Any]) -> Report:

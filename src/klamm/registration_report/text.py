@@ -68,8 +68,11 @@ def summary(report: Report) -> list[str]:
             lines.append(f"{line}.")
             continue
         unknown = f" ({reach.unknown} never registered)" if reach.unknown else ""
-        lines.append(f"{line}, {ignoring} would ignore it{unknown}:")
-        shown = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
+        named_clients = [one for one in report.ignoring if one.config == reach.config]
+        held = sum(one.is_enforced for one in named_clients)
+        enforced = f"; the broker would enforce it for {held} of them" if held else ""
+        lines.append(f"{line}, {ignoring} would ignore it{unknown}{enforced}:")
+        shown = named_clients[:MAX_NAMED]
         lines += [
             f"  {printable(one.user)} {printable(one.client_id) or NO_NAME}"
             f" ({printable(named(one.software, one.version))}, {supports(one)})"
@@ -83,7 +86,7 @@ def summary(report: Report) -> list[str]:
 def supports(client: IgnoringClient) -> str:
     """Return the registered configs of a client as a phrase."""
     if client.supported_configs is None:
-        return "unknown, never registered"
+        return "unknown, never registered" + (", enforced" if client.is_enforced else "")
     return f"registered [{', '.join(map(printable, client.supported_configs))}]"
 
 

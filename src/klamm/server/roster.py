@@ -11,12 +11,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.client_configs.kinds import KIND_OF_API
+from klamm.client_configs.kinds import GROUP_PROTOCOL_OF_API, KIND_OF_API
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.client_configs.definitions import ClientKind
+    from klamm.client_configs.kinds import GroupProtocol
     from klamm.server.session import Session
 
 MAX_GONE: Final = 10_000
@@ -45,6 +46,8 @@ class SeenClient:
     fetched_at_ms: int = 0
     kinds: frozenset[ClientKind] = frozenset()
     """Kinds of client that its requests reveal; empty before a request specific to one kind."""
+    protocols: frozenset[GroupProtocol] = frozenset()
+    """Group protocols that its requests reveal; empty before it joins a group."""
 
     @property
     def key(self) -> ClientKey:
@@ -66,6 +69,7 @@ class SeenClient:
             fetched=latest.fetched,
             fetched_at_ms=latest.fetched_at_ms,
             kinds=self.kinds | other.kinds,
+            protocols=self.protocols | other.protocols,
         )
 
 
@@ -89,9 +93,13 @@ class ClientRoster:
         if session.client_id not in {None, name}:
             self._remember(_sighting(session, connections=0))
             session.kinds = frozenset()
+            session.protocols = frozenset()
         kind = KIND_OF_API.get(api_key)
         if kind is not None and kind not in session.kinds:
             session.kinds |= {kind}
+        protocol = GROUP_PROTOCOL_OF_API.get(api_key)
+        if protocol is not None:
+            session.protocols |= {protocol}
         session.client_id = name
         session.last_seen_ms = self._now_ms()
         self._open[session.connection_id] = session
@@ -129,4 +137,5 @@ def _sighting(session: Session, *, connections: int) -> SeenClient:
         fetched=session.fetched_configs,
         fetched_at_ms=session.fetched_at_ms,
         kinds=session.kinds,
+        protocols=session.protocols,
     )

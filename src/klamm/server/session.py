@@ -9,6 +9,8 @@ from klamm.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from klamm.client_configs.definitions import ClientKind
+    from klamm.client_configs.enforcement import Enforced
+    from klamm.client_configs.kinds import GroupProtocol
     from klamm.server.security.login import Login
 
 UNKNOWN_SOFTWARE = "unknown"
@@ -45,6 +47,12 @@ class Session:
     fetched_at_ms: int = 0
     kinds: frozenset[ClientKind] = frozenset()
     """Kinds of client that the requests with ``client_id`` reveal."""
+    protocols: frozenset[GroupProtocol] = frozenset()
+    """Group protocols that the requests with ``client_id`` reveal."""
+    enforced: tuple[tuple[int, str, str | None], Enforced] | None = None
+    """Client configs that are enforced for the client, with their revision, the principal and the client id that they
+    were resolved for; None before the first request that needs them.
+    """
 
     @property
     def principal_name(self) -> str:

@@ -124,3 +124,23 @@ def test_a_filter_by_topic_matches_a_request_of_all_topics() -> None:
 def test_faults_before_and_after_serving_affect_different_requests() -> None:
     faults = queue(fault(error=6, topic="a"), fault(error=7, topic="b", after_serving=True))
     assert [select(faults).code for _ in range(2)] == [6, 7]
+
+
+@pytest.mark.parametrize(("acks", "affected"), [("all", {-1}), (-1, {-1}), (1, {1}), ("0", {0}), (None, {-1, 0, 1})])
+def test_a_fault_can_select_produce_requests_by_their_acks(acks: str | int | None, affected: set[int]) -> None:
+    faults = queue(fault(api="Produce", error="NOT_ENOUGH_REPLICAS", acks=acks, times=None))
+    found = {value for value in (-1, 0, 1) if faults.select("Produce", "c", lambda: PARTS, acks=value)}
+    assert found == affected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"api": "Produce", "acks": 2}, "acks=2: expected 0, 1 or all"),
+        ({"api": "ListOffsets", "acks": 1}, "only Produce requests have acks"),
+        ({"acks": 1}, "only Produce requests have acks"),
+    ],
+)
+def test_acks_that_no_request_can_have_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(FaultError, match=message):
+        fault(error="NOT_ENOUGH_REPLICAS", **options)

@@ -7,7 +7,16 @@ import io
 import json
 
 from klamm.registration_report.page import render
-from klamm.registration_report.report import IgnoringClient, Reach, Report, SupportRow, VersionWindow, report_of
+from klamm.registration_report.report import (
+    IgnoringClient,
+    Reach,
+    Report,
+    Sighting,
+    SupportRow,
+    VersionWindow,
+    report_of,
+    with_enforcement,
+)
 from klamm.registration_report.text import NOTHING_YET, summary, write_report
 
 
@@ -102,6 +111,24 @@ def test_who_never_registered_is_counted_by_itself() -> None:
         "  bob a (unknown, unknown, never registered)",
         "  and 1 more",
     ]
+
+
+def test_clients_for_which_a_broker_would_enforce_a_config_are_marked() -> None:
+    """K649-96."""
+    # given
+    sightings = [
+        Sighting(user="bob", client_id=name, software="other", version="7", seen_ms=1, enforceable=("acks",))
+        for name in ("app1", "app2")
+    ]
+    # when
+    lines = summary(with_enforcement(REPORT, sightings))
+    # then
+    assert (
+        "If acks is set: 2 of 5 clients would follow, 3 would ignore it; the broker would enforce it for 1 of them:"
+        in lines
+    )
+    assert "  bob app2 (other 7, unknown, never registered, enforced)" in lines
+    assert not any("app1" in line and "enforced" in line for line in lines), "app1 has registered"
 
 
 def test_as_json_everything_is_there() -> None:

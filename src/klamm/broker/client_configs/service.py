@@ -57,6 +57,7 @@ class ClientConfigService:
         self._now_ms = now_ms
         self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
         self._revision = Revision()
+        self._listeners: list[Callable[[], None]] = []
         self.load()
 
     def load(self) -> None:
@@ -67,6 +68,15 @@ class ClientConfigService:
             entity = ClientConfigEntity(user=row.user, client_id=row.client_id, has_client_id=row.has_client_id)
             if row.value is not None:
                 self._configs.setdefault(entity, {})[row.name] = row.value
+        self._notify()
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` immediately after every change, before the change is durable."""
+        self._listeners.append(listener)
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     @property
     def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
@@ -147,6 +157,7 @@ class ClientConfigService:
                 configs[change.name] = change.new
             if not configs:
                 del self._configs[change.entity]
+        self._notify()
 
     def _rows(self, plans: Sequence[EntryPlan], principal: str, client_id: str | None) -> Iterator[Change]:
         for change in (change for plan in plans for change in plan.changes):

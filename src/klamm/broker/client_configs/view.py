@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.client_configs.enforcement import NOTHING_ENFORCED, Compliance, compliance, enforceable
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information
@@ -19,9 +20,11 @@ from klamm.server.session import UNKNOWN_SOFTWARE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from klamm.broker.client_configs.enforcement import EnforcementService
     from klamm.broker.client_configs.service import ClientConfigService
     from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.describing import Compatibility
+    from klamm.client_configs.enforcement import Enforced
     from klamm.server.roster import ClientRoster, SeenClient
 
 
@@ -36,8 +39,12 @@ class Standing(StrEnum):
     """The client received the values in force and supports each of their keys."""
     PENDING = "pending"
     """The client supports dynamic configs, but has not requested them since the values changed."""
+    ENFORCED = "enforced"
+    """The client did not register some keys that apply to it, and the broker enforces all of them."""
     IGNORES = "ignores"
-    """A key for its kind of client is set, and the client did not register that key, or never registered."""
+    """A key for its kind of client is set, the client did not register that key, or never registered, and the broker
+    does not enforce it.
+    """
     NOT_CONCERNED = "not concerned"
     """All keys that are set are for other kinds of clients: ``acks`` for a consumer, any key for an admin client."""
     UNKNOWN = "unknown"
@@ -53,6 +60,8 @@ class ClientView:
     """Registered keys; None when the client never registered, so its support is unknown."""
     effective: Mapping[str, str]
     """Merged configs that apply to the client."""
+    enforced: Enforced = NOTHING_ENFORCED
+    """Values that the broker enforces for the client."""
 
     @property
     def kinds(self) -> frozenset[ClientKind]:
@@ -67,9 +76,18 @@ class ClientView:
         return frozenset(key for key in self.effective if concerns(key, self.kinds))
 
     @property
+    def compliance(self) -> Mapping[str, Compliance]:
+        """Way in which each key that applies to the client reaches it, by key."""
+        supported = set(self.registered or ())
+        return {
+            key: compliance(key, is_supported=key in supported, enforced=self.enforced, protocols=self.client.protocols)
+            for key in sorted(self.concerning)
+        }
+
+    @property
     def ignored(self) -> tuple[str, ...]:
-        """Keys that apply to the client and that it did not register, sorted."""
-        return tuple(sorted(self.concerning - set(self.registered or ())))
+        """Keys that apply to the client, that it did not register and that the broker does not enforce, sorted."""
+        return tuple(key for key, way in self.compliance.items() if way in {Compliance.CANNOT, Compliance.OFF})
 
     @property
     def standing(self) -> Standing:
@@ -80,7 +98,9 @@ class ClientView:
             return Standing.NOTHING_SET
         if not self.concerning:
             return Standing.NOT_CONCERNED if self.kinds else Standing.UNKNOWN
-        return Standing.IGNORES if self.ignored else Standing.IN_LINE
+        if self.ignored:
+            return Standing.IGNORES
+        return Standing.ENFORCED if Compliance.ENFORCED in self.compliance.values() else Standing.IN_LINE
 
     def document(self) -> dict[str, Any]:
         """Return the view as a JSON object."""
@@ -98,6 +118,8 @@ class ClientView:
             "effective": dict(sorted(self.effective.items())),
             "told": None if seen.fetched is None else dict(seen.fetched),
             "told_at_ms": seen.fetched_at_ms or None,
+            "compliance": dict(self.compliance),
+            "enforceable": sorted(enforceable(self.enforced, seen.protocols)),
             "ignored": list(self.ignored),
             "standing": self.standing.value,
         }
@@ -107,6 +129,7 @@ def view_clients(
     seen: Iterable[SeenClient],
     registered: Mapping[ClientConfigEntity, Compatibility],
     resolve: Callable[[ClientConfigEntity], Mapping[str, str]],
+    enforced: Callable[[ClientConfigEntity], Enforced] = lambda _: NOTHING_ENFORCED,
 ) -> tuple[ClientView, ...]:
     """Join clients with their registrations and the configs that apply to them.
 
@@ -118,14 +141,16 @@ def view_clients(
         seen: Clients in the order of the result.
         registered: Supported keys by client information, for each ``<user, client-id>``.
         resolve: Function that returns the configs of a ``<user, client-id>``.
+        enforced: Function that returns the values that the broker enforces for a ``<user, client-id>``.
     """
-    return tuple(view_client(client, registered, resolve) for client in join_unnamed(tuple(seen)))
+    return tuple(view_client(client, registered, resolve, enforced) for client in join_unnamed(tuple(seen)))
 
 
 def view_client(
     client: SeenClient,
     registered: Mapping[ClientConfigEntity, Compatibility],
     resolve: Callable[[ClientConfigEntity], Mapping[str, str]],
+    enforced: Callable[[ClientConfigEntity], Enforced] = lambda _: NOTHING_ENFORCED,
 ) -> ClientView:
     """Return one client with its registration and the configs that apply to it; see ``view_clients``."""
     entity = ClientConfigEntity.of_client(client.principal.partition(":")[2], client.client_id)
@@ -134,6 +159,7 @@ def view_client(
         client=client,
         registered=registered.get(entity, {}).get(information),
         effective=resolve(entity),
+        enforced=enforced(entity),
     )
 
 
@@ -152,9 +178,11 @@ def join_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
     return tuple(joined.values())
 
 
-def clients_page(roster: ClientRoster, service: ClientConfigService, at_ms: int) -> tuple[str, str]:
+def clients_page(
+    roster: ClientRoster, service: ClientConfigService, enforcement: EnforcementService, at_ms: int
+) -> tuple[str, str]:
     """Return content type and text of the page ``/clients.json``."""
-    views = view_clients(roster.clients(), service.registered, service.resolve)
+    views = view_clients(roster.clients(), service.registered, service.resolve, enforcement.of_application)
     return "application/json", json.dumps(clients_document(views, at_ms=at_ms), ensure_ascii=False)
 
 

@@ -25,7 +25,9 @@ from klamm.broker.faults.exchanges import (
     exchange_of,
     must_be_served,
 )
+from klamm.client_configs.enforcement import held_acks
 from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.produce import ProduceRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -70,7 +72,9 @@ class Injector:
         async def handle_with_faults(request: Message, context: RequestContext) -> Response:
             exchange = exchange_of(request, context)
             logged = self._requests.add(exchange, context)
-            selection = self._faults.select(logged.api, context.client_id, exchange.listed_parts)
+            selection = self._faults.select(
+                logged.api, context.client_id, exchange.listed_parts, acks=_served_acks(request, context)
+            )
             if not selection:
                 return await handle(request, context)
             logged.fault = _description(selection)
@@ -143,6 +147,13 @@ async def _served(call: _Call, selection: Selection, *, is_whole: bool) -> Respo
         return await call.serve(at_once(call.request))
     rest = call.exchange.without(selection.error_of)
     return None if rest is None else await call.serve(rest)
+
+
+def _served_acks(request: Message, context: RequestContext) -> int | None:
+    """Return the acks by which a Produce request is served, requested or enforced; None for other requests."""
+    if not isinstance(request, ProduceRequest):
+        return None
+    return held_acks(request.acks, context.services.enforcement.of_session(context.session, context.client_id))
 
 
 def _send_again(response: Message, context: RequestContext) -> None:

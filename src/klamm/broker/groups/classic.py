@@ -92,8 +92,24 @@ class ClassicGroup(Rebalance):
         if member.member_id == self.members.leader_id:
             self._stabilise(dict(attempt.assignments), now)
 
-    def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int, now: Moment) -> None:
+    def heartbeat(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        now: Moment,
+        *,
+        enforced_session_timeout_ms: int | None = None,
+    ) -> None:
         """Extend the session of a member.
+
+        Args:
+            member_id: Member id of the request.
+            group_instance_id: Instance id of the request.
+            generation_id: Generation of the request.
+            now: Current time.
+            enforced_session_timeout_ms: Session timeout that the broker enforces from now on; None means the one that
+                the member requested.
 
         Raises:
             UnknownMemberIdError: The group has no such member; the client has to join as a new member.
@@ -104,6 +120,7 @@ class ClassicGroup(Rebalance):
         member = self.members.find(member_id, group_instance_id)
         if generation_id != self.generation_id:
             raise IllegalGenerationError
+        member.enforce_session_timeout(enforced_session_timeout_ms)
         self._keep_alive(member, now)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise RebalanceInProgressError
@@ -204,7 +221,7 @@ class ClassicGroup(Rebalance):
             return
         is_same = member.protocols == attempt.protocols
         is_leader = member.member_id == self.members.leader_id
-        changes_timeout = member.session_timeout_ms != attempt.session_timeout_ms
+        changes_timeout = member.requested_session_timeout_ms != attempt.session_timeout_ms
         if self.state is GroupState.COMPLETING_REBALANCE and is_same:
             waiter(self._current_generation(member))
         elif self.state is GroupState.STABLE and is_same and (changes_timeout or not is_leader):
@@ -220,7 +237,8 @@ class ClassicGroup(Rebalance):
             self._rebalance_or_complete(now)
 
     def _take_timeouts(self, member: Member, attempt: JoinAttempt, now: Moment) -> None:
-        member.session_timeout_ms = attempt.session_timeout_ms
+        member.requested_session_timeout_ms = attempt.session_timeout_ms
+        member.enforce_session_timeout(attempt.enforced_session_timeout_ms)
         member.rebalance_timeout_ms = attempt.rebalance_timeout_ms
         if not member.is_new:
             self._keep_alive(member, now)
@@ -271,12 +289,15 @@ class ClassicGroup(Rebalance):
 
 
 def _member(attempt: JoinAttempt, member_id: str) -> Member:
-    return Member(
+    member = Member(
         member_id=member_id,
         group_instance_id=attempt.group_instance_id,
         client_id=attempt.client_id,
         client_host=attempt.client_host,
         session_timeout_ms=attempt.session_timeout_ms,
+        requested_session_timeout_ms=attempt.session_timeout_ms,
         rebalance_timeout_ms=attempt.rebalance_timeout_ms,
         protocols=attempt.protocols,
     )
+    member.enforce_session_timeout(attempt.enforced_session_timeout_ms)
+    return member

@@ -179,8 +179,16 @@ class GroupCoordinator:
             return SyncReply(error_code=error.error_code)
         return reply
 
-    async def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> None:
-        """Extend the session of a member.
+    async def heartbeat(
+        self,
+        group_id: str,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        *,
+        enforced_session_timeout_ms: int | None = None,
+    ) -> None:
+        """Extend the session of a member; see ``ClassicGroup.heartbeat`` for the arguments.
 
         Raises:
             KafkaApiError: Errors of ``ClassicGroup.heartbeat``; UNKNOWN_MEMBER_ID if the group does not exist.
@@ -190,7 +198,13 @@ class GroupCoordinator:
             entry = self._registry.entry(group_id)
         except GroupIdNotFoundError as error:
             raise UnknownMemberIdError from error
-        entry.group.heartbeat(member_id, group_instance_id, generation_id, self._registry.now())
+        entry.group.heartbeat(
+            member_id,
+            group_instance_id,
+            generation_id,
+            self._registry.now(),
+            enforced_session_timeout_ms=enforced_session_timeout_ms,
+        )
         self._registry.after_step(entry)
 
     async def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, ...]:

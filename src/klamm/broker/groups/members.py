@@ -26,6 +26,8 @@ class Member:
     client_id: str
     client_host: str
     session_timeout_ms: int
+    """Session timeout in force: the requested one, or one that the broker enforces."""
+    requested_session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
@@ -35,6 +37,10 @@ class Member:
     """
     expires_at: float = field(default=math.inf, compare=False)
     """End of the session, monotonic seconds."""
+
+    def enforce_session_timeout(self, enforced_ms: int | None) -> None:
+        """Set the session timeout in force from the next heartbeat on; None means the requested one."""
+        self.session_timeout_ms = self.requested_session_timeout_ms if enforced_ms is None else enforced_ms
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support it."""

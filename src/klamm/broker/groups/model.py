@@ -71,6 +71,8 @@ class JoinAttempt:
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     """Protocol names with their metadata, in order of preference."""
+    enforced_session_timeout_ms: int | None = None
+    """Session timeout that the broker enforces for the client; None means the one that the client requests."""
     new_member_id: str = ""
     """Random id, assigned if ``member_id`` is empty. The coordinator creates it, so that the state machine has no
     randomness.

@@ -62,6 +62,7 @@ def _member_to_facts(member: Member) -> dict[str, Any]:
         "client_id": member.client_id,
         "client_host": member.client_host,
         "session_timeout_ms": member.session_timeout_ms,
+        "requested_session_timeout_ms": member.requested_session_timeout_ms,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
         "protocols": [[name, b64encode(metadata).decode("ascii")] for name, metadata in member.protocols],
         "assignment": b64encode(member.assignment).decode("ascii"),
@@ -75,6 +76,8 @@ def _member_from_facts(facts: dict[str, Any]) -> Member:
         client_id=facts["client_id"],
         client_host=facts["client_host"],
         session_timeout_ms=facts["session_timeout_ms"],
+        # absent in groups of earlier versions, which enforced nothing
+        requested_session_timeout_ms=facts.get("requested_session_timeout_ms", facts["session_timeout_ms"]),
         rebalance_timeout_ms=facts["rebalance_timeout_ms"],
         protocols=tuple((name, b64decode(metadata)) for name, metadata in facts["protocols"]),
         assignment=b64decode(facts["assignment"]),

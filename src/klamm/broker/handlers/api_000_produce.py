@@ -11,6 +11,8 @@ acks   Response
        ``flush.messages``, after the fsync that it requires.
 =====  ==================================================================================================
 
+Requests of a client with enforced ``acks`` (``client.config.enforcement``) are served by the stronger of both values.
+
 Versions below 3 are announced because librdkafka up to 2.11.0 drops compressed batches without them, as in Kafka 4.
 Clients may not append to internal topics. A transactional batch is accepted when its partition belongs to the
 transaction; from v12 on writing adds the partition (KIP-890).
@@ -86,9 +88,10 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         ProtocolError: A partition failed and acks is 0. Closing the connection is the only way to report it.
     """
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]] = []
+    acks = context.services.enforcement.acks(request.acks, context.session, context.client_id)
     admission = None if request.transactional_id is None else await _admit(request, context)
     topics = [
-        (data, _writable_topic(data, request, context, admission))
+        (data, _writable_topic(data, request.transactional_id, acks, context, admission))
         async for data in context.time_slice.over(request.topic_data)
     ]
     await _create_directories(topics, context)
@@ -152,15 +155,16 @@ def _topic(data: ProduceRequest.TopicProduceData, context: RequestContext) -> To
 
 def _writable_topic(
     data: ProduceRequest.TopicProduceData,
-    request: ProduceRequest,
+    transactional_id: str | None,
+    acks: int,
     context: RequestContext,
     admission: ProduceAdmission | None,
 ) -> Topic | KafkaApiError:
     """Return the topic to append to, or the error for all of its partitions."""
     try:
-        if request.acks not in _ACKS:
-            raise InvalidRequiredAcksError(f"acks={request.acks}: expected -1, 0 or 1")
-        if request.transactional_id is not None and admission is None:
+        if acks not in _ACKS:
+            raise InvalidRequiredAcksError(f"acks={acks}: expected -1, 0 or 1")
+        if transactional_id is not None and admission is None:
             raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
         return _topic(data, context)
     except KafkaApiError as error:

@@ -2,7 +2,8 @@
 
 The response is sent when all members have joined or the rebalance timeout has passed. v0 has no rebalance timeout and
 uses the session timeout. From v4 on a dynamic member without an id gets MEMBER_ID_REQUIRED (KIP-394). v5 adds static
-members (KIP-345), v9 a leader that skips the assignment (KIP-814).
+members (KIP-345), v9 a leader that skips the assignment (KIP-814). A session timeout that the broker enforces for the
+client (``client.config.enforcement``) replaces the requested one.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def _attempt(request: JoinGroupRequest, context: RequestContext) -> JoinAttempt:
         client_id=context.client_id or "",
         client_host=f"/{context.session.client_host}",
         session_timeout_ms=request.session_timeout_ms,
+        enforced_session_timeout_ms=context.services.enforcement.session_timeout_ms(context.session, context.client_id),
         rebalance_timeout_ms=request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
         protocol_type=request.protocol_type,
         protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),

@@ -1,4 +1,7 @@
-"""Heartbeat (key 12), v0-4: keeps a member alive. REBALANCE_IN_PROGRESS makes it join again."""
+"""Heartbeat (key 12), v0-4: keeps a member alive. REBALANCE_IN_PROGRESS makes it join again.
+
+A session timeout that the broker enforces for the client takes effect with its next heartbeat, and so does its removal.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,13 @@ async def handle(request: HeartbeatRequest, context: RequestContext) -> Heartbea
     try:
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        enforced = context.services.enforcement.of_session(context.session, context.client_id)
         await context.services.groups.heartbeat(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            enforced_session_timeout_ms=enforced.session_timeout_ms,
         )
     except KafkaApiError as error:
         return HeartbeatResponse(error_code=error.error_code)

@@ -72,6 +72,7 @@ _ORIGINS: Final = {
 }
 _STANDINGS: Final = {
     Standing.IN_LINE: "good",
+    Standing.ENFORCED: "good",
     Standing.PENDING: "wait",
     Standing.IGNORES: "bad",
 }
@@ -326,7 +327,7 @@ class BrokerPage:
         standings: Counter[Standing] = Counter()
         found: list[ClientView] = []
         async for client in slices.over(seen):
-            view = view_client(client, service.registered, service.resolve)
+            view = view_client(client, service.registered, service.resolve, self._services.enforcement.of_application)
             standings[view.standing] += 1
             if wanted in f"{client.principal} {client.client_id}".lower():
                 found.append(view)

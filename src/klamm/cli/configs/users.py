@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.configs import clients, credentials, quotas
 from klamm.cli.connecting import RefusedError
 from klamm.cli.output import write
-from klamm.client_configs.definitions import DEFINITIONS
+from klamm.client_configs.definitions import SETTABLE
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.security.scram import ScramMechanism
 
@@ -89,9 +89,9 @@ def route(target: Target, changes: Changes) -> Routed:
     found = Routed(
         quotas=changes.only(lambda key: key in quotas.CLIENT_QUOTAS),
         credentials=changes.only(lambda key: ScramMechanism.from_name(key) != ScramMechanism.UNKNOWN),
-        dynamic=changes.only(lambda key: key in DEFINITIONS),
+        dynamic=changes.only(lambda key: key in SETTABLE),
     )
-    served = {*quotas.CLIENT_QUOTAS, *DEFINITIONS}
+    served = {*quotas.CLIENT_QUOTAS, *SETTABLE}
     is_of_users = target.types == ("users",)
     if is_of_users:
         served |= {member.mechanism_name for member in ScramMechanism if member}
@@ -99,7 +99,7 @@ def route(target: Target, changes: Changes) -> Routed:
         if unknown := [key for key in keys if key not in served]:
             kinds = "Only quotas, SCRAM credentials" if is_of_users else "Only quotas"
             raise RefusedError(
-                f"{kinds} and dynamic client configs ({', '.join(sorted(DEFINITIONS))}) can be {verb} for"
+                f"{kinds} and dynamic client configs ({', '.join(sorted(SETTABLE))}) can be {verb} for"
                 f" '{','.join(target.types)}'. Unexpected config names: {','.join(unknown)}"
             )
     if found.credentials.is_any:
@@ -143,7 +143,7 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
     """
     found = route(target, changes)
     if options.percent is not None and (found.quotas.is_any or found.credentials.is_any):
-        raise RefusedError(f"--percent is for dynamic client configs: {', '.join(sorted(DEFINITIONS))}")
+        raise RefusedError(f"--percent is for dynamic client configs: {', '.join(sorted(SETTABLE))}")
     if options.validate_only and found.credentials.is_any:
         raise RefusedError("--validate-only: Kafka has no way to check a SCRAM credential without setting it")
     rounds = [True] if options.validate_only else [False]

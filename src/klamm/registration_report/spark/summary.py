@@ -19,6 +19,7 @@ from klamm.registration_report.report import (
     Scope,
     SupportRow,
     VersionWindow,
+    with_enforcement,
 )
 from klamm.registration_report.spark import compatibility
 
@@ -60,7 +61,8 @@ def summarise(
         if parquet is not None:
             for name, table in tables.items():
                 table.write.mode("overwrite").parquet(str(parquet / name))
-        return _summary(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
+        report = _summary(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
+        return with_enforcement(report, seen)
     finally:
         of_profiles.unpersist()
         everybody.unpersist()

@@ -8,7 +8,9 @@ import pytest
 
 from klamm.broker.client_configs.view import Standing, clients_document, view_clients
 from klamm.client_configs.definitions import ClientKind
+from klamm.client_configs.enforcement import Enforced
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
 from klamm.server.roster import SeenClient
 
 APP = ClientConfigEntity.of_client("alice", "app")
@@ -81,6 +83,30 @@ def test_a_client_ignores_only_what_concerns_its_kinds(
     (view,) = view_clients([seen(kinds=frozenset(kinds))], image, lambda _: effective)
     # then
     assert (view.ignored, view.standing) == (ignored, standing)
+
+
+@pytest.mark.parametrize(
+    ("registered", "protocols", "compliance", "standing"),
+    [
+        (None, set(), {"acks": "enforced", "session.timeout.ms": "cannot"}, Standing.IGNORES),
+        (None, {GroupProtocol.CLASSIC}, {"acks": "enforced", "session.timeout.ms": "enforced"}, Standing.ENFORCED),
+        (("acks", "session.timeout.ms"), set(), {"acks": "follows", "session.timeout.ms": "follows"}, Standing.IN_LINE),
+        (("acks",), {GroupProtocol.CLASSIC}, {"acks": "follows", "session.timeout.ms": "enforced"}, Standing.ENFORCED),
+    ],
+)
+def test_an_enforced_key_is_not_ignored(
+    registered: tuple[str, ...] | None, protocols: set[GroupProtocol], compliance: dict[str, str], standing: Standing
+) -> None:
+    """K649-96."""
+    # given
+    effective = {"acks": "all", "session.timeout.ms": "9000"}
+    image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
+    client = seen(kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}), protocols=frozenset(protocols))
+    # when
+    (view,) = view_clients([client], image, lambda _: effective, lambda _: Enforced(is_on=True))
+    # then
+    assert (view.document()["compliance"], view.standing) == (compliance, standing)
+    assert view.document()["enforceable"] == ["acks", *(["session.timeout.ms"] if protocols else [])]
 
 
 def test_a_client_that_never_registered_is_told_from_one_that_supports_nothing() -> None:

@@ -223,6 +223,35 @@ def test_a_changed_session_timeout_alone_disturbs_nobody(member_id: str) -> None
     assert scene.heartbeat(member_id, generation_id) == ErrorCode.NONE
 
 
+def test_a_member_with_an_enforced_session_timeout_survives_a_pause_that_would_have_ended_it() -> None:
+    """K649-94."""
+    scene = GroupScene()
+    generation_id = scene.stable("m1", enforced_session_timeout_ms=60_000)
+    scene.wait(50)
+    assert scene.heartbeat("m1", generation_id, enforced_ms=60_000) == ErrorCode.NONE
+    scene.wait(61)
+    assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_change_of_an_enforced_session_timeout_takes_effect_with_the_next_heartbeat() -> None:
+    """K649-94."""
+    scene = GroupScene()
+    generation_id = scene.stable("m1")
+    assert scene.heartbeat("m1", generation_id, enforced_ms=30_000) == ErrorCode.NONE
+    scene.wait(29)
+    assert scene.heartbeat("m1", generation_id) == ErrorCode.NONE, "the config is removed"
+    scene.wait(9)
+    assert scene.heartbeat("m1", generation_id) == ErrorCode.NONE
+    scene.wait(11)
+    assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_leader_that_joins_again_rebalances_though_the_broker_has_changed_its_session_timeout() -> None:
+    scene = GroupScene()
+    scene.stable("m1", enforced_session_timeout_ms=30_000)
+    assert scene.send_join(attempt("m1", enforced_session_timeout_ms=20_000))[0].generation_id == 2
+
+
 def test_a_leader_with_a_changed_session_timeout_keeps_its_share() -> None:
     """K649-78: an old leader that cannot skip the assignment computes one, which changes nothing."""
     scene = GroupScene()

@@ -18,6 +18,7 @@ def member(member_id: str, *names: str, instance_id: str | None = None) -> Membe
         client_id="client",
         client_host="/127.0.0.1",
         session_timeout_ms=10_000,
+        requested_session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
         protocols=tuple((name, name.encode()) for name in names),
     )

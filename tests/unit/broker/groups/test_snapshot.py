@@ -78,6 +78,30 @@ def test_bytes_that_are_no_text_survive() -> None:
     assert member.metadata("range") == bytes(range(256))
 
 
+def test_a_member_goes_back_to_its_own_session_timeout_after_a_restart() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1", enforced_session_timeout_ms=60_000)
+
+    again = restarted(scene)
+
+    again.wait(50)
+    assert again.heartbeat("m1", generation_id) == ErrorCode.NONE
+    again.wait(11)
+    assert again.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_of_an_earlier_version_enforces_nothing() -> None:
+    scene = GroupScene()
+    scene.stable("m1")
+    facts = json.loads(to_payload(scene.group))
+    for member in facts["members"]:
+        del member["requested_session_timeout_ms"]
+
+    again = from_payload("group", json.dumps(facts).encode(), LIMITS, scene.now)
+
+    assert [member.requested_session_timeout_ms for member in again.members] == [10_000]
+
+
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"members": [{}]}', json.dumps({"members": 3}).encode()])
 def test_a_payload_of_another_form_is_refused(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r"group|Expecting"):

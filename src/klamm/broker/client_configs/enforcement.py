@@ -1,0 +1,82 @@
+"""Values of client configs that the broker enforces, looked up by the handlers (see ``client_configs.enforcement``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from klamm.client_configs.definitions import ACKS, SESSION_TIMEOUT_MS
+from klamm.client_configs.enforcement import NOTHING_ENFORCED, enforced_values, held_acks, is_enforced_anywhere
+from klamm.client_configs.entities import ClientConfigEntity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.broker.client_configs.service import ClientConfigService
+    from klamm.client_configs.definitions import BrokerLimits
+    from klamm.client_configs.enforcement import Enforced
+    from klamm.server.session import Session
+
+
+class EnforcementService:
+    """Enforced values of all clients. Used on the event loop only.
+
+    The values of a client are kept in its session until the configs change. While no client has enforced values, a
+    request costs one comparison.
+
+    Args:
+        service: Configs of users and client ids.
+        is_on: Function that returns whether ``client.config.enforcement`` is on. Call ``refresh`` when it changes.
+        limits: Function that returns the broker's limits for values.
+    """
+
+    def __init__(
+        self, service: ClientConfigService, *, is_on: Callable[[], bool], limits: Callable[[], BrokerLimits]
+    ) -> None:
+        self._service = service
+        self._is_on = is_on
+        self._limits = limits
+        self._is_used = False
+        self._revision = 0
+        self.counts: Counter[str] = Counter()
+        """Number of requests that were held to an enforced value, by config."""
+        service.subscribe(self.refresh)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Discard the values in all sessions."""
+        self._revision += 1
+        self._is_used = is_enforced_anywhere(self._service.configs.values(), is_on=self._is_on())
+
+    def of_application(self, application: ClientConfigEntity) -> Enforced:
+        """Return the enforced values of a ``<user, client-id>``."""
+        if not self._is_used:
+            return NOTHING_ENFORCED
+        return enforced_values(self._service.configs, application, is_on=self._is_on(), limits=self._limits())
+
+    def of_session(self, session: Session, client_id: str | None) -> Enforced:
+        """Return the enforced values of the client that sent a request."""
+        if not self._is_used:
+            return NOTHING_ENFORCED
+        key = (self._revision, session.principal, client_id)
+        cached = session.enforced
+        if cached is None or cached[0] != key:
+            application = ClientConfigEntity.of_client(session.principal_name, client_id or "")
+            cached = session.enforced = (key, self.of_application(application))
+        return cached[1]
+
+    def acks(self, requested: int, session: Session, client_id: str | None) -> int:
+        """Return the acks by which a Produce request is served, and count the request if they are raised."""
+        if not self._is_used:
+            return requested
+        held = held_acks(requested, self.of_session(session, client_id))
+        if held != requested:
+            self.counts[ACKS] += 1
+        return held
+
+    def session_timeout_ms(self, session: Session, client_id: str | None) -> int | None:
+        """Return the session timeout of a group member that joins, and count it; None means the client's own."""
+        enforced = self.of_session(session, client_id).session_timeout_ms
+        if enforced is not None:
+            self.counts[SESSION_TIMEOUT_MS] += 1
+        return enforced

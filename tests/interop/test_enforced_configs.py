@@ -1,0 +1,140 @@
+"""Client configs that the broker enforces for clients that know nothing of them: confluent-kafka as it comes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+
+import klamm
+from klamm import cli
+from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, KafkaApiError
+from klamm.cli import clients as command
+from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOON_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def metrics() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def broker(metrics: str) -> Iterator[klamm.Broker]:
+    config = {"client.config.enforcement": "on", "group.initial.rebalance.delay.ms": "0", "metrics.listen": metrics}
+    with klamm.Broker(config=config, control=True) as running:
+        running.create_topic("t")
+        yield running
+
+
+@pytest.fixture
+def admin(broker: klamm.Broker) -> Iterator[AdminClient]:
+    with AdminClient(broker.bootstrap_servers) as client:
+        yield client
+
+
+def set_for(admin: AdminClient, client_id: str, key: str, value: str | None) -> None:
+    entity = ClientConfigEntity.of_client("ANONYMOUS", client_id)
+    admin.alter_client_configs({entity: [ClientConfigOp(key, value)]}).all().result()
+
+
+def outcome(producer: Producer) -> str:
+    """Produce one record, and return the name of its error, empty without one."""
+    found: list[KafkaError | None] = []
+    producer.produce("t", b"value", on_delivery=lambda error, _: found.append(error))
+    assert producer.flush(SOON_S) == 0
+    (error,) = found
+    return "" if error is None else error.name()
+
+
+def test_records_of_a_producer_with_acks_1_are_held_to_acks_all(broker: klamm.Broker, admin: AdminClient) -> None:
+    """K649-93."""
+    # given: only what is served with acks=all meets too few replicas
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "acks": 1, "retries": 0}
+    held, other = Producer({**settings, "client.id": "held"}), Producer({**settings, "client.id": "other"})
+    with broker.inject("Produce", error="NOT_ENOUGH_REPLICAS", acks="all", times=None):
+        assert outcome(held) == ""
+        # when, then
+        set_for(admin, "held", "acks", "all")
+        assert outcome(held) == "NOT_ENOUGH_REPLICAS"
+        assert outcome(other) == "", "nothing changes for other clients"
+        set_for(admin, "held", "enforcement", "off")
+        assert outcome(held) == ""
+        set_for(admin, "held", "enforcement", None)
+        assert outcome(held) == "NOT_ENOUGH_REPLICAS"
+        set_for(admin, "held", "acks", None)
+        assert outcome(held) == "", "removal goes back"
+
+
+def joined(broker: klamm.Broker, client_id: str) -> Consumer:
+    """Return a consumer, in a group named after it, that has its assignment."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "client.id": client_id,
+            "group.id": client_id,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 100,
+        }
+    )
+    consumer.subscribe(["t"])
+    until = time.monotonic() + SOON_S
+    while not consumer.assignment():
+        assert time.monotonic() < until, "the consumer got no assignment"
+        consumer.poll(0.05)
+    return consumer
+
+
+def members(admin: AdminClient, group_id: str) -> tuple[str, ...]:
+    try:
+        described = admin.describe_groups([group_id]).all().result()[group_id]
+    except KafkaApiError:  # its last member is gone, and it had no offsets
+        return ()
+    return tuple(member.member_id for member in described.members)
+
+
+def beat(broker: klamm.Broker, consumer: Consumer, client_id: str) -> None:
+    """Wait for two heartbeats of a client that begin from now on."""
+    before = len(broker.requests("Heartbeat", client_id=client_id))
+    until = time.monotonic() + SOON_S
+    while len(broker.requests("Heartbeat", client_id=client_id)) < before + 2:
+        assert time.monotonic() < until, "the consumer sends no heartbeats"
+        consumer.poll(0.05)
+
+
+def one(metrics: str, client_id: str) -> dict[str, Any]:
+    (found,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
+    return found
+
+
+def test_a_classic_consumer_survives_a_pause_that_would_have_ended_it(
+    broker: klamm.Broker, admin: AdminClient, metrics: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """K649-94, -96."""
+    # given
+    set_for(admin, "raised", "session.timeout.ms", "120000")
+    raised, plain = joined(broker, "raised"), joined(broker, "plain")
+    before = {name: members(admin, name) for name in ("raised", "plain")}
+    # when
+    broker.advance_clock(60)
+    # then
+    assert members(admin, "raised") == before["raised"]
+    assert members(admin, "plain") != before["plain"]
+    found = one(metrics, "raised")
+    assert (found["standing"], found["compliance"]) == ("enforced", {"session.timeout.ms": "enforced"})
+    assert cli.main(["clients", "list", "--metrics", metrics, "--client", "raised"]) == 0
+    assert "1 client: 1 enforced" in capsys.readouterr().out
+    # when: the config is removed
+    set_for(admin, "raised", "session.timeout.ms", None)
+    beat(broker, raised, "raised")
+    broker.advance_clock(60)
+    # then
+    assert members(admin, "raised") != before["raised"]
+    for consumer in (raised, plain):
+        consumer.close()

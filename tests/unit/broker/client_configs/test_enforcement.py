@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from klamm.broker.client_configs import enforcement as module
+from klamm.broker.client_configs.enforcement import EnforcementService
+from klamm.client_configs import enforcement as rules
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.enforcement import NOTHING_ENFORCED
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.server.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+ALICE = ClientConfigEntity.of_user("alice")
+
+
+class Scene:
+    """A broker's client configs and switch, and one connection of alice."""
+
+    def __init__(self) -> None:
+        self.configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        self.is_on = False
+        self.listeners: list[Callable[[], None]] = []
+        service = SimpleNamespace(configs=self.configs, subscribe=self.listeners.append)
+        self.service = EnforcementService(cast("Any", service), is_on=lambda: self.is_on, limits=BrokerLimits)
+        self.session = Session(connection_id=1, node_id=1, principal="User:alice")
+
+    def set(self, **configs: str) -> None:
+        self.configs[ALICE] = {name.replace("_", "."): value for name, value in configs.items()}
+        for listener in self.listeners:
+            listener()
+
+    def acks(self, requested: int, client_id: str | None = "app") -> int:
+        return self.service.acks(requested, self.session, client_id)
+
+
+def test_a_change_takes_effect_with_the_next_request_and_so_does_its_removal() -> None:
+    scene = Scene()
+    assert scene.acks(1) == 1
+    scene.set(acks="all", enforcement="on")
+    assert (scene.acks(1), scene.acks(0), scene.acks(-1)) == (-1, -1, -1)
+    scene.set(acks="all")
+    assert scene.acks(1) == 1
+    scene.is_on = True
+    scene.service.refresh()
+    assert scene.acks(1) == -1
+    scene.set()
+    assert scene.acks(1) == 1
+    assert scene.service.counts == {"acks": 3}, "only raised requests are counted"
+
+
+def test_values_are_resolved_once_per_client_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    scene = Scene()
+    scene.set(acks="all", session_timeout_ms="9000", enforcement="on")
+    asked: list[str | None] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        asked.append(args[1].client_id)
+        return resolve_it(*args, **kwargs)
+
+    resolve_it = rules.enforced_values
+    monkeypatch.setattr(module, "enforced_values", counted)
+    # when
+    for _ in range(3):
+        scene.acks(1)
+        assert scene.service.session_timeout_ms(scene.session, "app") == 9000
+    scene.acks(1, "other")
+    # then
+    assert asked == ["app", "other"]
+    assert scene.service.counts == {"acks": 4, "session.timeout.ms": 3}
+
+
+def test_nothing_is_resolved_while_nothing_is_enforced() -> None:
+    scene = Scene()
+    scene.set(acks="all")
+    assert scene.acks(1) == 1
+    assert scene.service.of_session(scene.session, "app") is NOTHING_ENFORCED
+    assert scene.session.enforced is None

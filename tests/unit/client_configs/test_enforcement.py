@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.client_configs.definitions import ENFORCEMENT, BrokerLimits
+from klamm.client_configs.enforcement import (
+    NOTHING_ENFORCED,
+    Compliance,
+    Enforced,
+    compliance,
+    enforced_values,
+    held_acks,
+    is_enforced_anywhere,
+)
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
+from klamm.client_configs.resolution import resolve
+
+EVERYONE = ClientConfigEntity.of_user(None)
+ALICE = ClientConfigEntity.of_user("alice")
+APP = ClientConfigEntity.of_client("alice", "app")
+CLASSIC, CONSUMER = frozenset({GroupProtocol.CLASSIC}), frozenset({GroupProtocol.CONSUMER})
+
+
+@pytest.mark.parametrize(
+    ("switches", "broker", "is_on"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({ALICE: "on"}, False, True),
+        ({APP: "off"}, True, False),
+        ({EVERYONE: "on", APP: "off"}, False, False),
+        ({EVERYONE: "off", ALICE: "off", APP: "on"}, False, True),
+    ],
+)
+def test_the_switch_of_the_strongest_entity_decides(
+    switches: dict[ClientConfigEntity, str], broker: bool, is_on: bool
+) -> None:
+    """K649-92."""
+    configs = {entity: {ENFORCEMENT: value} for entity, value in switches.items()}
+    configs.setdefault(EVERYONE, {})["acks"] = "all"
+    found = enforced_values(configs, APP, is_on=broker, limits=BrokerLimits())
+    assert found == (Enforced(is_on=True, acks=-1) if is_on else NOTHING_ENFORCED)
+    assert is_enforced_anywhere(configs.values(), is_on=broker) is (is_on or bool(switches))
+
+
+def test_clients_never_receive_the_switch() -> None:
+    """K649-92."""
+    configs = {ALICE: {ENFORCEMENT: "on", "acks": "1"}, APP: {"rollout.enforcement": "100:off"}}
+    assert resolve(configs, APP) == {"acks": "1"}
+    assert enforced_values(configs, APP, is_on=False, limits=BrokerLimits()) == NOTHING_ENFORCED
+    assert is_enforced_anywhere([configs[APP]], is_on=False), "a roll-out may switch it on"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("7000", 10_000), ("20000", 20_000), ("90000", 60_000)])
+def test_a_session_timeout_stays_within_the_limits_of_the_broker(value: str, expected: int) -> None:
+    limits = BrokerLimits(min_session_timeout_ms=10_000, max_session_timeout_ms=60_000)
+    configs = {APP: {"session.timeout.ms": value, "heartbeat.interval.ms": "500"}}
+    found = enforced_values(configs, APP, is_on=True, limits=limits)
+    assert found == Enforced(is_on=True, session_timeout_ms=expected, heartbeat_interval_ms=500)
+
+
+@pytest.mark.parametrize(
+    ("requested", "enforced", "held"),
+    [
+        (1, None, 1),
+        (1, -1, -1),
+        (0, 1, 1),
+        (0, -1, -1),
+        (-1, 1, -1),
+        (1, 0, 1),
+        (-1, 0, -1),
+        (7, -1, 7),
+    ],
+)
+def test_acks_are_only_raised(requested: int, enforced: int | None, held: int) -> None:
+    """K649-93."""
+    assert held_acks(requested, Enforced(is_on=True, acks=enforced)) == held
+
+
+@pytest.mark.parametrize(
+    ("key", "is_supported", "is_on", "protocols", "expected"),
+    [
+        ("acks", True, True, frozenset(), Compliance.FOLLOWS),
+        ("acks", True, False, frozenset(), Compliance.FOLLOWS),
+        ("acks", False, False, frozenset(), Compliance.OFF),
+        ("acks", False, True, frozenset(), Compliance.ENFORCED),
+        ("session.timeout.ms", False, True, frozenset(), Compliance.CANNOT),
+        ("session.timeout.ms", False, True, CLASSIC, Compliance.ENFORCED),
+        ("session.timeout.ms", False, True, CONSUMER, Compliance.ENFORCED),
+        ("heartbeat.interval.ms", False, True, CLASSIC, Compliance.CANNOT),
+        ("heartbeat.interval.ms", False, True, CONSUMER, Compliance.ENFORCED),
+        ("linger.ms", False, True, CONSUMER, Compliance.CANNOT),
+    ],
+)
+def test_each_key_reaches_a_client_in_one_way(
+    key: str, is_supported: bool, is_on: bool, protocols: frozenset[GroupProtocol], expected: Compliance
+) -> None:
+    found = compliance(key, is_supported=is_supported, enforced=Enforced(is_on=is_on), protocols=protocols)
+    assert found is expected

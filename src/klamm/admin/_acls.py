@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import api_error, raise_for_code
+from klamm.client.errors import RETRIABLE_CHANGE_CODES, api_error, raise_for_code
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
@@ -13,10 +14,12 @@ from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeA
 from klamm.security.acls import Acl
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from klamm.admin.results import PerKeyResult
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
     from klamm.security.acls import AclFilter
 
 _FIRST_WITH_PATTERNS = 1
@@ -63,35 +66,34 @@ async def create(
     pool: ConnectionPool, deadline: Deadline, acls: Collection[Acl], *, result: PerKeyResult[Acl, None]
 ) -> None:
     """Create ACLs. An ACL that already exists counts as created."""
-    asked = list(acls)
-    if not asked:
-        return
-    response = await pool.send(
-        CreateAclsRequest(
-            creations=[
-                CreateAclsRequest.AclCreation(
-                    resource_type=acl.resource_type,
-                    resource_name=acl.resource_name,
-                    resource_pattern_type=acl.pattern_type,
-                    principal=acl.principal,
-                    host=acl.host,
-                    operation=acl.operation,
-                    permission_type=acl.permission,
-                )
-                for acl in asked
-            ]
-        ),
-        CreateAclsResponse,
-        deadline=deadline,
-        node_id=CONTROLLER,
-        min_version=_FIRST_WITH_PATTERNS,
+
+    async def ask(node_id: int | None, asked: list[Acl], attempt: Deadline) -> Mapping[Acl, KafkaApiError | None]:
+        response = await pool.send(
+            CreateAclsRequest(creations=[_creation(acl) for acl in asked]),
+            CreateAclsResponse,
+            deadline=attempt,
+            node_id=node_id,
+            min_version=_FIRST_WITH_PATTERNS,
+        )
+        # Results are in the order of the request and do not repeat the ACLs.
+        return {
+            acl: result_of(outcome.error_code, outcome.error_message, None)
+            for acl, outcome in zip(asked, response.results, strict=False)
+        }
+
+    await KeyedCall(what="CreateAcls", ask=ask, settle=result.settle, node_id=CONTROLLER).run(pool, deadline, acls)
+
+
+def _creation(acl: Acl) -> CreateAclsRequest.AclCreation:
+    return CreateAclsRequest.AclCreation(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        resource_pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
     )
-    # Results are in the order of the request and do not repeat the ACLs.
-    for acl, outcome in zip(asked, response.results, strict=False):
-        if outcome.error_code == ErrorCode.NONE:
-            result.succeed(acl, None)
-        else:
-            result.fail(acl, api_error(outcome.error_code, outcome.error_message))
 
 
 async def delete(
@@ -102,38 +104,43 @@ async def delete(
     result: PerKeyResult[AclFilter, tuple[Acl, ...]],
 ) -> None:
     """Delete the ACLs that match each filter. If one of them cannot be deleted, its filter fails."""
-    asked = list(filters)
-    if not asked:
-        return
-    response = await pool.send(
-        DeleteAclsRequest(
-            filters=[
-                DeleteAclsRequest.DeleteAclsFilter(
-                    resource_type_filter=wanted.resource_type,
-                    resource_name_filter=wanted.resource_name,
-                    pattern_type_filter=wanted.pattern_type,
-                    principal_filter=wanted.principal,
-                    host_filter=wanted.host,
-                    operation=wanted.operation,
-                    permission_type=wanted.permission,
-                )
-                for wanted in asked
-            ]
-        ),
-        DeleteAclsResponse,
-        deadline=deadline,
-        node_id=CONTROLLER,
-        min_version=_FIRST_WITH_PATTERNS,
+
+    async def ask(
+        node_id: int | None, asked: list[AclFilter], attempt: Deadline
+    ) -> Mapping[AclFilter, tuple[Acl, ...] | KafkaApiError]:
+        response = await pool.send(
+            DeleteAclsRequest(filters=[_filter(wanted) for wanted in asked]),
+            DeleteAclsResponse,
+            deadline=attempt,
+            node_id=node_id,
+            min_version=_FIRST_WITH_PATTERNS,
+        )
+        # Results are in the order of the request and do not repeat the filters.
+        return {wanted: _deletions(found) for wanted, found in zip(asked, response.filter_results, strict=False)}
+
+    call = KeyedCall(
+        what="DeleteAcls", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
     )
-    # Results are in the order of the request and do not repeat the filters.
-    for wanted, outcome in zip(asked, response.filter_results, strict=False):
-        errors = [(outcome.error_code, outcome.error_message)]
-        errors += [(acl.error_code, acl.error_message) for acl in outcome.matching_acls]
-        refused = next(((code, message) for code, message in errors if code != ErrorCode.NONE), None)
-        if refused is not None:
-            result.fail(wanted, api_error(*refused))
-        else:
-            result.succeed(wanted, tuple(map(_deleted, outcome.matching_acls)))
+    await call.run(pool, deadline, filters)
+
+
+def _filter(wanted: AclFilter) -> DeleteAclsRequest.DeleteAclsFilter:
+    return DeleteAclsRequest.DeleteAclsFilter(
+        resource_type_filter=wanted.resource_type,
+        resource_name_filter=wanted.resource_name,
+        pattern_type_filter=wanted.pattern_type,
+        principal_filter=wanted.principal,
+        host_filter=wanted.host,
+        operation=wanted.operation,
+        permission_type=wanted.permission,
+    )
+
+
+def _deletions(found: DeleteAclsResponse.DeleteAclsFilterResult) -> tuple[Acl, ...] | KafkaApiError:
+    errors = [(found.error_code, found.error_message)]
+    errors += [(acl.error_code, acl.error_message) for acl in found.matching_acls]
+    refused = next(((code, message) for code, message in errors if code != ErrorCode.NONE), None)
+    return tuple(map(_deleted, found.matching_acls)) if refused is None else api_error(*refused)
 
 
 def _deleted(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:

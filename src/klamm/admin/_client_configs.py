@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import api_error, raise_for_code
+from klamm.client.errors import raise_for_code
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
-from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
+from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import PerKeyResult
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
     from klamm.client_configs.filters import EntityFilter
+    from klamm.protocol.errors import KafkaApiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,35 +99,33 @@ async def alter(
     validate_only: bool,
     result: PerKeyResult[ClientConfigEntity, None],
 ) -> None:
-    """Send one AlterClientConfigs request and settle its entities.
+    """Send AlterClientConfigs and settle the entities.
 
     Raises:
         UnsupportedVersionError: The broker does not announce the feature ``client.configs``.
     """
     await _require_feature(pool, deadline)
-    request = AlterClientConfigsRequest(
-        entries=[
-            AlterClientConfigsRequest.EntryData(
-                entity=[
-                    AlterClientConfigsRequest.EntityData(entity_type=kind.value, entity_name=name)
-                    for kind, name in entity.components
-                ],
-                ops=[
-                    AlterClientConfigsRequest.OpData(key=op.key, value=op.value or "", remove=op.value is None)
-                    for op in ops
-                ],
-            )
-            for entity, ops in alterations.items()
+
+    async def ask(
+        node_id: int | None, asked: list[ClientConfigEntity], attempt: Deadline
+    ) -> Mapping[ClientConfigEntity, KafkaApiError | None]:
+        request = AlterClientConfigsRequest(
+            entries=[_alteration(entity, alterations[entity]) for entity in asked], validate_only=validate_only
+        )
+        response = await pool.send(request, AlterClientConfigsResponse, deadline=attempt, node_id=node_id)
+        return {_echoed(entry): result_of(entry.error_code, entry.error_message, None) for entry in response.entries}
+
+    await KeyedCall(what="AlterClientConfigs", ask=ask, settle=result.settle).run(pool, deadline, alterations)
+
+
+def _alteration(entity: ClientConfigEntity, ops: Collection[ClientConfigOp]) -> AlterClientConfigsRequest.EntryData:
+    return AlterClientConfigsRequest.EntryData(
+        entity=[
+            AlterClientConfigsRequest.EntityData(entity_type=kind.value, entity_name=name)
+            for kind, name in entity.components
         ],
-        validate_only=validate_only,
+        ops=[AlterClientConfigsRequest.OpData(key=op.key, value=op.value or "", remove=op.value is None) for op in ops],
     )
-    response = await pool.send(request, AlterClientConfigsResponse, deadline=deadline)
-    for entry in response.entries:
-        entity = _echoed(entry)
-        if entry.error_code == ErrorCode.NONE:
-            result.succeed(entity, None)
-        else:
-            result.fail(entity, api_error(entry.error_code, entry.error_message))
 
 
 def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:

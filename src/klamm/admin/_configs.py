@@ -6,8 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSynonym
-from klamm.client.errors import api_error
-from klamm.protocol.errors import ErrorCode
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
@@ -20,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
 
 Alterations: TypeAlias = "Mapping[ConfigResource, Collection[AlterConfigOp]]"
 Replacements: TypeAlias = "Mapping[ConfigResource, Collection[ConfigEntry]]"
+_Outcomes: TypeAlias = "Mapping[ConfigResource, KafkaApiError | None]"
 
 
 def by_broker(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
@@ -44,36 +46,41 @@ async def incremental_alter(
     validate_only: bool,
     result: AlterConfigsResult,
 ) -> None:
-    """Send one IncrementalAlterConfigs request and settle its resources.
+    """Send IncrementalAlterConfigs to one broker and settle the resources.
 
     Raises:
         UnsupportedVersionError: The broker does not offer the API. There is no silent fallback to AlterConfigs.
     """
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            IncrementalAlterConfigsRequest.AlterConfigsResource(
-                resource_type=resource.type,
-                resource_name=resource.name,
-                configs=[
-                    IncrementalAlterConfigsRequest.AlterableConfig(
-                        name=op.config_entry.name, config_operation=op.op_type, value=_text(op.config_entry)
-                    )
-                    for op in ops
-                ],
-            )
-            for resource, ops in resources.items()
-        ],
-        validate_only=validate_only,
-    )
-    response = await pool.send(
-        request,
-        IncrementalAlterConfigsResponse,
-        deadline=deadline,
-        node_id=node_id,
-        retry_on=lambda answer: _not_controller(entry.error_code for entry in answer.responses),
-    )
-    for entry in response.responses:
-        _settle(result, entry.resource_type, entry.resource_name, entry.error_code, entry.error_message)
+
+    async def ask(node_id: int | None, asked: list[ConfigResource], attempt: Deadline) -> _Outcomes:
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsRequest.AlterConfigsResource(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    configs=[
+                        IncrementalAlterConfigsRequest.AlterableConfig(
+                            name=op.config_entry.name, config_operation=op.op_type, value=_text(op.config_entry)
+                        )
+                        for op in resources[resource]
+                    ],
+                )
+                for resource in asked
+            ],
+            validate_only=validate_only,
+        )
+        response = await pool.send(request, IncrementalAlterConfigsResponse, deadline=attempt, node_id=node_id)
+        return _altered(response)
+
+    call = KeyedCall(what="IncrementalAlterConfigs", ask=ask, settle=result.settle, node_id=node_id)
+    await call.run(pool, deadline, resources)
+
+
+def _altered(response: IncrementalAlterConfigsResponse | AlterConfigsResponse) -> _Outcomes:
+    return {
+        _resource(entry.resource_type, entry.resource_name): result_of(entry.error_code, entry.error_message, None)
+        for entry in response.responses
+    }
 
 
 def _text(entry: ConfigEntry) -> str | None:
@@ -97,27 +104,27 @@ async def replace_all(
     validate_only: bool,
     result: AlterConfigsResult,
 ) -> None:
-    """Send one AlterConfigs request, which removes all configs that it does not name, and settle its resources."""
-    request = AlterConfigsRequest(
-        resources=[
-            AlterConfigsRequest.AlterConfigsResource(
-                resource_type=resource.type,
-                resource_name=resource.name,
-                configs=[AlterConfigsRequest.AlterableConfig(name=entry.name, value=_text(entry)) for entry in entries],
-            )
-            for resource, entries in resources.items()
-        ],
-        validate_only=validate_only,
-    )
-    response = await pool.send(
-        request,
-        AlterConfigsResponse,
-        deadline=deadline,
-        node_id=node_id,
-        retry_on=lambda answer: _not_controller(entry.error_code for entry in answer.responses),
-    )
-    for entry in response.responses:
-        _settle(result, entry.resource_type, entry.resource_name, entry.error_code, entry.error_message)
+    """Send AlterConfigs to one broker, which removes all configs that it does not name, and settle the resources."""
+
+    async def ask(node_id: int | None, asked: list[ConfigResource], attempt: Deadline) -> _Outcomes:
+        request = AlterConfigsRequest(
+            resources=[
+                AlterConfigsRequest.AlterConfigsResource(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    configs=[
+                        AlterConfigsRequest.AlterableConfig(name=entry.name, value=_text(entry))
+                        for entry in resources[resource]
+                    ],
+                )
+                for resource in asked
+            ],
+            validate_only=validate_only,
+        )
+        return _altered(await pool.send(request, AlterConfigsResponse, deadline=attempt, node_id=node_id))
+
+    call = KeyedCall(what="AlterConfigs", ask=ask, settle=result.settle, node_id=node_id)
+    await call.run(pool, deadline, resources)
 
 
 async def describe(
@@ -130,26 +137,36 @@ async def describe(
     include_documentation: bool,
     result: DescribeConfigsResult,
 ) -> None:
-    """Send one DescribeConfigs request and settle its resources. A denied resource fails; it is not returned empty."""
-    request = DescribeConfigsRequest(
-        resources=[
-            DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=resource.type,
-                resource_name=resource.name,
-                configuration_keys=None if keys is None else list(keys),
+    """Send DescribeConfigs to one broker and settle the resources. A denied resource fails; it is not empty."""
+
+    async def ask(
+        node_id: int | None, asked: list[ConfigResource], attempt: Deadline
+    ) -> Mapping[ConfigResource, Mapping[str, ConfigEntry] | KafkaApiError]:
+        request = DescribeConfigsRequest(
+            resources=[_described(resource, resources[resource]) for resource in asked],
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+        )
+        response = await pool.send(request, DescribeConfigsResponse, deadline=attempt, node_id=node_id)
+        return {
+            _resource(found.resource_type, found.resource_name): result_of(
+                found.error_code, found.error_message or None, {config.name: _entry(config) for config in found.configs}
             )
-            for resource, keys in resources.items()
-        ],
-        include_synonyms=include_synonyms,
-        include_documentation=include_documentation,
+            for found in response.results
+        }
+
+    call = KeyedCall(what="DescribeConfigs", ask=ask, settle=result.settle, node_id=node_id)
+    await call.run(pool, deadline, resources)
+
+
+def _described(
+    resource: ConfigResource, keys: Collection[str] | None
+) -> DescribeConfigsRequest.DescribeConfigsResource:
+    return DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=resource.type,
+        resource_name=resource.name,
+        configuration_keys=None if keys is None else list(keys),
     )
-    response = await pool.send(request, DescribeConfigsResponse, deadline=deadline, node_id=node_id)
-    for described in response.results:
-        resource = _resource(described.resource_type, described.resource_name)
-        if described.error_code != ErrorCode.NONE:
-            result.fail(resource, api_error(described.error_code, described.error_message or None))
-        else:
-            result.succeed(resource, {config.name: _entry(config) for config in described.configs})
 
 
 def _entry(config: DescribeConfigsResponse.DescribeConfigsResourceResult) -> ConfigEntry:
@@ -170,17 +187,3 @@ def _entry(config: DescribeConfigsResponse.DescribeConfigsResourceResult) -> Con
 def _resource(resource_type: int, resource_name: str) -> ConfigResource:
     known = resource_type in ResourceType.__members__.values()
     return ConfigResource(ResourceType(resource_type) if known else ResourceType.UNKNOWN, resource_name)
-
-
-def _settle(
-    result: AlterConfigsResult, resource_type: int, resource_name: str, error_code: int, error_message: str | None
-) -> None:
-    resource = _resource(resource_type, resource_name)
-    if error_code == ErrorCode.NONE:
-        result.succeed(resource, None)
-    else:
-        result.fail(resource, api_error(error_code, error_message))
-
-
-def _not_controller(codes: Iterable[int]) -> int:
-    return next((code for code in codes if code == ErrorCode.NOT_CONTROLLER), 0)

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin._calls import AdminCalls
-from klamm.admin.results import PerKeyResult, settle
-from klamm.client.errors import api_error, raise_for_code
+from klamm.admin.results import PerKeyResult
+from klamm.client.errors import RETRIABLE_CHANGE_CODES, raise_for_code
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
-from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -37,8 +37,10 @@ from klamm.security.scram import ScramMechanism, salt_password
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from klamm.client.deadline import Deadline
     from klamm.client.outcome import Outcome
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
 
 _SALT_BYTES: Final = 24
 _Results: TypeAlias = "list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult]"
@@ -104,13 +106,16 @@ class CredentialCalls(AdminCalls):
 async def _describe(
     pool: ConnectionPool, deadline: Deadline, *, result: PerKeyResult[str, tuple[ScramCredentialInfo, ...]]
 ) -> None:
-    if not result.values():
-        return  # an empty list would request all users
-    for found in await _ask(pool, deadline, result.values()):
-        if found.error_code == ErrorCode.NONE:
-            result.succeed(found.user, _infos(found))
-        else:
-            result.fail(found.user, api_error(found.error_code, found.error_message))
+
+    async def ask(
+        node_id: int | None, asked: list[str], attempt: Deadline
+    ) -> Mapping[str, tuple[ScramCredentialInfo, ...] | KafkaApiError]:
+        found = await _ask(pool, attempt, asked)
+        return {each.user: result_of(each.error_code, each.error_message, _infos(each)) for each in found}
+
+    await KeyedCall(what="DescribeUserScramCredentials", ask=ask, settle=result.settle).run(
+        pool, deadline, result.values()
+    )
 
 
 async def _list(pool: ConnectionPool, deadline: Deadline) -> Mapping[str, tuple[ScramCredentialInfo, ...]]:
@@ -146,25 +151,28 @@ async def _alter(
     result: PerKeyResult[str, None],
 ) -> None:
     Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion  # noqa: N806  # a class
-    request = AlterUserScramCredentialsRequest(
-        deletions=[
-            Deletion(name=each.user, mechanism=each.mechanism)
-            for each in alterations
-            if isinstance(each, UserScramCredentialDeletion)
-        ],
-        upsertions=[_upsertion(each) for each in alterations if isinstance(each, UserScramCredentialUpsertion)],
-    )
-    response = await pool.send(
-        request,
-        AlterUserScramCredentialsResponse,
-        deadline=deadline,
+
+    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
+        wanted = [each for each in alterations if each.user in asked]
+        request = AlterUserScramCredentialsRequest(
+            deletions=[
+                Deletion(name=each.user, mechanism=each.mechanism)
+                for each in wanted
+                if isinstance(each, UserScramCredentialDeletion)
+            ],
+            upsertions=[_upsertion(each) for each in wanted if isinstance(each, UserScramCredentialUpsertion)],
+        )
+        response = await pool.send(request, AlterUserScramCredentialsResponse, deadline=attempt, node_id=node_id)
+        return {each.user: result_of(each.error_code, each.error_message, None) for each in response.results}
+
+    call = KeyedCall(
+        what="AlterUserScramCredentials",
+        ask=ask,
+        settle=result.settle,
         node_id=CONTROLLER,
-        retry_on=lambda answer: next(
-            (one.error_code for one in answer.results if one.error_code == ErrorCode.NOT_CONTROLLER), 0
-        ),
+        retriable=RETRIABLE_CHANGE_CODES,
     )
-    for outcome in response.results:
-        settle(result, outcome.user, outcome.error_code, outcome.error_message)
+    await call.run(pool, deadline, result.values())
 
 
 def _upsertion(asked: UserScramCredentialUpsertion) -> AlterUserScramCredentialsRequest.ScramCredentialUpsertion:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin.results import settle
 from klamm.admin.types import OffsetAndMetadata, by_topic
-from klamm.client.errors import RETRIABLE_CODES, api_error
-from klamm.client.pool_coordinators import ask_coordinators
+from klamm.client.errors import RETRIABLE_CODES, RETRIABLE_COMMIT_CODES, api_error, raise_for_code
+from klamm.client.keyed_calls import KeyedCall, result_of
+from klamm.client.pool_coordinators import find_coordinators
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import ListGroupOffsetsResult, PerKeyResult
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
 
 _LAST_WITH_TOPIC_NAMES: Final = 9
 """Last version with topic names. From version 10 on, OffsetFetch and OffsetCommit identify topics by id (KIP-848)."""
 _FIRST_WITH_ALL_TOPICS: Final = 2
 _FIRST_WITH_REQUIRE_STABLE: Final = 7
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
-_AGAIN_LATER: Final = RETRIABLE_CODES | {ErrorCode.REBALANCE_IN_PROGRESS}
+_Committed: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
+_Outcomes: TypeAlias = "Mapping[TopicPartition, KafkaApiError | None]"
 
 
 async def list_all(
@@ -37,16 +41,18 @@ async def list_all(
     require_stable: bool,
     result: ListGroupOffsetsResult,
 ) -> None:
-    async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
+    async def ask(
+        node_id: int | None, group_ids: list[str], attempt: Deadline
+    ) -> Mapping[str, _Committed | KafkaApiError]:
         offered = await pool.offered_versions(attempt, node_id, looked_up=True)
         if offered.get(OffsetFetchRequest.API_KEY, (0, 0))[1] >= _FIRST_WITH_SEVERAL_GROUPS:
             answers = await fetch(node_id, group_ids, attempt)
         else:
             answers = [answer for one in group_ids for answer in await fetch(node_id, [one], attempt)]
-        return [answer.group_id for answer in answers if not _settle_offsets(answer, result)]
+        return {answer.group_id: _committed(answer) for answer in answers}
 
     async def fetch(
-        node_id: int, group_ids: list[str], attempt: Deadline
+        node_id: int | None, group_ids: list[str], attempt: Deadline
     ) -> list[OffsetFetchResponse.OffsetFetchResponseGroup]:
         response = await pool.send(
             _fetch_request({group_id: groups[group_id] for group_id in group_ids}, require_stable=require_stable),
@@ -59,7 +65,8 @@ async def list_all(
         )
         return response.groups or [_as_group(group_ids[0], response)]
 
-    await ask_coordinators(pool, deadline, groups, ask, result.fail)
+    find = functools.partial(find_coordinators, pool, deadline)
+    await KeyedCall(what="OffsetFetch", ask=ask, settle=result.settle, find=find).run(pool, deadline, groups)
 
 
 def _fetch_request(
@@ -116,16 +123,13 @@ def _as_group(group_id: str, response: OffsetFetchResponse) -> OffsetFetchRespon
     )
 
 
-def _settle_offsets(answer: OffsetFetchResponse.OffsetFetchResponseGroup, result: ListGroupOffsetsResult) -> bool:
-    """Settle one group unless it must be retried. If one partition fails, its group fails."""
-    codes = [answer.error_code, *(found.error_code for topic in answer.topics for found in topic.partitions)]
-    if any(code in _AGAIN_LATER for code in codes):
-        return False
-    refused = next((code for code in codes if code != ErrorCode.NONE), ErrorCode.NONE)
-    if refused != ErrorCode.NONE:
-        result.fail(answer.group_id, api_error(refused, f"offsets of group {answer.group_id}"))
-        return True
-    offsets = {
+def _committed(answer: OffsetFetchResponse.OffsetFetchResponseGroup) -> _Committed | KafkaApiError:
+    """Return the offsets of a group. If one partition fails, its group fails; retriable codes come first."""
+    codes = {answer.error_code, *(found.error_code for topic in answer.topics for found in topic.partitions)}
+    refused = sorted(codes - {ErrorCode.NONE}, key=lambda code: code not in RETRIABLE_CODES)
+    if refused:
+        return api_error(refused[0], f"offsets of group {answer.group_id}")
+    return {
         TopicPartition(topic.name, found.partition_index): OffsetAndMetadata(
             offset=found.committed_offset, leader_epoch=found.committed_leader_epoch, metadata=found.metadata or ""
         )
@@ -133,8 +137,6 @@ def _settle_offsets(answer: OffsetFetchResponse.OffsetFetchResponseGroup, result
         for found in topic.partitions
         if found.committed_offset >= 0
     }
-    result.succeed(answer.group_id, offsets)
-    return True
 
 
 async def alter(
@@ -145,23 +147,44 @@ async def alter(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     result: PerKeyResult[TopicPartition, None],
 ) -> None:
-    async def ask(node_id: int, _: list[str], attempt: Deadline) -> list[str]:
+    """Commit the offsets of a group without members, and settle the partitions."""
+
+    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
         response = await pool.send(
-            _commit_request(group_id, offsets),
+            _commit_request(group_id, {partition: offsets[partition] for partition in asked}),
             OffsetCommitResponse,
             deadline=attempt,
             node_id=node_id,
             looked_up=True,
             max_version=_LAST_WITH_TOPIC_NAMES,
         )
-        answers = [(topic.name, found) for topic in response.topics for found in topic.partitions]
-        if any(found.error_code in _AGAIN_LATER for _, found in answers):
-            return [group_id]
-        for topic, found in answers:
-            settle(result, TopicPartition(topic, found.partition_index), found.error_code)
-        return []
+        return _per_partition(response)
 
-    await ask_coordinators(pool, deadline, [group_id], ask, lambda _, error: result.fail_open(error))
+    call = KeyedCall(
+        what="OffsetCommit",
+        ask=ask,
+        settle=result.settle,
+        find=functools.partial(_find_one, pool, deadline, group_id),
+        retriable=RETRIABLE_COMMIT_CODES,
+    )
+    await call.run(pool, deadline, offsets)
+
+
+async def _find_one(
+    pool: ConnectionPool, deadline: Deadline, group_id: str, partitions: list[TopicPartition]
+) -> Mapping[TopicPartition, int | KafkaApiError]:
+    """Return the coordinator of one group for all its partitions."""
+    found = await find_coordinators(pool, deadline, [group_id])
+    return dict.fromkeys(partitions, found[group_id]) if group_id in found else {}
+
+
+def _per_partition(response: OffsetCommitResponse | OffsetDeleteResponse) -> _Outcomes:
+    outcomes: dict[TopicPartition, KafkaApiError | None] = {}
+    for topic in response.topics:
+        for found in topic.partitions:
+            partition = TopicPartition(topic.name, found.partition_index)
+            outcomes[partition] = result_of(found.error_code, str(partition), None)
+    return outcomes
 
 
 def _commit_request(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> OffsetCommitRequest:
@@ -187,26 +210,22 @@ def _commit_request(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMet
 async def delete(
     pool: ConnectionPool, deadline: Deadline, *, group_id: str, result: PerKeyResult[TopicPartition, None]
 ) -> None:
+    """Delete the committed offsets of a group for the partitions of the result, and settle them."""
     Partition = OffsetDeleteRequest.OffsetDeleteRequestPartition  # noqa: N806  # a class
-    request = OffsetDeleteRequest(
-        group_id=group_id,
-        topics=[
-            OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                name=name, partitions=[Partition(partition_index=index) for index in indexes]
-            )
-            for name, indexes in by_topic(result.values()).items()
-        ],
-    )
 
-    async def ask(node_id: int, _: list[str], attempt: Deadline) -> list[str]:
+    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                    name=name, partitions=[Partition(partition_index=index) for index in indexes]
+                )
+                for name, indexes in by_topic(asked).items()
+            ],
+        )
         response = await pool.send(request, OffsetDeleteResponse, deadline=attempt, node_id=node_id, looked_up=True)
-        if response.error_code in RETRIABLE_CODES:
-            return [group_id]
-        if response.error_code != ErrorCode.NONE:
-            result.fail_open(api_error(response.error_code, f"group {group_id}"))
-        for topic in response.topics:
-            for found in topic.partitions:
-                settle(result, TopicPartition(topic.name, found.partition_index), found.error_code)
-        return []
+        raise_for_code(response.error_code, f"group {group_id}")
+        return _per_partition(response)
 
-    await ask_coordinators(pool, deadline, [group_id], ask, lambda _, error: result.fail_open(error))
+    find = functools.partial(_find_one, pool, deadline, group_id)
+    await KeyedCall(what="OffsetDelete", ask=ask, settle=result.settle, find=find).run(pool, deadline, result.values())

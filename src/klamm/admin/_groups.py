@@ -26,14 +26,15 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import _group_offsets
 from klamm.admin._calls import AdminCalls
-from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult, settle
+from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult
 from klamm.admin.types import GroupDescription, GroupMember
-from klamm.client.errors import RETRIABLE_CODES, api_error
-from klamm.client.pool_coordinators import ask_coordinators
+from klamm.client.errors import api_error
+from klamm.client.keyed_calls import Ask, KeyedCall, result_of
+from klamm.client.pool_coordinators import find_coordinators
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -43,7 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.types import OffsetAndMetadata
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
+
+Value = TypeVar("Value")
 
 _DEAD: Final = "Dead"
 _CONSUMER_PROTOCOL_TYPE: Final = "consumer"
@@ -105,7 +110,9 @@ class GroupCalls(AdminCalls):
 
 
 async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: DescribeGroupsResult) -> None:
-    async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
+    async def ask(
+        node_id: int | None, group_ids: list[str], attempt: Deadline
+    ) -> Mapping[str, GroupDescription | KafkaApiError]:
         response = await pool.send(
             DescribeGroupsRequest(groups=group_ids),
             DescribeGroupsResponse,
@@ -113,28 +120,28 @@ async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: Describ
             node_id=node_id,
             looked_up=True,
         )
-        for group in response.groups:
-            if group.error_code not in RETRIABLE_CODES:
-                _settle_description(group, node_id, result)
-        return [group.group_id for group in response.groups if group.error_code in RETRIABLE_CODES]
+        return {group.group_id: _described(group, node_id) for group in response.groups}
 
-    await ask_coordinators(pool, deadline, result.values(), ask, result.fail)
+    await _ask_coordinators("DescribeGroups", pool, deadline, ask, result)
 
 
-def _settle_description(
-    group: DescribeGroupsResponse.DescribedGroup, coordinator: int, result: DescribeGroupsResult
+async def _ask_coordinators(
+    what: str, pool: ConnectionPool, deadline: Deadline, ask: Ask[str, Value], result: PerKeyResult[str, Value]
 ) -> None:
-    """Settle one group. Brokers before 4.0 report a group that does not exist only by its state, Dead (KIP-1043)."""
+    find = functools.partial(find_coordinators, pool, deadline)
+    await KeyedCall(what=what, ask=ask, settle=result.settle, find=find).run(pool, deadline, result.values())
+
+
+def _described(
+    group: DescribeGroupsResponse.DescribedGroup, coordinator: int | None
+) -> GroupDescription | KafkaApiError:
+    """Return a group. Brokers before 4.0 report a group that does not exist only by its state, Dead (KIP-1043)."""
     if group.error_code == ErrorCode.NONE and group.group_state == _DEAD:
-        error = api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
-        result.fail(group.group_id, error)
-    elif group.error_code != ErrorCode.NONE:
-        result.fail(group.group_id, api_error(group.error_code, group.error_message))
-    else:
-        result.succeed(group.group_id, _description(group, coordinator))
+        return api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
+    return result_of(group.error_code, group.error_message, _description(group, coordinator))
 
 
-def _description(group: DescribeGroupsResponse.DescribedGroup, coordinator: int) -> GroupDescription:
+def _description(group: DescribeGroupsResponse.DescribedGroup, coordinator: int | None) -> GroupDescription:
     is_of_consumers = group.protocol_type == _CONSUMER_PROTOCOL_TYPE
     return GroupDescription(
         group_id=group.group_id,
@@ -153,12 +160,12 @@ def _description(group: DescribeGroupsResponse.DescribedGroup, coordinator: int)
             )
             for member in group.members
         ),
-        coordinator=coordinator,
+        coordinator=-1 if coordinator is None else coordinator,
     )
 
 
 async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyResult[str, None]) -> None:
-    async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
+    async def ask(node_id: int | None, group_ids: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
         response = await pool.send(
             DeleteGroupsRequest(groups_names=group_ids),
             DeleteGroupsResponse,
@@ -166,12 +173,9 @@ async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyRes
             node_id=node_id,
             looked_up=True,
         )
-        for group in response.results:
-            if group.error_code not in RETRIABLE_CODES:
-                settle(result, group.group_id, group.error_code)
-        return [group.group_id for group in response.results if group.error_code in RETRIABLE_CODES]
+        return {group.group_id: result_of(group.error_code, group.group_id, None) for group in response.results}
 
-    await ask_coordinators(pool, deadline, result.values(), ask, result.fail)
+    await _ask_coordinators("DeleteGroups", pool, deadline, ask, result)
 
 
 def partitions_of(assignment: bytes) -> tuple[TopicPartition, ...] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.admin import _topics
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
-from klamm.client.errors import ConnectionLostError, api_error, raise_for_code
+from klamm.client.errors import api_error, raise_for_code
+from klamm.client.keyed_calls import KeyedCall
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -17,15 +18,15 @@ from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsRes
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from uuid import UUID
+    from collections.abc import AsyncIterator, Collection, Mapping
 
     from klamm.admin.results import DescribeTopicsResult
     from klamm.admin.types import Node
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
 
 DEFAULT_PARTITION_LIMIT = 2_000
-_PAUSE_S: Final = 0.1
 FIRST_LISTING_OF_ALL_KINDS = 1
 """First version of ListConfigResources for all resource types (KIP-1142). Version 0 has only client metrics
 (KIP-714).
@@ -45,7 +46,35 @@ async def describe_with_eligible_leaders(
     if DescribeTopicPartitionsRequest.API_KEY not in offered:
         await _topics.describe(pool, deadline, names, result=result)
         return
-    found: dict[str, tuple[UUID, bool, list[PartitionDescription]]] = {}
+
+    async def ask(
+        node_id: int | None, asked: list[str], attempt: Deadline
+    ) -> Mapping[str, TopicDescription | KafkaApiError]:
+        errors: dict[str, KafkaApiError] = {}
+        found: dict[str, TopicDescription] = {}
+        async for topic in _pages(pool, attempt, asked, partition_limit):
+            if topic.error_code != ErrorCode.NONE:
+                errors[str(topic.name)] = api_error(topic.error_code)
+                continue
+            name = str(topic.name)
+            earlier = found[name].partitions if name in found else ()
+            found[name] = TopicDescription(
+                name=name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=tuple(
+                    sorted((*earlier, *map(_partition, topic.partitions)), key=lambda partition: partition.partition)
+                ),
+            )
+        return {**found, **errors}
+
+    await KeyedCall(what="DescribeTopicPartitions", ask=ask, settle=result.settle).run(pool, deadline, names)
+
+
+async def _pages(
+    pool: ConnectionPool, deadline: Deadline, names: Collection[str], partition_limit: int
+) -> AsyncIterator[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic]:
+    """Yield topics with their partitions, page by page. A topic with many partitions appears on several pages."""
     cursor: DescribeTopicPartitionsRequest.Cursor | None = None
     wanted = sorted(names)  # the broker returns topics in the order of their names
     while wanted:
@@ -59,24 +88,13 @@ async def describe_with_eligible_leaders(
             deadline=deadline,
         )
         for topic in response.topics:
-            if topic.name is None:
-                continue
-            if topic.error_code != ErrorCode.NONE:
-                result.fail(topic.name, api_error(topic.error_code))
-                continue
-            _, _, partitions = found.setdefault(topic.name, (topic.topic_id, topic.is_internal, []))
-            partitions += map(_partition, topic.partitions)
+            yield topic
         if response.next_cursor is None:
-            break
+            return
         cursor = DescribeTopicPartitionsRequest.Cursor(
             topic_name=response.next_cursor.topic_name, partition_index=response.next_cursor.partition_index
         )
         wanted = [name for name in wanted if name >= cursor.topic_name]
-    for name, (topic_id, is_internal, partitions) in found.items():
-        ordered = tuple(sorted(partitions, key=lambda partition: partition.partition))
-        result.succeed(
-            name, TopicDescription(name=name, topic_id=topic_id, is_internal=is_internal, partitions=ordered)
-        )
 
 
 def _partition(
@@ -121,14 +139,12 @@ async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupLi
         KafkaApiError: A broker rejects the request.
         TimeoutError: The deadline has passed.
     """
-    while True:
+
+    async def attempt() -> tuple[GroupListing, ...]:
         cluster = await _topics.describe_cluster(pool, deadline)
-        try:
-            return await _groups_of(pool, deadline, cluster.nodes)
-        except ConnectionLostError as error:
-            if deadline.passed():
-                raise TimeoutError(f"ListGroups: no response within {deadline.limit_ms} ms: {error}") from error
-            await pool.pause(min(_PAUSE_S, deadline.left_s()))
+        return await _groups_of(pool, deadline, cluster.nodes)
+
+    return await pool.until_answered(attempt, deadline, what="ListGroups")
 
 
 async def _groups_of(pool: ConnectionPool, deadline: Deadline, nodes: Collection[Node]) -> tuple[GroupListing, ...]:
@@ -140,7 +156,6 @@ async def _groups_of(pool: ConnectionPool, deadline: Deadline, nodes: Collection
             deadline=deadline,
             node_id=node.id,
             looked_up=True,
-            retry_on=lambda answer: answer.error_code,
         )
         raise_for_code(response.error_code)
         groups |= {

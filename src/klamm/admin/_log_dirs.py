@@ -16,7 +16,8 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
 
 _UNKNOWN = -1
 

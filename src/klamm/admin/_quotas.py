@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
-from klamm.admin.results import PerKeyResult, settle
+from klamm.admin.results import PerKeyResult
 from klamm.client.errors import raise_for_code
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.configs.quotas import ENTITY_TYPES, MATCH_DEFAULT, MATCH_EXACT, MATCH_SPECIFIED
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
@@ -27,8 +28,10 @@ from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasR
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from klamm.client.deadline import Deadline
     from klamm.client.outcome import Outcome
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +149,33 @@ async def _alter(
     validate_only: bool,
     result: PerKeyResult[ClientQuotaEntity, None],
 ) -> None:
-    request = AlterClientQuotasRequest(
-        entries=[
-            AlterClientQuotasRequest.EntryData(
-                entity=[
-                    AlterClientQuotasRequest.EntityData(entity_type=entity_type, entity_name=name)
-                    for entity_type, name in entity.parts
-                ],
-                ops=[
-                    AlterClientQuotasRequest.OpData(
-                        key=op.key, value=0.0 if op.value is None else op.value, remove=op.value is None
-                    )
-                    for op in ops
-                ],
+    async def ask(
+        node_id: int | None, asked: list[ClientQuotaEntity], attempt: Deadline
+    ) -> Mapping[ClientQuotaEntity, KafkaApiError | None]:
+        request = AlterClientQuotasRequest(
+            entries=[_alteration(entity, alterations[entity]) for entity in asked], validate_only=validate_only
+        )
+        response = await pool.send(request, AlterClientQuotasResponse, deadline=attempt, node_id=node_id)
+        return {
+            ClientQuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity}): result_of(
+                entry.error_code, entry.error_message, None
             )
-            for entity, ops in alterations.items()
+            for entry in response.entries
+        }
+
+    await KeyedCall(what="AlterClientQuotas", ask=ask, settle=result.settle).run(pool, deadline, alterations)
+
+
+def _alteration(entity: ClientQuotaEntity, ops: Collection[ClientQuotaOp]) -> AlterClientQuotasRequest.EntryData:
+    return AlterClientQuotasRequest.EntryData(
+        entity=[
+            AlterClientQuotasRequest.EntityData(entity_type=entity_type, entity_name=name)
+            for entity_type, name in entity.parts
         ],
-        validate_only=validate_only,
+        ops=[
+            AlterClientQuotasRequest.OpData(
+                key=op.key, value=0.0 if op.value is None else op.value, remove=op.value is None
+            )
+            for op in ops
+        ],
     )
-    response = await pool.send(request, AlterClientQuotasResponse, deadline=deadline)
-    for entry in response.entries:
-        entity = ClientQuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity})
-        settle(result, entity, entry.error_code, entry.error_message)

@@ -6,12 +6,13 @@ import functools
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin._calls import AdminCalls
-from klamm.admin.results import PerKeyResult, settle
+from klamm.admin.results import PerKeyResult
 from klamm.admin.types import by_topic
 from klamm.client.errors import raise_for_code
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -27,10 +28,13 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from klamm.client.deadline import Deadline
     from klamm.client.outcome import Outcome
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
 
 _FIRST_WITH_ELECTION_TYPE: Final = 1
+_Outcomes: TypeAlias = "Mapping[TopicPartition, KafkaApiError | None]"
 
 
 class ElectionType(IntEnum):
@@ -90,11 +94,10 @@ async def _list(
         else [Topics(name=name, partition_indexes=indexes) for name, indexes in by_topic(partitions).items()]
     )
     response = await pool.send(
-        ListPartitionReassignmentsRequest(topics=topics, timeout_ms=deadline.left_ms()),
+        ListPartitionReassignmentsRequest(topics=topics),
         ListPartitionReassignmentsResponse,
         deadline=deadline,
         node_id=CONTROLLER,
-        retry_on=lambda answer: answer.error_code,
     )
     raise_for_code(response.error_code, response.error_message)
     return {
@@ -115,31 +118,31 @@ async def _alter(
     reassignments: Mapping[TopicPartition, Sequence[int] | None],
     result: PerKeyResult[TopicPartition, None],
 ) -> None:
-    topics: dict[str, list[AlterPartitionReassignmentsRequest.ReassignablePartition]] = defaultdict(list)
-    for partition, replicas in reassignments.items():
-        topics[partition.topic].append(
-            AlterPartitionReassignmentsRequest.ReassignablePartition(
-                partition_index=partition.partition, replicas=None if replicas is None else list(replicas)
+    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
+        topics: dict[str, list[AlterPartitionReassignmentsRequest.ReassignablePartition]] = defaultdict(list)
+        for partition in asked:
+            replicas = reassignments[partition]
+            topics[partition.topic].append(
+                AlterPartitionReassignmentsRequest.ReassignablePartition(
+                    partition_index=partition.partition, replicas=None if replicas is None else list(replicas)
+                )
             )
+        request = AlterPartitionReassignmentsRequest(
+            topics=[
+                AlterPartitionReassignmentsRequest.ReassignableTopic(name=name, partitions=some)
+                for name, some in topics.items()
+            ],
         )
-    request = AlterPartitionReassignmentsRequest(
-        timeout_ms=deadline.left_ms(),
-        topics=[
-            AlterPartitionReassignmentsRequest.ReassignableTopic(name=name, partitions=some)
-            for name, some in topics.items()
-        ],
-    )
-    response = await pool.send(
-        request,
-        AlterPartitionReassignmentsResponse,
-        deadline=deadline,
-        node_id=CONTROLLER,
-        retry_on=lambda answer: answer.error_code,
-    )
-    raise_for_code(response.error_code, response.error_message)
-    for topic in response.responses:
-        for found in topic.partitions:
-            settle(result, TopicPartition(topic.name, found.partition_index), found.error_code, found.error_message)
+        response = await pool.send(request, AlterPartitionReassignmentsResponse, deadline=attempt, node_id=node_id)
+        raise_for_code(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, found.partition_index): result_of(found.error_code, found.error_message, None)
+            for topic in response.responses
+            for found in topic.partitions
+        }
+
+    call = KeyedCall(what="AlterPartitionReassignments", ask=ask, settle=result.settle, node_id=CONTROLLER)
+    await call.run(pool, deadline, reassignments)
 
 
 async def _elect(
@@ -150,22 +153,25 @@ async def _elect(
     result: PerKeyResult[TopicPartition, None],
 ) -> None:
     Partitions = ElectLeadersRequest.TopicPartitions  # noqa: N806  # a class
-    request = ElectLeadersRequest(
-        election_type=election_type,
-        topic_partitions=[
-            Partitions(topic=name, partitions=indexes) for name, indexes in by_topic(result.values()).items()
-        ],
-        timeout_ms=deadline.left_ms(),
-    )
-    response = await pool.send(
-        request,
-        ElectLeadersResponse,
-        deadline=deadline,
-        node_id=CONTROLLER,
-        min_version=0 if election_type is ElectionType.PREFERRED else _FIRST_WITH_ELECTION_TYPE,
-        retry_on=lambda answer: answer.error_code,
-    )
-    raise_for_code(response.error_code)
-    for topic in response.replica_election_results:
-        for found in topic.partition_result:
-            settle(result, TopicPartition(topic.topic, found.partition_id), found.error_code, found.error_message)
+
+    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
+        request = ElectLeadersRequest(
+            election_type=election_type,
+            topic_partitions=[Partitions(topic=name, partitions=indexes) for name, indexes in by_topic(asked).items()],
+        )
+        response = await pool.send(
+            request,
+            ElectLeadersResponse,
+            deadline=attempt,
+            node_id=node_id,
+            min_version=0 if election_type is ElectionType.PREFERRED else _FIRST_WITH_ELECTION_TYPE,
+        )
+        raise_for_code(response.error_code)
+        return {
+            TopicPartition(topic.topic, found.partition_id): result_of(found.error_code, found.error_message, None)
+            for topic in response.replica_election_results
+            for found in topic.partition_result
+        }
+
+    call = KeyedCall(what="ElectLeaders", ask=ask, settle=result.settle, node_id=CONTROLLER)
+    await call.run(pool, deadline, result.values())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, TypeAlias
 
 from klamm.admin.types import (
     ClusterDescription,
@@ -17,9 +16,10 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
-from klamm.client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
+from klamm.client.errors import RETRIABLE_CHANGE_CODES, RETRIABLE_LEADER_CODES, api_error
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -28,7 +28,7 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from klamm.admin.results import (
         CreatePartitionsResult,
@@ -37,11 +37,13 @@ if TYPE_CHECKING:
         DescribeTopicsResult,
         ListOffsetsResult,
     )
-    from klamm.client.pool import ConnectionPool, Deadline
+    from klamm.client.deadline import Deadline
+    from klamm.client.pool import ConnectionPool
+    from klamm.protocol.errors import KafkaApiError
 
 FIRST_METADATA_WITHOUT_AUTO_CREATION = 4
 CONSUMER_REPLICA_ID = -1
-_NO_LEADER: Final = -1
+_Outcomes: TypeAlias = "Mapping[str, KafkaApiError | None]"
 
 
 async def create(
@@ -52,28 +54,32 @@ async def create(
     validate_only: bool,
     result: CreateTopicsResult,
 ) -> None:
-    """Send one CreateTopics request to the controller and settle its topics."""
-    request = CreateTopicsRequest(
-        topics=[_creatable(topic) for topic in topics], timeout_ms=deadline.left_ms(), validate_only=validate_only
-    )
-    response = await pool.send(
-        request,
-        CreateTopicsResponse,
-        deadline=deadline,
-        node_id=CONTROLLER,
-        retry_on=lambda answer: _not_controller(topic.error_code for topic in answer.topics),
-    )
-    for topic in response.topics:
-        if topic.error_code != ErrorCode.NONE:
-            result.fail(topic.name, api_error(topic.error_code, topic.error_message))
-            continue
-        made = CreatedTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            num_partitions=topic.num_partitions,
-            replication_factor=topic.replication_factor,
+    """Send CreateTopics to the controller and settle the topics."""
+
+    async def ask(
+        node_id: int | None, asked: list[str], attempt: Deadline
+    ) -> Mapping[str, CreatedTopic | KafkaApiError]:
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in topics if topic.name in asked], validate_only=validate_only
         )
-        result.succeed(topic.name, made)
+        response = await pool.send(request, CreateTopicsResponse, deadline=attempt, node_id=node_id)
+        return {
+            topic.name: result_of(topic.error_code, topic.error_message, _created(topic)) for topic in response.topics
+        }
+
+    call = KeyedCall(
+        what="CreateTopics", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
+    )
+    await call.run(pool, deadline, result.values())
+
+
+def _created(topic: CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic:
+    return CreatedTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+    )
 
 
 def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
@@ -94,26 +100,25 @@ def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 async def delete(
     pool: ConnectionPool, deadline: Deadline, names: Collection[str], *, result: DeleteTopicsResult
 ) -> None:
-    """Send one DeleteTopics request to the controller and settle its topics."""
-    request = DeleteTopicsRequest(
-        topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
-        topic_names=list(names),  # name is used in versions before 6
-        timeout_ms=deadline.left_ms(),
+    """Send DeleteTopics to the controller and settle the topics."""
+
+    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> _Outcomes:
+        wanted = [name for name in names if name in asked]
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted],
+            topic_names=wanted,  # used in versions before 6
+        )
+        response = await pool.send(request, DeleteTopicsResponse, deadline=attempt, node_id=node_id)
+        return {
+            topic.name: result_of(topic.error_code, topic.error_message, None)
+            for topic in response.responses
+            if topic.name is not None
+        }
+
+    call = KeyedCall(
+        what="DeleteTopics", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
     )
-    response = await pool.send(
-        request,
-        DeleteTopicsResponse,
-        deadline=deadline,
-        node_id=CONTROLLER,
-        retry_on=lambda answer: _not_controller(topic.error_code for topic in answer.responses),
-    )
-    for topic in response.responses:
-        if topic.name is None:
-            continue
-        if topic.error_code != ErrorCode.NONE:
-            result.fail(topic.name, api_error(topic.error_code, topic.error_message))
-        else:
-            result.succeed(topic.name, None)
+    await call.run(pool, deadline, result.values())
 
 
 async def grow(
@@ -124,29 +129,25 @@ async def grow(
     validate_only: bool,
     result: CreatePartitionsResult,
 ) -> None:
-    """Send one CreatePartitions request to the controller and settle its topics."""
-    request = CreatePartitionsRequest(
-        topics=[
-            CreatePartitionsRequest.CreatePartitionsTopic(
-                name=name, count=new.total_count, assignments=_assignments(new)
-            )
-            for name, new in partitions.items()
-        ],
-        timeout_ms=deadline.left_ms(),
-        validate_only=validate_only,
+    """Send CreatePartitions to the controller and settle the topics."""
+
+    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> _Outcomes:
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsRequest.CreatePartitionsTopic(
+                    name=name, count=partitions[name].total_count, assignments=_assignments(partitions[name])
+                )
+                for name in asked
+            ],
+            validate_only=validate_only,
+        )
+        response = await pool.send(request, CreatePartitionsResponse, deadline=attempt, node_id=node_id)
+        return {topic.name: result_of(topic.error_code, topic.error_message, None) for topic in response.results}
+
+    call = KeyedCall(
+        what="CreatePartitions", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
     )
-    response = await pool.send(
-        request,
-        CreatePartitionsResponse,
-        deadline=deadline,
-        node_id=CONTROLLER,
-        retry_on=lambda answer: _not_controller(topic.error_code for topic in answer.results),
-    )
-    for topic in response.results:
-        if topic.error_code != ErrorCode.NONE:
-            result.fail(topic.name, api_error(topic.error_code, topic.error_message))
-        else:
-            result.succeed(topic.name, None)
+    await call.run(pool, deadline, partitions)
 
 
 def _assignments(new: NewPartitions) -> list[CreatePartitionsRequest.CreatePartitionsAssignment] | None:
@@ -161,16 +162,18 @@ async def describe(
     pool: ConnectionPool, deadline: Deadline, names: Collection[str], *, result: DescribeTopicsResult
 ) -> None:
     """Describe the topics with one broker's metadata and settle them. This never creates a topic."""
-    if not names:
-        return
-    response = await _metadata(pool, deadline, names)
-    for topic in response.topics:
-        if topic.name is None:
-            continue
-        if topic.error_code != ErrorCode.NONE:
-            result.fail(topic.name, api_error(topic.error_code))
-        else:
-            result.succeed(topic.name, _description(topic))
+
+    async def ask(
+        node_id: int | None, asked: list[str], attempt: Deadline
+    ) -> Mapping[str, TopicDescription | KafkaApiError]:
+        response = await _metadata(pool, attempt, asked)
+        return {
+            topic.name: result_of(topic.error_code, None, _description(topic.name, topic))
+            for topic in response.topics
+            if topic.name is not None
+        }
+
+    await KeyedCall(what="Metadata", ask=ask, settle=result.settle).run(pool, deadline, names)
 
 
 async def list_all(pool: ConnectionPool, deadline: Deadline, *, include_internal: bool) -> Mapping[str, TopicListing]:
@@ -206,101 +209,76 @@ async def list_offsets(
     result: ListOffsetsResult,
 ) -> None:
     """Request offsets from the leader of each partition. A leader that moved is looked up again until the deadline."""
-    waiting = dict(specs)
-    while waiting and not deadline.passed():
-        response = await _metadata(pool, deadline, sorted({partition.topic for partition in waiting}))
-        leaders = _leaders(response, waiting, result)
-        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
-        for partition, leader in leaders.items():
-            by_leader[leader][partition] = waiting[partition]
-        answered: set[TopicPartition] = set(waiting) - set(leaders)
-        for leader, asked in by_leader.items():
-            # A failed leader may have a successor by now, which the next Metadata response reports.
-            with contextlib.suppress(ConnectionLostError):
-                answered |= await _offsets_of_leader(
-                    pool, deadline, leader, asked, read_committed=read_committed, result=result
-                )
-        waiting = {partition: spec for partition, spec in specs.items() if partition in set(waiting) - answered}
-        if waiting:
-            await pool.pause(0.1)
-    result.fail_open(TimeoutError(f"ListOffsets: no leader responded within {deadline.limit_ms} ms"), waiting)
 
+    async def find(asked: list[TopicPartition]) -> Mapping[TopicPartition, int | KafkaApiError]:
+        response = await _metadata(pool, deadline, sorted({partition.topic for partition in asked}))
+        return _leaders(response, asked)
 
-def _leaders(
-    response: MetadataResponse, wanted: Collection[TopicPartition], result: ListOffsetsResult
-) -> dict[TopicPartition, int]:
-    """Return the leader of each partition, -1 if it has none at present. Partitions that do not exist fail."""
-    leaders: dict[TopicPartition, int] = {}
-    for topic in response.topics:
-        for partition in topic.partitions:
-            if topic.name is not None:
-                leaders[TopicPartition(topic.name, partition.partition_index)] = partition.leader_id
-    errors = {topic.name: topic.error_code for topic in response.topics}
-    found: dict[TopicPartition, int] = {}
-    for wanted_one in wanted:
-        if wanted_one in leaders:
-            found[wanted_one] = leaders[wanted_one]
-            continue
-        code = errors.get(wanted_one.topic, 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if code in RETRIABLE_CODES:
-            found[wanted_one] = _NO_LEADER
-            continue
-        result.fail(wanted_one, api_error(code, f"{wanted_one.topic}-{wanted_one.partition}"))
-    return found
-
-
-async def _offsets_of_leader(
-    pool: ConnectionPool,
-    deadline: Deadline,
-    leader: int,
-    specs: Mapping[TopicPartition, int],
-    *,
-    read_committed: bool,
-    result: ListOffsetsResult,
-) -> set[TopicPartition]:
-    """Settle the partitions in a leader's response and return those that are settled."""
-    if leader == _NO_LEADER:
-        return set()
-    by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
-    for partition, spec in specs.items():
-        by_topic[partition.topic].append(
-            ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=spec)
-        )
-    response = await pool.send(
-        ListOffsetsRequest(
+    async def ask(
+        node_id: int | None, asked: list[TopicPartition], attempt: Deadline
+    ) -> Mapping[TopicPartition, ListedOffset | KafkaApiError]:
+        by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+        for partition in asked:
+            by_topic[partition.topic].append(
+                ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=specs[partition])
+            )
+        request = ListOffsetsRequest(
             replica_id=CONSUMER_REPLICA_ID,
             isolation_level=int(read_committed),
             topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=some) for name, some in by_topic.items()],
-            timeout_ms=deadline.left_ms(),
-        ),
-        ListOffsetsResponse,
-        deadline=deadline,
-        node_id=leader,
-        looked_up=True,
-        min_version=7 if min(specs.values()) < MAX_TIMESTAMP_SPEC_ABOVE else 1,
-    )
-    settled: set[TopicPartition] = set()
+        )
+        lowest = min(specs[partition] for partition in asked)
+        response = await pool.send(
+            request,
+            ListOffsetsResponse,
+            deadline=attempt,
+            node_id=node_id,
+            looked_up=True,
+            min_version=7 if lowest < MAX_TIMESTAMP_SPEC_ABOVE else 1,
+        )
+        return {
+            TopicPartition(topic.name, found.partition_index): result_of(
+                found.error_code,
+                f"{topic.name}-{found.partition_index}",
+                ListedOffset(offset=found.offset, timestamp=found.timestamp, leader_epoch=found.leader_epoch),
+            )
+            for topic in response.topics
+            for found in topic.partitions
+        }
+
+    call = KeyedCall(what="ListOffsets", ask=ask, settle=result.settle, find=find, retriable=RETRIABLE_LEADER_CODES)
+    await call.run(pool, deadline, specs)
+
+
+def _leaders(
+    response: MetadataResponse, wanted: Collection[TopicPartition]
+) -> Mapping[TopicPartition, int | KafkaApiError]:
+    """Return the leader of each partition. One without a leader at present has the error LEADER_NOT_AVAILABLE."""
+    leaders: dict[TopicPartition, int | KafkaApiError] = {}
     for topic in response.topics:
         for found in topic.partitions:
-            partition = TopicPartition(topic.name, found.partition_index)
-            if found.error_code in _LEADER_MOVED:
-                continue
-            settled.add(partition)
-            if found.error_code != ErrorCode.NONE:
-                result.fail(partition, api_error(found.error_code, f"{partition.topic}-{partition.partition}"))
-            else:
-                listed = ListedOffset(offset=found.offset, timestamp=found.timestamp, leader_epoch=found.leader_epoch)
-                result.succeed(partition, listed)
-    return settled
+            if topic.name is not None:
+                partition = TopicPartition(topic.name, found.partition_index)
+                leaders[partition] = result_of(
+                    ErrorCode.LEADER_NOT_AVAILABLE if found.leader_id < 0 else ErrorCode.NONE,
+                    _name(partition),
+                    found.leader_id,
+                )
+    errors = {topic.name: topic.error_code for topic in response.topics}
+    return {
+        partition: leaders[partition]
+        if partition in leaders
+        else api_error(errors.get(partition.topic, 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _name(partition))
+        for partition in wanted
+    }
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
 
 
 MAX_TIMESTAMP_SPEC_ABOVE = -2
 """Specs below this one (-3, the largest timestamp) require version 7 (KIP-734)."""
-_LEADER_MOVED: Final = RETRIABLE_CODES | {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # Metadata has just named the partition
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-}
 
 
 async def _metadata(pool: ConnectionPool, deadline: Deadline, names: Collection[str] | None) -> MetadataResponse:
@@ -313,11 +291,9 @@ async def _metadata(pool: ConnectionPool, deadline: Deadline, names: Collection[
     )
 
 
-def _description(topic: MetadataResponse.MetadataResponseTopic) -> TopicDescription:
-    if topic.name is None:
-        raise KafkaApiError("Metadata response: a topic has no name")
+def _description(name: str, topic: MetadataResponse.MetadataResponseTopic) -> TopicDescription:
     return TopicDescription(
-        name=topic.name,
+        name=name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
@@ -331,7 +307,3 @@ def _description(topic: MetadataResponse.MetadataResponseTopic) -> TopicDescript
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         ),
     )
-
-
-def _not_controller(codes: Iterable[int]) -> int:
-    return next((code for code in codes if code == ErrorCode.NOT_CONTROLLER), 0)

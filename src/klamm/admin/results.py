@@ -16,9 +16,8 @@ from klamm.admin.types import (
     OffsetAndMetadata,
     TopicDescription,
 )
-from klamm.client.errors import api_error
 from klamm.client.outcome import Outcome
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -78,6 +77,13 @@ class PerKeyResult(Generic[Key, Value]):
     def __await__(self) -> Generator[Any, None, dict[Key, Value]]:
         """Wait for all keys in a coroutine. Raises the first error, in the order of the keys."""
         return self.all().__await__()
+
+    def settle(self, key: Key, outcome: Value | KafkaApiError) -> None:
+        """Settle a key with its value or error unless it is already settled."""
+        if isinstance(outcome, KafkaApiError):
+            self.fail(key, outcome)
+        else:
+            self.succeed(key, outcome)
 
     def succeed(self, key: Key, value: Value) -> None:
         """Settle a key with its value unless it is already settled."""
@@ -142,11 +148,3 @@ class DescribeGroupsResult(PerKeyResult[str, GroupDescription]):
 
 class ListGroupOffsetsResult(PerKeyResult[str, Mapping[TopicPartition, OffsetAndMetadata]]):
     """Committed offsets per group id."""
-
-
-def settle(result: PerKeyResult[Key, None], key: Key, error_code: int, error_message: str | None = None) -> None:
-    """Settle a key with a broker's error code and message: success for code 0, else an error."""
-    if error_code == ErrorCode.NONE:
-        result.succeed(key, None)
-    else:
-        result.fail(key, api_error(error_code, error_message or str(key)))

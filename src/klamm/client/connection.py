@@ -46,6 +46,7 @@ class _Waiting:
     on_response: Callable[[Any, FrameBuffer], None]
     sent_at: float
     is_whole: bool
+    on_unreadable: Callable[[UnreadableResponseError, FrameBuffer], None] | None
 
 
 class Connection:
@@ -130,6 +131,7 @@ class Connection:
         on_response: Callable[[Response, FrameBuffer], None],
         *,
         is_whole: bool = False,
+        on_unreadable: Callable[[UnreadableResponseError, FrameBuffer], None] | None = None,
     ) -> None:
         """Queue a request. Nothing is copied, so the buffers must not change until the response arrives.
 
@@ -141,6 +143,8 @@ class Connection:
             on_response: Callback for the response.
             is_whole: Whether to reject a response with extra bytes after its end. Needed for API keys that two APIs
                 share.
+            on_unreadable: Callback for a response that cannot be decoded. The connection stays usable: the end of the
+                frame is known. None: the connection is closed, and ``read`` raises the error.
         """
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         flexible = request_class.is_flexible(version)
@@ -150,8 +154,9 @@ class Connection:
         _SIZE.pack_into(header, 0, len(header) - _SIZE.size + sum(map(len, body)))
         self._out.append(memoryview(header))
         self._out.extend(memoryview(part) for part in body)
-        waiting = _Waiting(correlation_id, response_class, version, on_response, time.monotonic(), is_whole)
-        self._waiting.append(waiting)
+        self._waiting.append(
+            _Waiting(correlation_id, response_class, version, on_response, time.monotonic(), is_whole, on_unreadable)
+        )
 
     def call(
         self, request: Message, response_class: type[Response], *, version: int | None = None, timeout_s: float
@@ -286,9 +291,14 @@ class Connection:
         try:
             response = decode(response_class, version, view, offset, is_whole=waiting.is_whole)
         except ProtocolError as error:
-            self.close()
-            raise UnreadableResponseError(f"Cannot decode {response_class.__name__}: {error}") from error
-        waiting.on_response(response, frame)
+            unreadable = UnreadableResponseError(f"Cannot decode {response_class.__name__}: {error}")
+            unreadable.__cause__ = error
+            if waiting.on_unreadable is None:
+                self.close()
+                raise unreadable from error
+            waiting.on_unreadable(unreadable, frame)
+        else:
+            waiting.on_response(response, frame)
         frame.release()
 
     def _lose(self, error: Exception) -> None:

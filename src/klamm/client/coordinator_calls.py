@@ -4,8 +4,8 @@ Error codes of the coordinator and the reaction to them:
 
 - NONE: The call is done.
 - COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: The coordinator is looked up again and the request repeated.
-- CONCURRENT_TRANSACTIONS (the markers of the previous transaction are not written yet), COORDINATOR_LOAD_IN_PROGRESS,
-  UNSTABLE_OFFSET_COMMIT and REQUEST_TIMED_OUT: The request is repeated after a short pause.
+- Every other code of ``RETRIABLE_CODES``, such as CONCURRENT_TRANSACTIONS (the markers of the previous transaction are
+  not written yet) and COORDINATOR_LOAD_IN_PROGRESS: The request is repeated after a short pause.
 - Missing ACLs: ``DeniedError``.
 - Any other code, such as INVALID_PRODUCER_EPOCH after a newer producer has fenced this one: ``TransactionLostError``.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
+from klamm.client.errors import RETRIABLE_CODES, ConnectionLostError, DeniedError, TransactionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.types import CoordinatorType
 
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_S: Final = 0.002
 _LAST_PAUSE_S: Final = 0.05
 _ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-_LATER: Final = _ELSEWHERE | {
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT,
-    ErrorCode.REQUEST_TIMED_OUT,
-}
 _DENIED: Final = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -82,7 +76,7 @@ class CoordinatorCalls:
             text = f"{what} for {key}: {', '.join(map(error_name, sorted(codes)))}"
             if codes & _DENIED:
                 raise DeniedError(text)
-            if codes - _LATER:
+            if codes - RETRIABLE_CODES:
                 raise TransactionLostError(text)
             if codes & _ELSEWHERE:
                 self._node = None

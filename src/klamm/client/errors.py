@@ -28,7 +28,7 @@ class ConnectionLostError(ConnectionError):
 
 
 class UnreadableResponseError(ConnectionLostError, ProtocolError):
-    """A response could not be decoded. The connection is closed; a retry would fail in the same way."""
+    """A response could not be decoded. A retry would fail in the same way."""
 
 
 class SaslAuthenticationFailedError(KafkaApiError, ConnectionLostError):
@@ -42,6 +42,10 @@ class SslAuthenticationFailedError(ConnectionLostError):
 
     A retry succeeds only after a certificate or the trusted certificates are changed.
     """
+
+
+FATAL_ERRORS: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError, UnreadableResponseError)
+"""Errors of a connection that a retry does not mend."""
 
 
 class DeniedError(ConnectionLostError):
@@ -82,6 +86,37 @@ RETRIABLE_CODES: Final = frozenset(
 Kafka's ``RetriableException``, without the codes that are the answer to some calls, such as UNKNOWN_TOPIC_OR_PARTITION
 and ELECTION_NOT_NEEDED.
 """
+RETRIABLE_CHANGE_CODES: Final = RETRIABLE_CODES - {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION}
+"""Retriable codes of requests that must not be executed twice. After the two others the change may have been made."""
+RETRIABLE_COMMIT_CODES: Final = RETRIABLE_CODES | {ErrorCode.REBALANCE_IN_PROGRESS}
+"""Retriable codes of OffsetCommit."""
+RETRIABLE_LEADER_CODES: Final = RETRIABLE_CODES | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+}
+"""Retriable codes of a leader's response about a partition that Metadata has just named."""
+STALE_METADATA_CODES: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Codes of Produce that mean stale metadata (Kafka's ``InvalidMetadataException``)."""
+RETRIABLE_PRODUCE_CODES: Final = STALE_METADATA_CODES | {
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+}
+"""Retriable codes of Produce."""
 
 
 def api_error(error_code: int, error_message: str | None = None) -> KafkaApiError:

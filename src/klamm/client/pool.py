@@ -21,25 +21,21 @@ open         unknown      The connection broke, a request timed out, or the SASL
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import random
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.client.buffers import BufferPool
-from klamm.client.errors import (
-    RETRIABLE_CODES,
-    ConnectionLostError,
-    SaslAuthenticationFailedError,
-    SslAuthenticationFailedError,
-    UnreadableResponseError,
-    api_error,
-)
+from klamm.client.deadline import Deadline
+from klamm.client.errors import FATAL_ERRORS, RETRIABLE_CODES, ConnectionLostError, api_error, error_text
 from klamm.client.login import open_connection
 from klamm.client.outcome import Outcome
+from klamm.client.pool_node import NotReadyError, PoolNode
 from klamm.client.pooled_connection import PooledConnection
 from klamm.properties import split_address
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:
@@ -56,17 +52,14 @@ AnyResult = TypeVar("AnyResult")
 CONTROLLER: Final = -1
 """Node id that stands for the controller named in Metadata responses."""
 _DEFAULT_PORT: Final = 9092
-_FATAL: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError, UnreadableResponseError)
-"""Errors of a connection that a retry does not mend."""
-
-
+_RETRY_BACKOFF_MAX_S: Final = 1.0
+"""Kafka's default of ``retry.backoff.max.ms`` (KIP-580)."""
+_JITTER: Final = 0.2
 _RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
-_MOST_DOUBLINGS: Final = 30
-"""Number of failures in a row from which the backoff grows no further. It has reached its maximum long before."""
-
-
-class _NotReadyError(ConnectionLostError):
-    """No node can take the request at present."""
+_MOST_DOUBLINGS: Final = 10
+"""Number of retries of one call from which the pause grows no further."""
+_CALL_TIMEOUT: Final = "timeout_ms"
+"""Field of requests that limits the time that the broker works on them."""
 
 
 class ConnectionPool:
@@ -84,9 +77,9 @@ class ConnectionPool:
         self._settings = settings
         self._timeout_ms = timeout_ms
         self._buffers = BufferPool(max_free_bytes=0)
-        self._servers = [_Node(_address(server), self._open, settings) for server in settings.bootstrap_servers]
+        self._servers = [PoolNode(_address(server), self._open, settings) for server in settings.bootstrap_servers]
         self._bootstraps = 0
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, PoolNode] = {}
         self._controller_id: int | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
@@ -197,9 +190,11 @@ class ConnectionPool:
         looked_up: bool = False,
         min_version: int = 0,
         max_version: int = 0x7FFF,
-        retry_on: Callable[[AnyResponse], int] = lambda _: 0,
     ) -> AnyResponse:
         """Send a request to one broker and return its response. Retry after lost connections and transient errors.
+
+        A retriable error code of the whole response is an error of the attempt. Codes of single resources are the
+        caller's. The request's own ``timeout_ms`` is set to the time that is left.
 
         Args:
             request: The message. It may be sent several times.
@@ -210,8 +205,6 @@ class ConnectionPool:
                 raised immediately, so that the caller looks it up again.
             min_version: Lowest version that can carry the request.
             max_version: Highest version that the caller supports.
-            retry_on: Function that returns the error code of a response that decides about a retry, or 0 to accept the
-                response.
 
         Raises:
             UnsupportedVersionError: The broker does not offer the API in a usable version.
@@ -224,12 +217,24 @@ class ConnectionPool:
         async def attempt() -> AnyResponse:
             link = await self.connection(deadline, node_id)
             version = link.version_of(type(request), at_least=min_version, at_most=max_version)
-            response = await link.call(request, response_class, version, timeout_s=deadline.left_s())
-            if (code := retry_on(response)) in RETRIABLE_CODES:
-                raise _NotReadyError(str(api_error(code)))
+            response = await link.call(
+                self._limited(request, deadline), response_class, version, timeout_s=deadline.left_s()
+            )
+            code = getattr(response, "error_code", ErrorCode.NONE)
+            if code in RETRIABLE_CODES:
+                raise NotReadyError(error_text(api_error(code, getattr(response, "error_message", None))))
             return response
 
-        return await self._until_answered(attempt, deadline, what=type(request).__name__, looked_up=looked_up)
+        return await self.until_answered(attempt, deadline, what=type(request).__name__, looked_up=looked_up)
+
+    def _limited(self, request: Message, deadline: Deadline) -> Message:
+        """Return the request with the time that the broker may work on it, if it has such a field."""
+        if not hasattr(request, _CALL_TIMEOUT):
+            return request
+        limited = copy.copy(request)
+        limit_s = min(deadline.left_s(), self._settings.request_timeout_s)
+        setattr(limited, _CALL_TIMEOUT, int(limit_s * 1000))
+        return limited
 
     async def check_connection(self, deadline: Deadline) -> None:
         """Request the metadata from the first bootstrap server that responds, without retries.
@@ -240,7 +245,7 @@ class ConnectionPool:
         for number in range(1, len(self._servers) + 1):
             try:
                 await self._refresh(deadline)
-            except _FATAL:
+            except FATAL_ERRORS:
                 raise
             except (ConnectionLostError, TimeoutError) as error:
                 if number == len(self._servers):
@@ -257,7 +262,7 @@ class ConnectionPool:
         async def attempt() -> Mapping[int, tuple[int, int]]:
             return (await self.connection(deadline, node_id)).versions
 
-        return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
+        return await self.until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
 
     async def features(self, deadline: Deadline, node_id: int | None = None) -> Mapping[str, tuple[int, int]]:
         """Return the lowest and highest version per feature of a broker. See ``send`` for arguments and errors."""
@@ -265,7 +270,7 @@ class ConnectionPool:
         async def attempt() -> Mapping[str, tuple[int, int]]:
             return (await self.connection(deadline, node_id)).features
 
-        return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=False)
+        return await self.until_answered(attempt, deadline, what="ApiVersions", looked_up=False)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, AnyResult]]) -> Awaitable[AnyResult]:
         """Start another coroutine on the pool's thread, to be awaited later."""
@@ -275,27 +280,58 @@ class ConnectionPool:
         """Sleep on the pool's event loop."""
         await asyncio.sleep(max(seconds, 0.0))
 
-    async def _until_answered(
-        self, attempt: Callable[[], Awaitable[AnyResult]], deadline: Deadline, *, what: str, looked_up: bool
+    async def back_off(self, retries: int, deadline: Deadline) -> None:
+        """Sleep before a retry, at most until the deadline, and forget the controller.
+
+        The controller may be gone for good, and then a Metadata response names another one.
+
+        Args:
+            retries: Number of earlier retries. The pause doubles with each, up to one second (KIP-580).
+            deadline: Deadline of the call.
+        """
+        self._controller_id = None
+        pause_s = self._settings.retry_backoff_s * 2 ** min(retries, _MOST_DOUBLINGS)
+        pause_s = min(pause_s, max(_RETRY_BACKOFF_MAX_S, self._settings.retry_backoff_s))
+        await self.pause(min(pause_s * _RANDOM.uniform(1 - _JITTER, 1 + _JITTER), deadline.left_s()))
+
+    async def until_answered(
+        self,
+        attempt: Callable[[], Awaitable[AnyResult]],
+        deadline: Deadline,
+        *,
+        what: str,
+        looked_up: bool = False,
     ) -> AnyResult:
         """Repeat an attempt until it succeeds or the deadline has passed.
 
-        Every failure clears the cached controller. Its broker may be gone for good, and then a Metadata response names
-        another one.
+        Args:
+            attempt: Function that raises ConnectionLostError or TimeoutError if it must be repeated.
+            deadline: Deadline of all attempts.
+            what: Name of the request, for messages.
+            looked_up: See ``send``.
+
+        Raises:
+            TimeoutError: The deadline has passed.
+            ConnectionLostError: A retry does not help.
         """
         last: Exception | None = None
+        retries = 0
         while not deadline.passed():
             try:
                 return await attempt()
+            except FATAL_ERRORS:
+                raise
             except (ConnectionLostError, TimeoutError) as error:
-                self._controller_id = None
-                if isinstance(error, (*_FATAL, _UnknownNodeError)):
-                    raise
                 if looked_up:
+                    self._controller_id = None
                     raise ConnectionLostError(str(error)) from error
-                if last is None or str(error):  # a wait that ends with the deadline says nothing of the cause
+                if isinstance(error, _UnknownNodeError):
+                    raise
+                # A wait that ends with the deadline says nothing of the cause.
+                if last is None or not isinstance(error, TimeoutError):
                     last = error
-            await self.pause(min(self._settings.retry_backoff_s, deadline.left_s()))
+            await self.back_off(retries, deadline)
+            retries += 1
         limit = f"within {deadline.limit_ms} ms"
         if not self._nodes:
             servers = ",".join(self._settings.bootstrap_servers)
@@ -318,13 +354,13 @@ class ConnectionPool:
             if self._controller_id is None:
                 await self._refresh(deadline, await self._any_node(deadline))
             if self._controller_id is None:
-                raise _NotReadyError("the cluster has no controller yet")
+                raise NotReadyError("the cluster has no controller yet")
             node_id = self._controller_id
         if node_id not in self._nodes or not self._nodes[node_id].is_ready:
             await self._refresh(deadline, await self._any_node(deadline))
             if node_id not in self._nodes:
                 # A broker may become controller soon, so a later attempt may succeed.
-                raise (_NotReadyError if is_controller else _UnknownNodeError)(f"The cluster has no broker {node_id}")
+                raise (NotReadyError if is_controller else _UnknownNodeError)(f"The cluster has no broker {node_id}")
         return await self._nodes[node_id].link(deadline)
 
     async def _any_node(self, deadline: Deadline) -> PooledConnection:
@@ -356,7 +392,7 @@ class ConnectionPool:
             refreshing.exception()  # for asyncio, which else logs errors that no call waits for
 
     async def _refresh_once(self, link: PooledConnection | None) -> None:
-        server: _Node | None = None
+        server: PoolNode | None = None
         if link is None:
             server = self._servers[self._bootstraps % len(self._servers)]
             self._bootstraps += 1
@@ -366,25 +402,31 @@ class ConnectionPool:
             version = link.version_of(MetadataRequest, at_least=1)
             self._update(await link.call(request, MetadataResponse, version), server)
         finally:
-            if server is not None and server not in self._nodes.values():
+            if server is not None:
                 server.disconnect()
 
-    def _update(self, response: MetadataResponse, server: _Node | None) -> None:
-        """Replace the nodes. Nodes with an unchanged address keep their connections; gone nodes are disconnected."""
+    def _update(self, response: MetadataResponse, server: PoolNode | None) -> None:
+        """Replace the nodes. Nodes with an unchanged address keep their connections; all others are discarded.
+
+        Args:
+            response: The latest Metadata response.
+            server: Bootstrap server that sent it. The node with its address takes over its connection.
+        """
         if not response.brokers:  # a cluster that starts has registered none yet
-            raise _NotReadyError("The cluster has no broker yet")
+            raise NotReadyError("The cluster has no broker yet")
         known, self._nodes = self._nodes, {}
         for broker in response.brokers:
             address = (broker.host, broker.port)
-            node = known.pop(broker.node_id, None)
-            if node is not None and node.address != address:
-                node.disconnect()
-                node = None
-            if (node is None or not node.is_open) and server is not None and server.address == address:
-                node = server
-            self._nodes[broker.node_id] = node or _Node(address, self._open, self._settings)
+            node = known.get(broker.node_id)
+            if node is None or node.address != address:
+                node = PoolNode(address, self._open, self._settings)
+            else:
+                del known[broker.node_id]
+            if server is not None and server.address == address:
+                node.take_over(server)
+            self._nodes[broker.node_id] = node
         for gone in known.values():
-            gone.disconnect()
+            gone.discard()
         self._controller_id = response.controller_id if response.controller_id >= 0 else None
 
     def _open(self, host: str, port: int) -> asyncio.Future[PooledConnection]:
@@ -424,108 +466,3 @@ def _address(server: str) -> tuple[str, int]:
 
 class _UnknownNodeError(ConnectionLostError):
     """The cluster has no such broker."""
-
-
-class _Node:
-    """A broker's address, the connection to it, and the backoff after failures."""
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        open_link: Callable[[str, int], asyncio.Future[PooledConnection]],
-        settings: ConnectionSettings,
-    ) -> None:
-        self.address = address
-        self._open_link = open_link
-        self._settings = settings
-        self._link: PooledConnection | None = None
-        self._opening: asyncio.Future[PooledConnection] | None = None
-        self._failures = 0
-        self._retry_at = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the node has a connection that can be used."""
-        return self._link is not None and self._link.is_usable
-
-    @property
-    def in_flight(self) -> int:
-        """Number of requests without a response so far."""
-        return self._link.in_flight if self._link is not None else 0
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the node is connected or its last connection attempt has not failed."""
-        return self.is_open or not self._failures
-
-    async def link(self, deadline: Deadline) -> PooledConnection:
-        """Return the connection, and open it if necessary, after the backoff.
-
-        Raises:
-            ConnectionLostError: It could not be opened, or not before the deadline.
-        """
-        while not (self._link is not None and self._link.is_usable):
-            if self._opening is None and (backoff_s := self._retry_at - time.monotonic()) > 0:
-                await asyncio.sleep(min(backoff_s, deadline.left_s()))
-            elif self._opening is None:
-                self._opening = self._open_link(*self.address)
-                self._opening.add_done_callback(self._on_opened)
-            if self._opening is not None:
-                return await self._opened(self._opening, deadline)
-            if deadline.passed():
-                raise _NotReadyError(f"{self.address[0]}:{self.address[1]}: cannot be reached")
-        return self._link
-
-    async def _opened(self, opening: asyncio.Future[PooledConnection], deadline: Deadline) -> PooledConnection:
-        try:
-            async with asyncio.timeout(deadline.left_s()):
-                return await asyncio.shield(opening)
-        except TimeoutError:
-            raise _NotReadyError(f"{self.address[0]}:{self.address[1]}: no connection in time") from None
-
-    def _on_opened(self, opening: asyncio.Future[PooledConnection]) -> None:
-        self._opening = None
-        if opening.cancelled():
-            return
-        if opening.exception() is None:
-            if self._link is not None:
-                self._link.retire()
-            self._link, self._failures = opening.result(), 0
-            return
-        backoff_s = self._settings.reconnect_backoff_s * 2 ** min(self._failures, _MOST_DOUBLINGS)
-        self._failures += 1
-        self._retry_at = time.monotonic() + min(backoff_s, self._settings.reconnect_backoff_max_s)
-
-    def disconnect(self) -> None:
-        """Close the connection. Its requests in flight fail."""
-        if self._link is not None:
-            self._link.lose(ConnectionLostError("The connection was closed"))
-        if self._opening is not None:
-            self._opening.add_done_callback(_close_opened)
-
-
-def _close_opened(opening: asyncio.Future[PooledConnection]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().lose(ConnectionLostError("The connection was closed"))
-
-
-class Deadline:
-    """Deadline of a unit of work, on the monotonic clock."""
-
-    __slots__ = ("_ends_at", "limit_ms")
-
-    def __init__(self, limit_ms: int) -> None:
-        self.limit_ms = limit_ms
-        self._ends_at = time.monotonic() + limit_ms / 1000
-
-    def left_s(self) -> float:
-        """Remaining seconds, never below 0."""
-        return max(0.0, self._ends_at - time.monotonic())
-
-    def left_ms(self) -> int:
-        """Remaining milliseconds, never below 0."""
-        return int(self.left_s() * 1000)
-
-    def passed(self) -> bool:
-        """Return whether the deadline has passed."""
-        return self.left_ms() == 0

@@ -7,7 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from klamm.client.errors import ConnectionLostError
+from klamm.client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.protocol.codec import encode
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class PooledConnection:
         self._connection = connection
         self._loop = loop
         self._request_timeout_s = request_timeout_s
-        self._answers: set[asyncio.Future[Any]] = set()
+        self._overdue: dict[asyncio.Future[Any], asyncio.TimerHandle] = {}
+        """Requests in flight, with the timer that takes the broker for dead."""
         self._throttled_until = 0.0
         self._is_retired = False
         self._is_writing = False
@@ -57,51 +58,68 @@ class PooledConnection:
     ) -> AnyResponse:
         """Send a request once and return its response.
 
+        A call that ends at its own limit leaves the connection open: other calls wait for their responses on it. Only
+        a broker that does not respond within ``request.timeout.ms`` is taken for dead.
+
         Args:
             request: The request.
             response_class: Class that decodes the response.
             version: Version of both.
-            timeout_s: Limit in seconds. ``request.timeout.ms`` applies as well.
+            timeout_s: Limit of this call in seconds.
             is_whole: See ``Connection.submit``.
 
         Raises:
             UnreadableResponseError: The response could not be decoded.
-            ConnectionLostError: The connection broke, or no response arrived in time; then the connection is closed.
+            ConnectionLostError: The connection broke, or no response arrived within ``request.timeout.ms``; then the
+                connection is closed.
+            TimeoutError: No response arrived within ``timeout_s``.
         """
-        timeout_s = min(timeout_s, self._request_timeout_s)
+        if timeout_s <= 0:
+            raise TimeoutError(f"{type(request).__name__}: no time left to send it")
+        try:
+            async with asyncio.timeout(None if timeout_s == float("inf") else timeout_s):
+                return await self._call(request, response_class, version, is_whole=is_whole)
+        except TimeoutError:
+            raise TimeoutError(f"No response to {type(request).__name__} within {timeout_s:g} s") from None
+
+    async def _call(
+        self, request: Message, response_class: type[AnyResponse], version: int, *, is_whole: bool
+    ) -> AnyResponse:
         if (throttled_s := self._throttled_until - time.monotonic()) > 0:
-            await asyncio.sleep(min(throttled_s, timeout_s))  # the broker asked for a pause (KIP-219)
-        answer: asyncio.Future[AnyResponse] = self._loop.create_future()
-
-        def on_response(response: AnyResponse, _: FrameBuffer) -> None:
-            throttle_time_ms = getattr(response, "throttle_time_ms", 0)
-            if throttle_time_ms > 0:
-                self._throttled_until = time.monotonic() + throttle_time_ms / 1000
-            if not answer.done():
-                answer.set_result(response)
-
+            await asyncio.sleep(throttled_s)  # the broker asked for a pause (KIP-219)
         if self._connection.closed:
             raise ConnectionLostError("The connection was closed")
+        answer: asyncio.Future[AnyResponse] = self._loop.create_future()
+
+        def on_response(response: AnyResponse | UnreadableResponseError, _: FrameBuffer) -> None:
+            self._overdue.pop(answer).cancel()
+            self._throttled_until = max(self._throttled_until, _throttled_until(response))
+            if answer.done():
+                return  # the call has ended at its limit
+            if isinstance(response, UnreadableResponseError):
+                answer.set_exception(response)
+            else:
+                answer.set_result(response)
+
         body = [encode(request, version)]
-        self._answers.add(answer)
-        self._connection.submit(type(request), version, body, response_class, on_response, is_whole=is_whole)
+        lost = ConnectionLostError(f"No response to {type(request).__name__} within {self._request_timeout_s:g} s")
+        self._overdue[answer] = self._loop.call_later(self._request_timeout_s, self.lose, lost)
+        self._connection.submit(
+            type(request), version, body, response_class, on_response, is_whole=is_whole, on_unreadable=on_response
+        )
         self._drive(self._connection.write)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            error = ConnectionLostError(f"No response to {type(request).__name__} within {timeout_s:g} s")
-            self.lose(error)
-            raise error from None
+            return await answer
         finally:
-            self._answers.discard(answer)
-            if self._is_retired and not self._answers:
-                self.lose(ConnectionLostError("The connection was closed"))
+            self._end_if_retired()
 
     def retire(self) -> None:
         """Close the connection after the last response. Another one has taken its place."""
         self._is_retired = True
-        if not self._answers:
+        self._end_if_retired()
+
+    def _end_if_retired(self) -> None:
+        if self._is_retired and all(answer.done() for answer in self._overdue):
             self.lose(ConnectionLostError("The connection was closed"))
 
     def lose(self, error: ConnectionLostError) -> None:
@@ -109,7 +127,9 @@ class PooledConnection:
         if not self._connection.closed:
             self._unregister()
             self._connection.close()
-        for answer in list(self._answers):
+        overdue, self._overdue = self._overdue, {}
+        for answer, timer in overdue.items():
+            timer.cancel()
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()  # for asyncio, which else logs errors that no call waits for
@@ -141,3 +161,8 @@ class PooledConnection:
             descriptor = self._connection.fileno() if descriptor is None else descriptor
             self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
+
+
+def _throttled_until(response: object) -> float:
+    """Return when the broker accepts the next request, on the monotonic clock."""
+    return time.monotonic() + getattr(response, "throttle_time_ms", 0) / 1000

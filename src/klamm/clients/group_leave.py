@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.errors import RETRIABLE_CODES, raise_for_code
+from klamm.client.errors import raise_for_code
+from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import ConnectionPool
-from klamm.client.pool_coordinators import ask_coordinators
+from klamm.client.pool_coordinators import find_coordinators
 from klamm.client.transport import ConnectionSettings
-from klamm.protocol.errors import KafkaApiError, ProtocolError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
-    from klamm.client.pool import Deadline
+    from klamm.client.deadline import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +49,9 @@ async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_
         group_id=group_id,
         members=[LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=group_instance_id)],
     )
-    errors: list[Exception] = []
 
-    async def ask(node_id: int, groups: list[str], attempt: Deadline) -> Collection[str]:
-        answer = await pool.send(
+    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
+        response = await pool.send(
             request,
             LeaveGroupResponse,
             deadline=attempt,
@@ -58,13 +59,13 @@ async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_
             looked_up=True,
             min_version=_FIRST_VERSION_WITH_INSTANCES,
         )
-        codes = [answer.error_code, *(member.error_code for member in answer.members)]
-        if RETRIABLE_CODES.intersection(codes):
-            return groups
-        for code in codes:
-            raise_for_code(code)
-        return ()
+        raise_for_code(response.error_code)
+        refused = next((member.error_code for member in response.members if member.error_code), ErrorCode.NONE)
+        return {group_id: result_of(refused, None, None)}
 
-    await ask_coordinators(pool, deadline, [group_id], ask, lambda _, error: errors.append(error))
-    if errors:
-        raise errors[0]
+    def settle(_: str, outcome: KafkaApiError | None) -> None:
+        if outcome is not None:
+            raise outcome
+
+    find = functools.partial(find_coordinators, pool, deadline)
+    await KeyedCall(what="LeaveGroup", ask=ask, settle=settle, find=find).run(pool, deadline, [group_id])

@@ -11,8 +11,9 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.client.deadline import Deadline
 from klamm.client.errors import ConnectionLostError, UnreadableResponseError
-from klamm.client.pool import ConnectionPool, Deadline
+from klamm.client.pool import ConnectionPool
 from klamm.client.transport import ConnectionSettings
 from klamm.clients.dynamic_config_loop import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
 from klamm.protocol.errors import KafkaApiError

@@ -12,7 +12,7 @@ import numpy as np
 from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
+from klamm.client.errors import RETRIABLE_PRODUCE_CODES, ConnectionLostError, DeniedError, TransactionLostError
 from klamm.client.records import RecordsRefusedError, write_batches
 from klamm.dataframes.batches import BATCH_BYTES, RowBatch, batches_of
 from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
@@ -35,20 +35,7 @@ _HELD_BYTES: Final = 16 * 1024 * 1024
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.2
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-_PASSING: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
+_PASSING: Final = RETRIABLE_PRODUCE_CODES | {ErrorCode.CONCURRENT_TRANSACTIONS}
 _HINTS: Final[Mapping[int, str]] = {
     ErrorCode.INVALID_RECORD: "a compacted topic takes no record without a key",
     ErrorCode.INVALID_TIMESTAMP: "a timestamp is further away from now than the topic allows",

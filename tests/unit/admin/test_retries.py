@@ -2,108 +2,402 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from klamm.admin import AdminClient, TopicPartition
+from klamm.admin import (
+    Acl,
+    AdminClient,
+    AlterConfigOp,
+    ClientConfigEntity,
+    ClientConfigOp,
+    ClientQuotaEntity,
+    ClientQuotaOp,
+    ConfigEntry,
+    ConfigResource,
+    ElectionType,
+    EntityFilter,
+    KafkaApiError,
+    NewPartitions,
+    NewTopic,
+    OffsetAndMetadata,
+    OpType,
+    ResourceType,
+    ScramMechanism,
+    TopicPartition,
+    UserScramCredentialDeletion,
+)
+from klamm.client.errors import (
+    RETRIABLE_CHANGE_CODES,
+    RETRIABLE_CODES,
+    RETRIABLE_COMMIT_CODES,
+    RETRIABLE_LEADER_CODES,
+)
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsResponse
+from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasResponse
+from klamm.protocol.messages.alter_configs import AlterConfigsResponse
+from klamm.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+from klamm.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsResponse
+from klamm.protocol.messages.create_acls import CreateAclsResponse
+from klamm.protocol.messages.create_partitions import CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_acls import DeleteAclsResponse
 from klamm.protocol.messages.delete_groups import DeleteGroupsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsResponse
+from klamm.protocol.messages.describe_acls import DescribeAclsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
+from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsResponse
+from klamm.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsResponse
+from klamm.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsResponse
+from klamm.protocol.messages.elect_leaders import ElectLeadersResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorResponse
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
+from klamm.protocol.messages.list_config_resources import ListConfigResourcesResponse
 from klamm.protocol.messages.list_groups import ListGroupsResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsResponse
+from klamm.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+from klamm.protocol.messages.metadata import MetadataResponse
+from klamm.protocol.messages.offset_commit import OffsetCommitResponse
+from klamm.protocol.messages.offset_delete import OffsetDeleteResponse
+from klamm.protocol.messages.offset_fetch import OffsetFetchResponse
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
+from klamm.security.acls import ANY_ACL, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.stub_broker import NODE_ID, StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from klamm.protocol.schema import Message
+    from tests.support.stub_broker import Request
 
-FIND_COORDINATOR = 10
-LIST_OFFSETS, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 2, 15, 16, 42
-PARTITION = TopicPartition("stub", 0)
-
-LOADING = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NETWORK_EXCEPTION,
+TOPIC: Final = ConfigResource(ResourceType.TOPIC, "stub")
+PARTITION: Final = TopicPartition("stub", 0)
+ALICE: Final = ClientQuotaEntity.of({"user": "alice"})
+ACL: Final = Acl(
+    resource_type=AclResourceType.TOPIC,
+    resource_name="stub",
+    pattern_type=PatternType.LITERAL,
+    principal="User:alice",
+    host="*",
+    operation=AclOperation.READ,
+    permission=AclPermission.ALLOW,
 )
-LEADING = (
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.REPLICA_NOT_AVAILABLE,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.OFFSET_NOT_AVAILABLE,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-)
+SET: Final = AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)
+CREATE_TOPICS: Final = 19
 
 
-def listed_groups(code: int) -> Message:
-    return ListGroupsResponse(error_code=code)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An admin call, and the response with an error code where the API has it."""
+
+    call: Callable[[AdminClient], Any]
+    response: Callable[[int], Message]
+    retriable: frozenset[ErrorCode] = RETRIABLE_CODES
+
+    @property
+    def api_key(self) -> int:
+        """Return the key of the API that answers."""
+        return self.response(0).API_KEY
 
 
-def listed_offsets(code: int) -> Message:
+def _offsets(code: int) -> Message:
     partition = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=5)
     return ListOffsetsResponse(
         topics=[ListOffsetsResponse.ListOffsetsTopicResponse(name="stub", partitions=[partition])]
     )
 
 
-def described_groups(code: int) -> Message:
-    return DescribeGroupsResponse(
-        groups=[DescribeGroupsResponse.DescribedGroup(group_id="g", group_state="Empty", error_code=code)]
-    )
+def _committed(code: int) -> Message:
+    partition = OffsetCommitResponse.OffsetCommitResponsePartition
+    topic = OffsetCommitResponse.OffsetCommitResponseTopic
+    return OffsetCommitResponse(topics=[topic(name="stub", partitions=[partition(error_code=code)])])
 
 
-def deleted_groups(code: int) -> Message:
+def _fetched(code: int) -> Message:
+    return OffsetFetchResponse(groups=[OffsetFetchResponse.OffsetFetchResponseGroup(group_id="g", error_code=code)])
+
+
+def _uncommitted(code: int) -> Message:
+    partition = OffsetDeleteResponse.OffsetDeleteResponsePartition
+    topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
+    return OffsetDeleteResponse(error_code=code, topics=[topic(name="stub", partitions=[partition()])])
+
+
+def _described_group(code: int) -> Message:
+    group = DescribeGroupsResponse.DescribedGroup
+    return DescribeGroupsResponse(groups=[group(group_id="g", group_state="Empty", error_code=code)])
+
+
+def _deleted_group(code: int) -> Message:
     return DeleteGroupsResponse(results=[DeleteGroupsResponse.DeletableGroupResult(group_id="g", error_code=code)])
 
 
-CALLS: dict[int, tuple[Callable[[int], Message], Callable[[AdminClient], Any], tuple[ErrorCode, ...]]] = {
-    LIST_GROUPS: (listed_groups, lambda admin: admin.list_groups(), LOADING),
-    LIST_OFFSETS: (listed_offsets, lambda admin: admin.list_offsets({PARTITION: -1}), LEADING),
-    DESCRIBE_GROUPS: (described_groups, lambda admin: admin.describe_groups(["g"]), LOADING),
-    DELETE_GROUPS: (deleted_groups, lambda admin: admin.delete_groups(["g"]), LOADING),
+def _created(code: int, *names: str) -> Message:
+    topic = CreateTopicsResponse.CreatableTopicResult
+    return CreateTopicsResponse(topics=[topic(name=name, error_code=code) for name in names or ("stub",)])
+
+
+def _deleted(code: int) -> Message:
+    return DeleteTopicsResponse(responses=[DeleteTopicsResponse.DeletableTopicResult(name="stub", error_code=code)])
+
+
+def _grown(code: int) -> Message:
+    return CreatePartitionsResponse(
+        results=[CreatePartitionsResponse.CreatePartitionsTopicResult(name="stub", error_code=code)]
+    )
+
+
+def _altered(code: int) -> Message:
+    resource = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    return IncrementalAlterConfigsResponse(responses=[resource(resource_type=2, resource_name="stub", error_code=code)])
+
+
+def _replaced(code: int) -> Message:
+    resource = AlterConfigsResponse.AlterConfigsResourceResponse
+    return AlterConfigsResponse(responses=[resource(resource_type=2, resource_name="stub", error_code=code)])
+
+
+def _described_configs(code: int) -> Message:
+    result = DescribeConfigsResponse.DescribeConfigsResult
+    return DescribeConfigsResponse(results=[result(resource_type=2, resource_name="stub", error_code=code)])
+
+
+def _described_topic(code: int) -> Message:
+    topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+    return DescribeTopicPartitionsResponse(topics=[topic(name="stub", error_code=code)])
+
+
+def _deleted_acls(code: int) -> Message:
+    return DeleteAclsResponse(filter_results=[DeleteAclsResponse.DeleteAclsFilterResult(error_code=code)])
+
+
+def _created_acls(code: int) -> Message:
+    return CreateAclsResponse(results=[CreateAclsResponse.AclCreationResult(error_code=code)])
+
+
+def _altered_quotas(code: int) -> Message:
+    alice = AlterClientQuotasResponse.EntityData(entity_type="user", entity_name="alice")
+    return AlterClientQuotasResponse(
+        entries=[AlterClientQuotasResponse.EntryData(error_code=code, error_message=None, entity=[alice])]
+    )
+
+
+def _altered_client_configs(code: int) -> Message:
+    alice = AlterClientConfigsResponse.EntityData(entity_type="user", entity_name="alice")
+    return AlterClientConfigsResponse(
+        entries=[AlterClientConfigsResponse.EntryData(error_code=code, error_message=None, entity=[alice])]
+    )
+
+
+def _altered_users(code: int) -> Message:
+    user = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    return AlterUserScramCredentialsResponse(results=[user(user="alice", error_code=code)])
+
+
+def _described_user(code: int) -> Message:
+    user = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    return DescribeUserScramCredentialsResponse(results=[user(user="alice", error_code=code)])
+
+
+def _reassigned(code: int) -> Message:
+    topic = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+    partition = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+    return AlterPartitionReassignmentsResponse(responses=[topic(name="stub", partitions=[partition(error_code=code)])])
+
+
+def _elected(code: int) -> Message:
+    topic = ElectLeadersResponse.ReplicaElectionResult
+    partition = ElectLeadersResponse.PartitionResult
+    return ElectLeadersResponse(
+        replica_election_results=[topic(topic="stub", partition_result=[partition(error_code=code)])]
+    )
+
+
+CASES: Final = {
+    "alter_client_configs": Case(
+        lambda admin: admin.alter_client_configs({ClientConfigEntity(user="alice"): [ClientConfigOp("acks", "all")]}),
+        _altered_client_configs,
+    ),
+    "alter_client_quotas": Case(
+        lambda admin: admin.alter_client_quotas({ALICE: [ClientQuotaOp("producer_byte_rate", 1.0)]}), _altered_quotas
+    ),
+    "alter_group_offsets": Case(
+        lambda admin: admin.alter_group_offsets("g", {PARTITION: OffsetAndMetadata(5)}),
+        _committed,
+        RETRIABLE_COMMIT_CODES,
+    ),
+    "alter_partition_reassignments": Case(
+        lambda admin: admin.alter_partition_reassignments({PARTITION: (1,)}), _reassigned
+    ),
+    "alter_user_scram_credentials": Case(
+        lambda admin: admin.alter_user_scram_credentials(
+            [UserScramCredentialDeletion("alice", ScramMechanism.SCRAM_SHA_256)]
+        ),
+        _altered_users,
+        RETRIABLE_CHANGE_CODES,
+    ),
+    "create_acls": Case(lambda admin: admin.create_acls([ACL]), _created_acls),
+    "create_partitions": Case(
+        lambda admin: admin.create_partitions({"stub": NewPartitions(2)}), _grown, RETRIABLE_CHANGE_CODES
+    ),
+    "create_topics": Case(lambda admin: admin.create_topics([NewTopic("stub")]), _created, RETRIABLE_CHANGE_CODES),
+    "delete_acls": Case(lambda admin: admin.delete_acls([ANY_ACL]), _deleted_acls, RETRIABLE_CHANGE_CODES),
+    "delete_group_offsets": Case(lambda admin: admin.delete_group_offsets("g", [PARTITION]), _uncommitted),
+    "delete_groups": Case(lambda admin: admin.delete_groups(["g"]), _deleted_group),
+    "delete_topics": Case(lambda admin: admin.delete_topics(["stub"]), _deleted, RETRIABLE_CHANGE_CODES),
+    "describe_acls": Case(lambda admin: admin.describe_acls(), lambda code: DescribeAclsResponse(error_code=code)),
+    "describe_client_configs": Case(
+        lambda admin: admin.describe_client_configs(EntityFilter(components=(), strict=False)),
+        lambda code: DescribeClientConfigsResponse(error_code=code, entries=[]),
+    ),
+    "describe_client_quotas": Case(
+        lambda admin: admin.describe_client_quotas(),
+        lambda code: DescribeClientQuotasResponse(error_code=code, entries=[]),
+    ),
+    "describe_configs": Case(lambda admin: admin.describe_configs([TOPIC]), _described_configs),
+    "describe_groups": Case(lambda admin: admin.describe_groups(["g"]), _described_group),
+    "describe_topics": Case(
+        lambda admin: admin.describe_topics(["stub"], include_eligible_leaders=True), _described_topic
+    ),
+    "describe_user_scram_credentials": Case(
+        lambda admin: admin.describe_user_scram_credentials(["alice"]), _described_user
+    ),
+    "elect_leaders": Case(lambda admin: admin.elect_leaders(ElectionType.PREFERRED, [PARTITION]), _elected),
+    "incremental_alter_configs": Case(lambda admin: admin.incremental_alter_configs({TOPIC: [SET]}), _altered),
+    "list_config_resources": Case(
+        lambda admin: admin.list_config_resources(ResourceType.GROUP),
+        lambda code: ListConfigResourcesResponse(error_code=code),
+    ),
+    "list_group_offsets": Case(lambda admin: admin.list_group_offsets({"g": None}), _fetched),
+    "list_groups": Case(lambda admin: admin.list_groups(), lambda code: ListGroupsResponse(error_code=code)),
+    "list_offsets": Case(lambda admin: admin.list_offsets({PARTITION: -1}), _offsets, RETRIABLE_LEADER_CODES),
+    "list_partition_reassignments": Case(
+        lambda admin: admin.list_partition_reassignments(),
+        lambda code: ListPartitionReassignmentsResponse(error_code=code),
+    ),
+    "replace_all_configs": Case(lambda admin: admin.replace_all_configs({TOPIC: []}), _replaced),
 }
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[StubBroker]:
-    versions = {
-        LIST_OFFSETS: (1, 9),
-        FIND_COORDINATOR: (0, 5),
-        DESCRIBE_GROUPS: (0, 5),
-        LIST_GROUPS: (0, 4),
-        DELETE_GROUPS: (0, 2),
-    }
-    with StubBroker(versions=versions) as stub:
+    requests = {case.api_key: type(case.response(0)) for case in CASES.values()} | {10: FindCoordinatorResponse}
+    versions = {key: (response.VERSIONS[0], min(response.VERSIONS[1], 9)) for key, response in requests.items()}
+    with StubBroker(versions=versions, features={CLIENT_CONFIGS_FEATURE: (1, 1)}) as stub:
         coordinator = FindCoordinatorResponse.Coordinator(key="g", node_id=NODE_ID)
-        stub.answer(FIND_COORDINATOR, lambda _: FindCoordinatorResponse(coordinators=[coordinator]))
+        stub.answer(10, lambda _: FindCoordinatorResponse(coordinators=[coordinator]))
         yield stub
 
 
 @pytest.fixture(scope="module")
 def admin(broker: StubBroker) -> Iterator[AdminClient]:
-    with AdminClient(broker.bootstrap_servers, timeout_ms=30_000) as client:
+    with AdminClient(broker.bootstrap_servers, timeout_ms=30_000, retry_backoff_ms=1) as client:
         yield client
 
 
-@pytest.mark.parametrize(
-    ("api_key", "code"), [(api_key, code) for api_key, (_, _, codes) in CALLS.items() for code in codes]
-)
-def test_a_code_that_passes_is_not_the_result_of_a_call(
-    broker: StubBroker, admin: AdminClient, api_key: int, code: ErrorCode
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_code_that_passes_is_not_the_result_of_a_call(broker: StubBroker, admin: AdminClient, case: Case) -> None:
+    for code in sorted(case.retriable):
+        # given
+        codes = [code, ErrorCode.NONE]
+        broker.answer(case.api_key, lambda _, codes=codes: case.response(codes.pop(0)))  # type: ignore[misc]
+        # when
+        case.call(admin).result(30)
+        # then
+        assert not codes, code.name
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_any_other_code_is_the_result_at_once(broker: StubBroker, admin: AdminClient, case: Case) -> None:
+    """A change that must not be made twice is not repeated after a code that leaves open whether it was made."""
+    final = {ErrorCode.INVALID_REQUEST, ErrorCode.CLUSTER_AUTHORIZATION_FAILED} | (RETRIABLE_CODES - case.retriable)
+    for code in sorted(final):
+        # given
+        broker.answer(case.api_key, lambda _, code=code: case.response(code))  # type: ignore[misc]
+        asked = len(broker.requests(case.api_key))
+        # when
+        with pytest.raises(KafkaApiError) as failure:
+            case.call(admin).result(30)
+        # then
+        assert failure.value.error_code is code
+        assert len(broker.requests(case.api_key)) == asked + 1
+
+
+def test_only_the_keys_with_a_retriable_code_are_sent_again(broker: StubBroker, admin: AdminClient) -> None:
+    # given
+    asked: list[list[str]] = []
+
+    def answer(request: Request) -> Message:
+        message = request.read(CreateTopicsRequest)
+        assert isinstance(message, CreateTopicsRequest)
+        names = [topic.name for topic in message.topics]
+        asked.append(names)
+        codes = {"b": ErrorCode.THROTTLING_QUOTA_EXCEEDED} if len(names) > 1 else {}
+        topic = CreateTopicsResponse.CreatableTopicResult
+        return CreateTopicsResponse(topics=[topic(name=name, error_code=codes.get(name, 0)) for name in names])
+
+    broker.answer(CREATE_TOPICS, answer)
+    # when
+    admin.create_topics([NewTopic("a"), NewTopic("b")]).result(30)
+    # then
+    assert asked == [["a", "b"], ["b"]]
+
+
+def test_a_state_that_does_not_pass_is_named_in_the_timeout(broker: StubBroker, admin: AdminClient) -> None:
+    broker.answer(16, lambda _: ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    with pytest.raises(TimeoutError, match=r"ListGroups.* within 100 ms: .*COORDINATOR_LOAD_IN_PROGRESS"):
+        admin.list_groups(timeout_ms=100).result(30)
+    broker.answer(42, lambda _: _deleted_group(ErrorCode.NOT_COORDINATOR))
+    with pytest.raises(TimeoutError, match="DeleteGroups: no result within 100 ms: NOT_COORDINATOR"):
+        admin.delete_groups(["g"], timeout_ms=100).result(30)
+
+
+def test_a_request_that_works_for_a_while_is_limited_to_the_time_that_is_left(
+    broker: StubBroker, admin: AdminClient
 ) -> None:
     # given
-    response, call, _ = CALLS[api_key]
-    codes = [code, ErrorCode.NONE]
-    broker.answer(api_key, lambda _: response(codes.pop(0)))
+    limits: list[int] = []
+
+    def answer(request: Request) -> Message:
+        message = request.read(CreateTopicsRequest)
+        assert isinstance(message, CreateTopicsRequest)
+        limits.append(message.timeout_ms)
+        return _created(ErrorCode.NONE if len(limits) > 5 else ErrorCode.NOT_CONTROLLER)
+
+    broker.answer(CREATE_TOPICS, answer)
     # when
-    call(admin).result(30)
+    admin.create_topics([NewTopic("stub")], timeout_ms=10_000).result(30)
     # then
-    assert not codes
+    assert limits == sorted(limits, reverse=True)
+    assert 0 < limits[-1] < limits[0] <= 10_000
+
+
+def test_a_topic_whose_leader_is_not_known_yet_is_asked_for_again(broker: StubBroker, admin: AdminClient) -> None:
+    # given
+    known = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=NODE_ID)
+    states = [
+        (ErrorCode.LEADER_NOT_AVAILABLE, []),
+        (0, [MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=-1)]),
+        (0, [known]),
+    ]
+
+    def metadata(_: Request) -> Message:
+        code, partitions = states.pop(0) if len(states) > 1 else states[0]
+        return MetadataResponse(
+            brokers=[MetadataResponse.MetadataResponseBroker(node_id=NODE_ID, host="127.0.0.1", port=broker.port)],
+            controller_id=NODE_ID,
+            topics=[MetadataResponse.MetadataResponseTopic(name="stub", error_code=code, partitions=partitions)],
+        )
+
+    broker.answer(3, metadata)
+    broker.answer(2, lambda _: _offsets(0))
+    # when
+    found = admin.list_offsets({PARTITION: -1}).result(30)
+    # then
+    assert found[PARTITION].offset == 5
+    assert len(states) == 1

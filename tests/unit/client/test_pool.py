@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
+from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError, UnreadableResponseError
+from klamm.client.keyed_calls import KeyedCall
 from klamm.client.pool import CONTROLLER, ConnectionPool
 from klamm.client.transport import ConnectionSettings
 from klamm.protocol.errors import ProtocolError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from klamm.client.pool import Deadline
+    from klamm.client.deadline import Deadline
     from tests.support.stub_broker import Answer, Request
 
 CREATE_TOPICS = 19
@@ -65,13 +66,15 @@ def cluster() -> Iterator[Cluster]:
         yield Cluster(*(stack.enter_context(StubBroker(versions={CREATE_TOPICS: (2, 7)})) for _ in range(3)))
 
 
-def create_topics(pool: ConnectionPool, *, node_id: int | None, looked_up: bool = False) -> None:
+def create_topics(
+    pool: ConnectionPool, *, node_id: int | None, looked_up: bool = False, timeout_ms: int = 10_000
+) -> None:
     async def work(deadline: Deadline) -> None:
         await pool.send(
             CreateTopicsRequest(), CreateTopicsResponse, deadline=deadline, node_id=node_id, looked_up=looked_up
         )
 
-    pool.submit(work, timeout_ms=10_000).result(20)
+    pool.submit(work, timeout_ms=timeout_ms).result(20)
 
 
 @contextlib.contextmanager
@@ -189,15 +192,17 @@ class _PatientBroker(StubBroker):
 
     def __init__(self) -> None:
         super().__init__(versions={CREATE_TOPICS: (2, 7)})
-        self._held: list[tuple[socket.socket, bytes]] = []
+        self.held: list[tuple[socket.socket, bytes]] = []
 
     def _answer(self, connection: socket.socket, frame: bytes) -> bool:
         if int.from_bytes(frame[:2]) != CREATE_TOPICS:
             return super()._answer(connection, frame)
-        self._held.append((connection, frame))
-        if len(self._held) == self.expected:
-            assert len({held for held, _ in self._held}) == 1
-            return all(StubBroker._answer(self, *held) for held in self._held)
+        with self._changed:
+            self.held.append((connection, frame))
+            self._changed.notify_all()
+        if len(self.held) == self.expected:
+            assert len({held for held, _ in self.held}) == 1
+            return all(StubBroker._answer(self, *held) for held in self.held)
         return True
 
 
@@ -227,6 +232,84 @@ def test_an_unreadable_response_fails_at_once(cluster: Cluster) -> None:
     with connected(cluster.brokers[2]) as pool, pytest.raises(ProtocolError, match="Cannot decode CreateTopicsResp"):
         create_topics(pool, node_id=0)
     assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
+
+
+def test_an_unreadable_response_fails_only_its_own_call() -> None:
+    """The end of its frame is known, so the responses after it are read as usual."""
+    with _PatientBroker() as broker, connected(broker) as pool:
+        answers: list[Answer] = [CreateTopicsResponse(), b"\x00", CreateTopicsResponse()]
+        broker.answer(CREATE_TOPICS, lambda _: answers.pop(0))
+
+        async def work(deadline: Deadline) -> None:
+            await pool.send(CreateTopicsRequest(), CreateTopicsResponse, deadline=deadline)
+
+        # when
+        calls = [pool.submit(work, timeout_ms=10_000) for _ in range(broker.expected)]
+        errors = [call.exception(10) for call in calls]
+    # then
+    assert [type(error) for error in errors] == [type(None), UnreadableResponseError, type(None)]
+    assert len(broker.requests(API_VERSIONS)) == 1
+
+
+def test_a_call_that_ends_at_its_limit_leaves_the_connection_to_the_others() -> None:
+    """A request of another call, which might be a change, is not sent twice."""
+    with _PatientBroker() as broker, connected(broker) as pool:
+        broker.answer(CREATE_TOPICS, lambda _: CreateTopicsResponse())
+
+        async def work(deadline: Deadline) -> None:
+            await pool.send(CreateTopicsRequest(), CreateTopicsResponse, deadline=deadline)
+
+        others = [pool.submit(work, timeout_ms=10_000) for _ in range(broker.expected - 1)]
+        broker.wait_for(lambda: len(broker.held) == broker.expected - 1)
+        # when
+        broker.expected += 1
+        with pytest.raises(TimeoutError):
+            pool.submit(work, timeout_ms=100).result(10)
+        pool.submit(work, timeout_ms=10_000).result(10)
+        # then
+        for call in others:
+            call.result(10)
+    assert len(broker.requests(API_VERSIONS)) == 1
+
+
+def test_a_connection_whose_only_calls_end_at_their_limits_is_replaced_in_the_end(cluster: Cluster) -> None:
+    """A broker that hangs is found out even if no call waits as long as ``request.timeout.ms``."""
+    cluster.brokers[0].answer(CREATE_TOPICS, lambda _: SILENCE)
+    with connected(cluster.brokers[2], request_timeout_ms=300) as pool:
+        until = time.monotonic() + 20
+        while len(cluster.brokers[0].requests(API_VERSIONS)) < 2:
+            assert time.monotonic() < until
+            with pytest.raises(TimeoutError):
+                create_topics(pool, node_id=0, timeout_ms=100)
+
+
+def test_a_login_that_is_rejected_ends_a_call_that_looks_up_coordinators(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(*_: object) -> Never:
+        raise SaslAuthenticationFailedError("wrong password")
+
+    with connected(cluster.brokers[2]) as pool:
+        pool.submit(pool.offered_versions).result(20)
+        monkeypatch.setattr("klamm.client.pool.open_connection", reject)
+        outcomes: list[object] = []
+
+        async def find(keys: list[str]) -> dict[str, int]:
+            return dict.fromkeys(keys, 1)
+
+        async def ask(node_id: int | None, keys: list[str], deadline: Deadline) -> dict[str, None]:
+            await pool.send(
+                CreateTopicsRequest(), CreateTopicsResponse, deadline=deadline, node_id=node_id, looked_up=True
+            )
+            return dict.fromkeys(keys)
+
+        call: KeyedCall[str, None] = KeyedCall(
+            what="Test", ask=ask, find=find, settle=lambda *outcome: outcomes.append(outcome)
+        )
+        # then
+        with pytest.raises(SaslAuthenticationFailedError):
+            pool.submit(lambda deadline: call.run(pool, deadline, ["g"])).result(20)
+    assert not outcomes
 
 
 def test_a_throttled_connection_pauses(cluster: Cluster) -> None:

@@ -43,7 +43,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.batches import ProducerStamp
-from klamm.client.errors import ConnectionLostError, TransactionLostError
+from klamm.client.errors import (
+    RETRIABLE_PRODUCE_CODES,
+    STALE_METADATA_CODES,
+    ConnectionLostError,
+    TransactionLostError,
+)
 from klamm.client.produce import (
     LAST_IN_TRANSACTION,
     TOPIC_IDS_FROM,
@@ -80,38 +85,11 @@ _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _LATE_S: Final = 40.0
 _LAST_VERSION: Final = 32767
 
-_RETRIABLE: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    }
-)
-_MOVED: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
-"""Error codes that mean stale metadata (Kafka's ``InvalidMetadataException``)."""
+_RETRIABLE: Final = RETRIABLE_PRODUCE_CODES | {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+"""Error codes after which a batch is sent again. A missing ACL may be granted."""
 _IN_DOUBT: Final = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
@@ -338,7 +316,7 @@ class CopyProducer:
             copy.put_back(outgoing, reason, retry_at=0.0, in_doubt=False)
             copy.too_large = True
         elif code in _RETRIABLE or not first:
-            self._retry(copy, outgoing, reason, now, moved=code in _MOVED, in_doubt=in_doubt)
+            self._retry(copy, outgoing, reason, now, moved=code in STALE_METADATA_CODES, in_doubt=in_doubt)
         elif code in _PRODUCER_LOST and self._transactions is not None:
             raise TransactionLostError(reason)
         elif code in _PRODUCER_LOST:

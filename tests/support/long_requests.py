@@ -6,13 +6,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from klamm.broker.routing import ROUTES
+from klamm.protocol.api import ApiKey
+from klamm.protocol.codec import ELEMENTS_GRANTED_TO_ALL, decode, encode
+from klamm.protocol.errors import TooManyElementsError
+from klamm.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from klamm.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from klamm.protocol.schema import Field, Message, Struct
     from klamm.server.route import Route
 
+_OTHER_SHAPES: Final[dict[ApiKey, type[Message]]] = {
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeUserScramCredentialsRequest,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AlterUserScramCredentialsRequest,
+}
+"""Requests that share their key with the request of the route."""
 TOPIC: Final = "many"
 PARTITIONS: Final = 500
 """Of the topic that the requests name when their many entries are something else."""
@@ -88,15 +98,51 @@ def long_requests(count: int, *, without: tuple[str, ...] = ()) -> Iterator[Long
         count: How many entries.
         without: What the names of those begin with that are not wanted.
     """
+    for route, cls, place in _all_places():
+        if not f"{route.api.key.name} {place}".startswith(without):
+            yield _long_request(route, cls, place, count)
+
+
+def largest_requests(names: Collection[str] = ()) -> Iterator[LongRequest]:
+    """Yield a request with as many entries as the decoder takes, for each place of each API.
+
+    Args:
+        names: Names of the wanted ones; empty for all.
+    """
+    for route, cls, place in _all_places():
+        if not names or f"{route.api.key.name} {place}" in names:
+            few = _long_request(route, cls, place, 1000)
+            yield _long_request(route, cls, place, _most_entries(few))
+
+
+def _most_entries(few: LongRequest) -> int:
+    """Return how many entries a request may have that has 1000 now, if its frame is padded."""
+    body = encode(few.request, few.version)
+    too_few, elements = 0, len(body)
+    while elements - too_few > 1:
+        middle = (too_few + elements) // 2
+        try:
+            decode(type(few.request), few.version, body, max_elements=middle)
+            elements = middle
+        except TooManyElementsError:
+            too_few = middle
+    # The frames of some requests must not be padded.
+    most = few.route.most_elements if few.route.decode_raw is None else ELEMENTS_GRANTED_TO_ALL
+    return most * 1000 // (elements + 10)
+
+
+def _all_places() -> Iterator[tuple[Route, type[Message], str]]:
     for route in ROUTES.values():
-        version = route.api.max_version
-        if not route.request.VERSIONS[0] <= version <= route.request.VERSIONS[1]:
-            continue
-        for place in map(".".join, _places(route.request, version)):
-            if f"{route.api.key.name} {place}".startswith(without):
-                continue
-            request = _fill(route.request, version, tuple(place.split(".")), count, 0)
-            yield LongRequest(route, place, request, version)
+        others = [_OTHER_SHAPES[route.api.key]] if route.api.key in _OTHER_SHAPES else []
+        for cls in (route.request, *others):
+            if cls.VERSIONS[0] <= route.api.max_version <= cls.VERSIONS[1]:
+                for place in _places(cls, route.api.max_version):
+                    yield route, cls, ".".join(place)
+
+
+def _long_request(route: Route, cls: type[Message], place: str, count: int) -> LongRequest:
+    version = route.api.max_version
+    return LongRequest(route, place, _fill(cls, version, tuple(place.split(".")), count, 0), version)
 
 
 def _places(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:

@@ -18,7 +18,7 @@ from klamm.protocol.writers import struct_writer
 
 AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
-_ELEMENTS_GRANTED_TO_ALL: Final = 20_000
+ELEMENTS_GRANTED_TO_ALL: Final = 20_000
 _LEAST_BYTES_OF_AN_ELEMENT: Final = 16
 ELEMENTS_GRANTED_AT_MOST: Final = 100_000
 
@@ -32,7 +32,7 @@ def granted_elements(size: int, most: int = ELEMENTS_GRANTED_AT_MOST) -> int:
     but the broker looks up and answers each of them. Real requests hardly ever need more than 100,000 elements or
     400,000 numbers, however large their frame is.
     """
-    return min(_ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT, most)
+    return min(ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT, most)
 
 
 def decode(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from klamm.protocol.codec import decode
+from klamm.protocol.codec import decode, granted_elements
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.primitives import skip_tagged_fields
 from klamm.protocol.schema import Message
@@ -51,16 +51,17 @@ def decode_by_shape(
             request of one API can begin like a request of the other.
     """
     rest = frame[position:]
+    max_elements = granted_elements(len(rest))
     if is_client_configs_request(client_configs.API_KEY, rest):
-        return decode(client_configs, api_version, rest, is_whole=True)
+        return decode(client_configs, api_version, rest, max_elements=max_elements, is_whole=True)
     try:
         body = skip_tagged_fields(rest, 0, len(rest))
     except IndexError as error:
         raise ProtocolError("Request header ends in its tagged fields") from error
     try:
-        return decode(scram, api_version, rest, body, is_whole=True)
+        return decode(scram, api_version, rest, body, max_elements=max_elements, is_whole=True)
     except ProtocolError:
         if bytes(rest[-1:]) != b"\x00":
             raise
         # librdkafka ends AlterUserScramCredentials with one section of tagged fields too many (an empty one).
-        return decode(scram, api_version, rest[:-1], body, is_whole=True)
+        return decode(scram, api_version, rest[:-1], body, max_elements=max_elements, is_whole=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.protocol.codec import decode, encode, granted_elements
@@ -17,10 +18,11 @@ from klamm.protocol.frames import RequestHeader, body_position
 from klamm.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from klamm.server.quotas.stopwatch import Stopwatch
     from klamm.server.route import Piece, RawResponse, Route
+    from klamm.server.time_slice import TimeSlice
 
 _CODEC: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-codec")
 """Thread that codes long messages. A single one for the whole process: each further thread would compete with the event
@@ -32,6 +34,11 @@ _ELEMENTS_AT_ONCE: Final = 1000
 """Number of elements that may be decoded on the event loop when the rest of a large frame is record data."""
 LONG_PAUSES: Final = 2
 """Number of pauses of a handler from which its response counts as long and is encoded in the thread."""
+
+_LONG_ARRAY: Final = 1000
+"""Number of elements from which an array is freed in time slices."""
+_ONLY_HERE: Final = 3
+"""Number of references to an array of a message that nothing else holds: the message, a variable and an argument."""
 
 Body: TypeAlias = "Sequence[Piece]"
 
@@ -84,6 +91,15 @@ async def write_large(response: Message | RawResponse, version: int, stopwatch: 
     """Encode a response in the codec thread. For handlers that paused at least ``LONG_PAUSES`` times."""
     body: Body = await _in_thread(partial(write, response, version), stopwatch)
     return body
+
+
+async def free(messages: Iterable[Message | RawResponse | None], time_slice: TimeSlice) -> None:
+    """Free the long arrays of messages in time slices. Arrays that are still in use elsewhere stay as they are."""
+    for message in messages:
+        for field in message.FIELDS if isinstance(message, Message) else ():
+            items = getattr(message, field.name)
+            if isinstance(items, list) and len(items) >= _LONG_ARRAY and getrefcount(items) == _ONLY_HERE:
+                await time_slice.free(items)
 
 
 async def _in_thread(work: partial[Any], stopwatch: Stopwatch | None) -> Any:

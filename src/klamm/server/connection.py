@@ -73,6 +73,7 @@ from klamm.server.codec import (
     LARGE_FRAME_BYTES,
     LONG_PAUSES,
     Body,
+    free,
     read_large_request,
     read_request,
     write,
@@ -415,6 +416,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             await self._send(header, response, body)
         if stopwatch is not None:
             throttles.after_writing(stopwatch)
+        if context.time_slice.pauses >= LONG_PAUSES:
+            await free((request, response), context.time_slice)
 
     async def _take_bare_token(self, login: Login, token: bytes) -> None:
         """Process a token of a login started with SaslHandshake v0.

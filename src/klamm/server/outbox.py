@@ -43,9 +43,13 @@ if TYPE_CHECKING:
     from klamm.server.route import Piece
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+"""The same as a tuple, with which ``isinstance`` is ten times faster."""
 
 PIECE_BYTES: Final = 512 * 1024
 """Maximum number of bytes one connection hands to its transport at a time."""
+_PIECES_AT_ONCE: Final = 1_000
+"""Maximum number of small pieces, such as the entries of a long response, that it hands over at a time."""
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
 """Maximum number of unread response bytes that all connections together may keep in memory."""
 STALLED_S: Final = 1.0
@@ -199,8 +203,8 @@ class Outbox:
             StorageError: A piece cannot be read from the log. The response is incomplete, so the connection must be
                 closed.
         """
-        in_memory = [piece for piece in pieces if isinstance(piece, Buffer)]
-        if size <= PIECE_BYTES and len(in_memory) == len(pieces):
+        in_memory = [piece for piece in pieces if isinstance(piece, _BUFFERS)]
+        if size <= PIECE_BYTES and len(in_memory) == len(pieces) <= _PIECES_AT_ONCE:
             self.write(in_memory)
             return
         self._rest = sum(map(len, in_memory))
@@ -219,22 +223,23 @@ class Outbox:
 
 
 def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[list[Buffer], int]]:
-    """Yield groups of buffers of about ``PIECE_BYTES``, each with the number of its bytes that were already in memory.
+    """Yield groups of buffers of about ``PIECE_BYTES``, or of ``_PIECES_AT_ONCE`` small buffers.
 
-    Pieces in a log file are read only when their group is requested.
+    With each comes the number of its bytes that were already in memory. Pieces in a log file are read only when their
+    group is requested.
     """
     run: list[Buffer] = []
     size = from_memory = 0
     for piece in pieces:
         for start in range(0, len(piece), PIECE_BYTES):
-            if isinstance(piece, Buffer):
-                part: Buffer = memoryview(piece)[start : start + PIECE_BYTES]
+            if isinstance(piece, _BUFFERS):
+                part: Buffer = piece if len(piece) <= PIECE_BYTES else memoryview(piece)[start : start + PIECE_BYTES]
                 from_memory += len(part)
             else:
                 part = piece.read(start, PIECE_BYTES)
             run.append(part)
             size += len(part)
-            if size >= PIECE_BYTES:
+            if size >= PIECE_BYTES or len(run) >= _PIECES_AT_ONCE:
                 yield run, from_memory
                 run, size, from_memory = [], 0, 0
     if run:

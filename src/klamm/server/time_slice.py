@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,6 +65,14 @@ class TimeSlice:
             if len(found) == before:
                 break
         return found
+
+    async def free(self, *lists: list[Any]) -> None:
+        """Empty lists, with a possible pause after every few items. To free 100,000 objects at once takes 30 ms."""
+        for items in lists:
+            while len(items) > _AT_ONCE:
+                del items[-_AT_ONCE:]
+                await self.give_way()
+            items.clear()
 
 
 @dataclass(frozen=True, slots=True)

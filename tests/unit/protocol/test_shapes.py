@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.protocol.codec import encode
+from klamm.protocol.errors import TooManyElementsError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest
 from klamm.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest
 from klamm.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
-from klamm.protocol.shapes import is_client_configs_request
+from klamm.protocol.shapes import decode_by_shape, is_client_configs_request
 
 if TYPE_CHECKING:
     from klamm.protocol.schema import Message
@@ -106,3 +108,21 @@ def test_describing_scram_credentials_is_not_taken_for_it(request: DescribeUserS
 def test_altering_scram_credentials_is_not_taken_for_it(request: AlterUserScramCredentialsRequest) -> None:
     """O649-A."""
     assert not is_client_configs_request(51, behind_the_client_id(request))
+
+
+@pytest.mark.parametrize("api_key", [50, 51])
+def test_a_small_frame_of_many_elements_is_refused_unread(api_key: int) -> None:
+    many = 100_000
+    scram: Message = DescribeUserScramCredentialsRequest(
+        users=[DescribeUserScramCredentialsRequest.UserName(name="u")] * many
+    )
+    configs: Message = DescribeClientConfigsRequest(components=[], supported_configs=["k"] * many)
+    if api_key == 51:
+        deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="u", mechanism=1)
+        scram = AlterUserScramCredentialsRequest(deletions=[deletion] * many, upsertions=[])
+        op = AlterClientConfigsRequest.OpData(key="k", value="", remove=True)
+        configs = AlterClientConfigsRequest(entries=[AlterClientConfigsRequest.EntryData(entity=[], ops=[op] * many)])
+    for message in (scram, configs):
+        body = memoryview(behind_the_client_id(message))
+        with pytest.raises(TooManyElementsError):
+            decode_by_shape(type(configs), type(scram), 0, body, 0)

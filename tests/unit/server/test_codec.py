@@ -15,9 +15,10 @@ from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.frames import read_request_header
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.server import codec
-from klamm.server.codec import read_large_request, read_request, write, write_large
+from klamm.server.codec import free, read_large_request, read_request, write, write_large
 from klamm.server.quotas.stopwatch import Stopwatch
 from klamm.server.route import Route
+from klamm.server.time_slice import TimeSlice
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
@@ -102,3 +103,12 @@ def test_an_api_may_decode_its_own_frames() -> None:
     header, frame = request(1)
     route = dataclasses.replace(ROUTE, decode_raw=lambda version, content, position: (version, len(content), position))
     assert read_request(route, header, frame) == (VERSION, len(frame), header.end)
+
+
+def test_a_long_array_of_a_message_is_freed_unless_it_is_used_elsewhere() -> None:
+    topics = [MetadataRequest.MetadataRequestTopic(name=f"t{number}") for number in range(1000)]
+    kept, freed = MetadataRequest(topics=topics), MetadataRequest(topics=list(topics))
+    asyncio.run(free((kept, None, freed), TimeSlice()))
+    assert len(topics) == 1000
+    assert kept.topics is topics
+    assert freed.topics == []

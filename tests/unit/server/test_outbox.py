@@ -124,6 +124,18 @@ def test_a_large_response_in_memory_goes_in_pieces_and_counts_as_a_whole() -> No
     run(test)
 
 
+def test_a_response_of_many_small_pieces_goes_in_groups() -> None:
+    async def test(budget: UnreadBudget) -> None:
+        peer, sizes = Peer(budget), []
+        sending = asyncio.create_task(peer.outbox.send([b"x"] * 2_500, 2_500))
+        while not sending.done():
+            await asyncio.sleep(0)
+            sizes.append(len(peer.read()))
+        assert [size for size in sizes if size] == [1_000, 1_000, 500]
+
+    run(test)
+
+
 def test_a_range_that_cannot_be_read_ends_the_response() -> None:
     async def test(budget: UnreadBudget) -> None:
         peer = Peer(budget)

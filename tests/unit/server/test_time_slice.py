@@ -60,3 +60,10 @@ def test_a_wait_during_which_others_were_served_begins_a_new_slice() -> None:
         assert time_slice.pauses == 0
 
     asyncio.run(scenario())
+
+
+def test_lists_are_freed_while_others_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{TimeSlice.__module__}.SLICE_S", 0)
+    time_slice, one, other = TimeSlice(), list(range(640)), [None]
+    asyncio.run(time_slice.free(one, other))
+    assert (one, other, time_slice.pauses) == ([], [], 9)

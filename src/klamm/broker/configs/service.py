@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -224,7 +223,7 @@ class ConfigService:
         author: Author,
         validate_only: bool,
         time_slice: TimeSlice | None = None,
-    ) -> tuple[KafkaApiError | None, ...]:
+    ) -> list[KafkaApiError | None]:
         """Alter resources, each one completely or not at all; return when the changes are durable.
 
         Args:
@@ -238,10 +237,14 @@ class ConfigService:
             For each alteration in order: None when it succeeded, else its error.
         """
         slices = TimeSlice() if time_slice is None else time_slice
-        copies: Counter[tuple[int, str]] = Counter()
+        seen: set[tuple[int, str]] = set()
+        repeated: set[tuple[int, str]] = set()
         async for alteration in slices.over(alterations):
-            copies[identity_of(alteration.resource_type, alteration.resource_name)] += 1
-        repeated = {identity for identity, count in copies.items() if count > 1}
+            identity = identity_of(alteration.resource_type, alteration.resource_name)
+            (repeated if identity in seen else seen).add(identity)
+        identities = list(seen)
+        seen.clear()
+        await slices.free(identities)
         altered: list[_Altered] = []
         for part in parts(alterations):
             if altered:
@@ -253,7 +256,11 @@ class ConfigService:
                 altered.append(await self._alter_guarded(guards, decide_part, author, validate_only=validate_only))
             else:
                 altered.append(self._apply(decide_part(), author, validate_only=validate_only))
-        return tuple([error for one in altered for error in await _ended(*one)])
+        errors: list[KafkaApiError | None] = []
+        async for outcomes, durable in slices.over(altered):
+            errors += await _ended(outcomes, durable)
+        await slices.free(altered)
+        return errors
 
     def _decide(
         self, alterations: Sequence[ResourceAlteration], repeated: Set[tuple[int, str]], node_id: int

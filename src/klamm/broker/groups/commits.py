@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationError, NonEmptyGroupError
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
-from klamm.broker.groups.subscription import is_subscribed
+from klamm.broker.groups.subscription import is_subscribed, topics_in_use
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
@@ -263,26 +263,29 @@ class OffsetService:
         slices = TimeSlice() if time_slice is None else time_slice
         self._group_that_allows_deletion(group_id)
         judged = await slices.listed(self._judge_deletion(group_id, name, index) for name, index in partitions)
+        names = frozenset(await slices.listed(name for name, _ in partitions))
+        found = await slices.listed(
+            (item, name)
+            for item, (name, _) in zip(judged, partitions, strict=True)
+            if isinstance(item, DropGroupOffset)
+        )
         # Check again: other requests were served meanwhile.
         entry = self._group_that_allows_deletion(group_id)
-        used = {name for name in {name for name, _ in partitions} if is_subscribed(entry.group, name)}
-        codes = [
-            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            if name in used and item is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else (item if isinstance(item, ErrorCode) else ErrorCode.NONE)
-            for item, (name, _) in zip(judged, partitions, strict=True)
-        ]
-        removals = [
-            item
-            for item, code in zip(judged, codes, strict=True)
-            if code is ErrorCode.NONE and isinstance(item, DropGroupOffset)
-        ]
+        used = topics_in_use(entry.group, names)
+        removals = [removal for removal, name in found if name not in used]
         for removal in removals:
             self._registry.offsets.drop(removal)
         if removals:
             self._registry.submit(entry, removals)
             await self._registry.settle(entry)
-        return tuple(codes)
+        return tuple(
+            await slices.listed(
+                item
+                if isinstance(item, ErrorCode)
+                else (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if name in used else ErrorCode.NONE)
+                for item, (name, _) in zip(judged, partitions, strict=True)
+            )
+        )
 
     def _group_that_allows_deletion(self, group_id: str) -> Entry:
         entry = self._registry.entry(group_id)

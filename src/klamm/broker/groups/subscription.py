@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from klamm.broker.groups.rebalance import Rebalance
 
 
@@ -32,8 +34,15 @@ def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
 
 def is_subscribed(group: Rebalance, topic: str) -> bool:
     """Return whether the group uses the topic. A consumer group with unreadable metadata uses every topic."""
-    topics = subscribed_topics(group)
-    return group.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
+    return bool(topics_in_use(group, {topic}))
+
+
+def topics_in_use(group: Rebalance, topics: AbstractSet[str]) -> AbstractSet[str]:
+    """Return those of the topics that the group uses. A consumer group with unreadable metadata uses every topic."""
+    subscribed = subscribed_topics(group)
+    if subscribed is None:
+        return topics if group.protocol_type == CONSUMER_PROTOCOL_TYPE else frozenset()
+    return topics & subscribed
 
 
 def read_topics(metadata: bytes) -> tuple[str, ...]:

@@ -58,9 +58,9 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
         topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted
     ):
         # v10 and v11 have topic ids, but no null names in their responses, so a request by id is not allowed.
-        topics = [
+        topics = await context.time_slice.listed(
             _failed(ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id) for topic in wanted
-        ]
+        )
     else:
         may_create = request.allow_auto_topic_creation or context.api_version < _ASKS_FOR_CREATION_SINCE
         # As in Kafka, a topic named several times is returned once. It may have ten thousand partitions.

@@ -86,25 +86,26 @@ class CreateTopicsAnswer:
 
 async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsAnswer:
     """Return one entry per topic. An error does not affect other topics, except too many partitions in total."""
-    asked = Counter(topic.name for topic in request.topics)
-    once_each = {topic.name: topic for topic in request.topics}
+    slices = context.time_slice
+    names = await slices.listed(topic.name for topic in request.topics)
+    asked, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     admitted = [
-        _admit(topic, context, is_duplicate=asked[name] > 1)
-        async for name, topic in context.time_slice.over(once_each.items())
+        _admit(topic, context, is_duplicate=asked[name] > 1) async for name, topic in slices.over(once_each.items())
     ]
     try:
-        check_size((spec for spec in admitted if isinstance(spec, TopicSpec)), context)
+        await check_size((spec for spec in admitted if isinstance(spec, TopicSpec)), context)
     except PolicyViolationError as error:
         refusal = ApiError(error.error_code, error.error_message)
-        refused = [_failed(spec.name, refusal) if isinstance(spec, TopicSpec) else spec for spec in admitted]
+        refused = await slices.listed(
+            _failed(spec.name, refusal) if isinstance(spec, TopicSpec) else spec for spec in admitted
+        )
         return CreateTopicsAnswer(refused, quota.throttle_time_ms)
     # All topics are decided and applied, in order, before the first is awaited, so they share commits.
     begun = [
-        await _begin(spec, context, quota, validate_only=request.validate_only)
-        async for spec in context.time_slice.over(admitted)
+        await _begin(spec, context, quota, validate_only=request.validate_only) async for spec in slices.over(admitted)
     ]
-    results = [await _end(topic, context) async for topic in context.time_slice.over(begun)]
+    results = [await _end(topic, context) async for topic in slices.over(begun)]
     return CreateTopicsAnswer(results, quota.throttle_time_ms)
 
 

@@ -28,6 +28,7 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
@@ -50,13 +51,15 @@ _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not 
 
 async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     """Return one entry per topic."""
-    wanted = _wanted(request, context.api_version)
+    wanted = await context.time_slice.listed(_wanted(request, context.api_version))
     if not context.services.configs.broker_value("delete.topic.enable"):
         code = ErrorCode.TOPIC_DELETION_DISABLED
         if context.api_version < _DISABLED_HAS_CODE_SINCE:
             code = ErrorCode.INVALID_REQUEST
         return DeleteTopicsResponse(
-            responses=[_result(name, topic_id, ApiError(code, None)) for name, topic_id in wanted]
+            responses=await context.time_slice.listed(
+                _result(name, topic_id, ApiError(code, None)) for name, topic_id in wanted
+            )
         )
     plan = await _plan(wanted, context)
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
@@ -68,10 +71,10 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
     return DeleteTopicsResponse(throttle_time_ms=quota.throttle_time_ms, responses=results)
 
 
-def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None, UUID]]:
+def _wanted(request: DeleteTopicsRequest, version: int) -> Iterator[tuple[str | None, UUID]]:
     if version >= _STATES_SINCE:
-        return [(topic.name, topic.topic_id) for topic in request.topics]
-    return [(name, ZERO_UUID) for name in request.topic_names]
+        return ((topic.name, topic.topic_id) for topic in request.topics)
+    return ((name, ZERO_UUID) for name in request.topic_names)
 
 
 async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) -> list[Result | Topic]:
@@ -80,14 +83,18 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
     As in Kafka, a repeated name or id is not deleted. A topic given by both its name and its id has one entry, under
     its name, and is not deleted.
     """
-    topics = context.services.topics
-    found = [(topics.get(name) if name is not None else topics.by_id(topic_id)) for name, topic_id in wanted]
-    names = Counter(name for name, topic_id in wanted if name is not None and topic_id == ZERO_UUID)
-    ids = Counter(topic_id for name, topic_id in wanted if name is None)
+    topics, slices = context.services.topics, context.time_slice
+    found = await slices.listed(
+        topics.get(name) if name is not None else topics.by_id(topic_id) for name, topic_id in wanted
+    )
+    names = Counter(
+        await slices.listed(name for name, topic_id in wanted if name is not None and topic_id == ZERO_UUID)
+    )
+    ids = Counter(await slices.listed(topic_id for name, topic_id in wanted if name is None))
     given_ids = frozenset(ids)
     given_once = frozenset(name for name, count in names.items() if count == 1)
     answers: list[Result | Topic] = []
-    async for (name, topic_id), topic in context.time_slice.over(zip(wanted, found, strict=True)):
+    async for (name, topic_id), topic in slices.over(zip(wanted, found, strict=True)):
         if (name is None) == (topic_id == ZERO_UUID):
             text = _NEITHER if name is None else _BOTH
             answers.append(_result(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, text)))

@@ -119,7 +119,9 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
     """Return one entry per resource, in the order of the request."""
     to_wire = _converter(request)
     if any(resource.resource_type not in _TYPES for resource in request.resources):
-        refused = [_refused(resource, ErrorCode.INVALID_REQUEST, _MALFORMED) for resource in request.resources]
+        refused = await context.time_slice.listed(
+            _refused(resource, ErrorCode.INVALID_REQUEST, _MALFORMED) for resource in request.resources
+        )
         return DescribeConfigsAnswer(refused, to_wire)
     configs = context.services.configs
     while True:

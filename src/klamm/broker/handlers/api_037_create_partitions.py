@@ -24,7 +24,7 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas.mutations import MutationQuota
@@ -45,19 +45,20 @@ class _MissingTopicError(KafkaApiError):
 
 async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
     """Return one entry per topic."""
-    asked = Counter(topic.name for topic in request.topics)
-    once_each = {topic.name: topic for topic in request.topics}
+    slices = context.time_slice
+    names = await slices.listed(topic.name for topic in request.topics)
+    asked, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     admitted = [
         (topic, _refusal(topic, context, is_duplicate=asked[name] > 1))
-        async for name, topic in context.time_slice.over(once_each.items())
+        async for name, topic in slices.over(once_each.items())
     ]
-    excess = _excess([topic for topic, refusal in admitted if refusal is None], context)
+    excess = await _excess((topic for topic, refusal in admitted if refusal is None), context)
     begun = [
         (topic.name, refusal or excess or await _begin(topic, context, quota, validate_only=request.validate_only))
-        async for topic, refusal in context.time_slice.over(admitted)
+        async for topic, refusal in slices.over(admitted)
     ]
-    results = [await _end(name, growing) async for name, growing in context.time_slice.over(begun)]
+    results = [await _end(name, growing) async for name, growing in slices.over(begun)]
     return CreatePartitionsResponse(throttle_time_ms=quota.throttle_time_ms, results=results)
 
 
@@ -67,13 +68,15 @@ def _refusal(topic: Asked, context: RequestContext, *, is_duplicate: bool) -> Ap
     return None if may_topic(context, AclOperation.ALTER, topic.name) else TOPIC_DENIED
 
 
-def _excess(asked: Sequence[Asked], context: RequestContext) -> ApiError | None:
+async def _excess(asked: Iterable[Asked], context: RequestContext) -> ApiError | None:
     """Return the error of all topics when they add too many partitions in total, else None."""
     topics = context.services.topics
     both = ((each.count, topics.get(each.name)) for each in asked)
-    added = (count - len(topic.partitions) for count, topic in both if topic is not None)
+    added = await context.time_slice.listed(
+        0 if topic is None else max(count - len(topic.partitions), 0) for count, topic in both
+    )
     try:
-        check_request_size(sum(more for more in added if more > 0))
+        check_request_size(sum(added))
     except PolicyViolationError as error:
         return ApiError(error.error_code, error.error_message)
     return None

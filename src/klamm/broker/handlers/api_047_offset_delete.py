@@ -38,7 +38,7 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
             async for topic in slices.over(request.topics)
             if not may_topic(context, AclOperation.READ, topic.name)
         }
-        allowed = [partition for partition in partitions if partition[0] not in denied]
+        allowed = await slices.listed(partition for partition in partitions if partition[0] not in denied)
         deleted = iter(await context.services.groups.offsets.delete(request.group_id, allowed, time_slice=slices))
     except KafkaApiError as error:
         return OffsetDeleteResponse(error_code=error.error_code)

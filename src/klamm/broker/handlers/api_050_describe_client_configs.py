@@ -62,7 +62,7 @@ def decode_raw(api_version: int, frame: memoryview, position: int) -> AnyRequest
 async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
     """Respond to either of the two requests."""
     if isinstance(request, DescribeUserScramCredentialsRequest):
-        return _describe_credentials(request, context)
+        return await _describe_credentials(request, context)
 
     async def step() -> list[Entry]:
         if request.resolve_entity:
@@ -127,7 +127,7 @@ def _values(values: tuple[tuple[str, str], ...]) -> list[DescribeClientConfigsRe
     return [DescribeClientConfigsResponse.ValueData(key=key, value=value) for key, value in values]
 
 
-def _describe_credentials(
+async def _describe_credentials(
     request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
     """Return the credentials of the requested users. Without users, return those of all users."""
@@ -135,11 +135,14 @@ def _describe_credentials(
         return DescribeUserScramCredentialsResponse(
             error_code=CLUSTER_DENIED.error_code, error_message=CLUSTER_DENIED.error_message
         )
-    asked = Counter(user.name for user in request.users or [])
+    slices = context.time_slice
+    asked = Counter(await slices.listed(user.name for user in request.users or ()))
     names = asked or Counter(context.services.credentials.users)
     return DescribeUserScramCredentialsResponse(
         error_message="",
-        results=[_credentials_of(name, context, is_duplicate=count > 1) for name, count in names.items()],
+        results=await slices.listed(
+            _credentials_of(name, context, is_duplicate=count > 1) for name, count in names.items()
+        ),
     )
 
 

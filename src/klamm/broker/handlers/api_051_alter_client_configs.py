@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
 from klamm.broker.requests.checks import require_cluster
 from klamm.broker.security.credentials import CredentialDeletion, upsertion_from_salted_password
 from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan
@@ -57,6 +58,9 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
 
     async def step() -> tuple[EntryPlan, ...]:
         require_cluster(context, AclOperation.ALTER_CONFIGS)
+        async for entry in slices.over(request.entries):
+            refuse_many(entry.entity, MOST_QUOTA_PARTS, "components of one entity")
+            refuse_many(entry.ops, MOST_QUOTA_PARTS, "configs of one entity")
         return await context.services.client_configs.alter(
             entries,
             validate_only=request.validate_only,
@@ -83,9 +87,12 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
 
 
 def _entry(entry: AlterClientConfigsRequest.EntryData) -> AlterEntry:
+    """Return an entry. If it has too many parts, the request is rejected, and the first ones identify the entity."""
     return AlterEntry(
-        components=tuple((component.entity_type, component.entity_name) for component in entry.entity),
-        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops),
+        components=tuple(
+            (component.entity_type, component.entity_name) for component in entry.entity[:MOST_QUOTA_PARTS]
+        ),
+        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[:MOST_QUOTA_PARTS]),
     )
 
 
@@ -115,7 +122,9 @@ async def _alter_credentials(
             )
             async for upsertion in context.time_slice.over(request.upsertions)
         ]
-        return await context.services.credentials.alter(deletions, upsertions, author=context.author)
+        return await context.services.credentials.alter(
+            deletions, upsertions, author=context.author, time_slice=context.time_slice
+        )
 
     outcomes, error = await attempt(step, api=API.key)
     if outcomes is None:

@@ -48,29 +48,31 @@ async def alter_resources(
         to_entry: Class of the response's entries.
         validate_only: Whether to decide without applying.
     """
-    alter = AclOperation.ALTER_CONFIGS
+    alter, slices = AclOperation.ALTER_CONFIGS, context.time_slice
     errors = [
         config_denial(context, alter, resource.resource_type, resource.resource_name)
         or too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
-        async for resource in context.time_slice.over(resources)
+        async for resource in slices.over(resources)
     ]
     both = zip(resources, errors, strict=True)
-    altered = iter(
-        await context.services.configs.alter(
-            [to_alteration(resource) async for resource, error in context.time_slice.over(both) if error is None],
-            node_id=context.node_id,
-            author=context.author,
-            validate_only=validate_only,
-            time_slice=context.time_slice,
-        )
+    alterations = [to_alteration(resource) async for resource, error in slices.over(both) if error is None]
+    altered = await context.services.configs.alter(
+        alterations,
+        node_id=context.node_id,
+        author=context.author,
+        validate_only=validate_only,
+        time_slice=slices,
     )
-    outcomes = [next(altered) if error is None else error for error in errors]
-    return [
+    following = iter(altered)
+    outcomes = await slices.listed(next(following) if error is None else error for error in errors)
+    entries = [
         to_entry(
             error_code=ErrorCode.NONE if outcome is None else outcome.error_code,
             error_message=None if outcome is None else outcome.error_message,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-        async for resource, outcome in context.time_slice.over(zip(resources, outcomes, strict=True))
+        async for resource, outcome in slices.over(zip(resources, outcomes, strict=True))
     ]
+    await slices.free(alterations, errors, altered, outcomes)
+    return entries

@@ -106,14 +106,16 @@ async def begin_topic(
     return CreatableTopic(topic=topic, configs=configs, durable=durable)
 
 
-def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:
+async def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:
     """Reject a request with too many partitions, before any other check.
 
     Raises:
         PolicyViolationError: Its topics have 10,000 or more partitions in total.
     """
     default = _default_num_partitions(context)
-    asked = (len(s.assignments) or (default if s.num_partitions == UNSET else s.num_partitions) for s in specs)
+    asked = await context.time_slice.listed(
+        len(s.assignments) or (default if s.num_partitions == UNSET else s.num_partitions) for s in specs
+    )
     check_request_size(sum(count for count in asked if count > 0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.server.author import Author
+    from klamm.server.time_slice import TimeSlice
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
@@ -56,6 +58,7 @@ class ScramCredentials:
         self._store = store
         self._now_ms = now_ms
         self._credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+        self._altering = asyncio.Lock()
         self.load()
 
     def load(self) -> None:
@@ -85,29 +88,41 @@ class ScramCredentials:
         )
 
     async def alter(
-        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion], *, author: Author
+        self,
+        deletions: Sequence[CredentialDeletion],
+        upsertions: Sequence[CredentialUpsertion],
+        *,
+        author: Author,
+        time_slice: TimeSlice,
     ) -> dict[str, ApiError]:
         """Apply the valid changes in one commit and return the outcome of each named user.
 
-        The change history records who set or deleted the credential of which mechanism, without secrets.
+        The change history records who set or deleted the credential of which mechanism, without secrets. One call
+        decides at a time, because it may pause between the decision on the first user and the change of the last.
 
         Raises:
             StorageError: The metadata cannot be written. Nothing was applied.
         """
-        outcomes = self._decide(deletions, upsertions)
-        changes: list[Change] = []
-        for deletion in deletions:
-            if outcomes[deletion.user] == NONE:
-                changes.append(DropScramCredential(user=deletion.user, mechanism=deletion.mechanism))
-                changes.append(self._line(deletion, None, author))
-                del self._credentials[deletion.user, deletion.mechanism]
-        for upsertion in upsertions:
-            if outcomes[upsertion.user] == NONE:
-                changes.append(_row(upsertion))
-                changes.append(self._line(upsertion, upsertion.credential, author))
-                self._credentials[upsertion.user, upsertion.mechanism] = upsertion.credential
-        if changes:
-            await self._store.submit(changes)
+        async with self._altering:
+            outcomes = await self._decide(deletions, upsertions, time_slice)
+            changes: list[Change] = []
+            deleted: list[tuple[str, ScramMechanism]] = []
+            set_to: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+            async for deletion in time_slice.over(deletions):
+                if outcomes[deletion.user] == NONE:
+                    changes.append(DropScramCredential(user=deletion.user, mechanism=deletion.mechanism))
+                    changes.append(self._line(deletion, None, author))
+                    deleted.append((deletion.user, deletion.mechanism))
+            async for upsertion in time_slice.over(upsertions):
+                if outcomes[upsertion.user] == NONE:
+                    changes.append(_row(upsertion))
+                    changes.append(self._line(upsertion, upsertion.credential, author))
+                    set_to[upsertion.user, upsertion.mechanism] = upsertion.credential
+            for key in deleted:
+                self._credentials.pop(key, None)
+            self._credentials.update(set_to)
+            if changes:
+                await self._store.submit(changes)
         return outcomes
 
     def _line(
@@ -123,17 +138,20 @@ class ScramCredentials:
             client_id=author.client_id,
         )
 
-    def _decide(
-        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
+    async def _decide(
+        self,
+        deletions: Sequence[CredentialDeletion],
+        upsertions: Sequence[CredentialUpsertion],
+        time_slice: TimeSlice,
     ) -> dict[str, ApiError]:
         outcomes: dict[str, ApiError] = {}
-        for deletion in deletions:
+        async for deletion in time_slice.over(deletions):
             known = outcomes.get(deletion.user)
             if known is None:
                 outcomes[deletion.user] = self._check_deletion(deletion)
             elif known == NONE:
                 outcomes[deletion.user] = _TWICE
-        for upsertion in upsertions:
+        async for upsertion in time_slice.over(upsertions):
             known = outcomes.get(upsertion.user)
             if known is None:
                 outcomes[upsertion.user] = _check_upsertion(upsertion)

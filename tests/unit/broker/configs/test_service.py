@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
 from klamm.protocol.types import ResourceType
 from klamm.server.author import Author
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutConfig, PutHistory
 from tests.support.configs import (
     ANNA,
@@ -29,6 +31,8 @@ from tests.support.configs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from klamm.broker.configs.rules import ResourceAlteration
     from klamm.configs.decision import ConfigDecision
 
@@ -40,6 +44,13 @@ TOPIC, BROKER, LOGGER, METRICS, GROUP = (
     ResourceType.GROUP,
 )
 FLUSH = operation("flush.ms", SET, "5")
+
+
+def at_once(
+    service: ConfigService, *alterations: ResourceAlteration
+) -> Coroutine[Any, Any, list[KafkaApiError | None]]:
+    """Alter without a pause, however slow the machine is, so that the turns of the event loop can be counted."""
+    return service.alter(alterations, node_id=1, author=ANNA, validate_only=False, time_slice=TimeSlice(math.inf))
 
 
 def alter(
@@ -78,8 +89,8 @@ def test_a_change_is_answered_only_when_it_is_on_disk() -> None:
         store = MemoryConfigStore()
         service = make_service(store)
         store.hold = True
-        change = asyncio.ensure_future(service.alter([topic("t", FLUSH)], node_id=1, author=ANNA, validate_only=False))
-        again = asyncio.ensure_future(service.alter([topic("t", FLUSH)], node_id=1, author=ANNA, validate_only=False))
+        change = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+        again = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
         reading = asyncio.ensure_future(service.settle())
         for _ in range(5):
             await asyncio.sleep(0)
@@ -88,8 +99,8 @@ def test_a_change_is_answered_only_when_it_is_on_disk() -> None:
         assert not again.done(), "a change that alters nothing waits for the one that made it so"
         assert not reading.done(), "a description waits for what it shows"
         store.release()
-        assert await change == (None,)
-        assert await again == (None,)
+        assert await change == [None]
+        assert await again == [None]
         assert await reading
 
     asyncio.run(scenario())
@@ -102,9 +113,7 @@ def test_when_the_disk_refuses_nothing_has_changed() -> None:
         heard: list[ConfigsChanged] = []
         service.subscribe(heard.append)
         store.hold = store.fail_next = True
-        change = asyncio.ensure_future(
-            service.alter([topic("t", FLUSH), topic("missing", FLUSH)], node_id=1, author=ANNA, validate_only=False)
-        )
+        change = asyncio.ensure_future(at_once(service, topic("t", FLUSH), topic("missing", FLUSH)))
         reading = asyncio.ensure_future(service.settle())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -120,7 +129,7 @@ def test_when_the_disk_refuses_nothing_has_changed() -> None:
         assert heard == [taken_back, taken_back], "once when it was applied, once when it was taken back"
         assert service.topic_config("t")["flush.ms"] != 5
         store.hold = False
-        assert await service.alter([topic("t", FLUSH)], node_id=1, author=ANNA, validate_only=False) == (None,)
+        assert await at_once(service, topic("t", FLUSH)) == [None]
 
     asyncio.run(scenario())
 
@@ -142,7 +151,7 @@ def test_others_are_served_while_a_large_request_is_worked_off() -> None:
         repeated = [topic("t0", listed), *(topic(name, listed) for name in names)]
         large = asyncio.ensure_future(service.alter(repeated, node_id=1, author=ANNA, validate_only=False))
         await asyncio.sleep(0)
-        assert await service.alter([topic("small", FLUSH)], node_id=1, author=ANNA, validate_only=False) == (None,)
+        assert await at_once(service, topic("small", FLUSH)) == [None]
         assert not large.done(), "the small one did not wait for the large one"
         outcomes = await large
         assert len(outcomes) == 1001
@@ -263,12 +272,7 @@ def test_two_writers_lose_no_update() -> None:
         store.hold = True
         key = "leader.replication.throttled.replicas"
         writers = [
-            service.alter(
-                [topic("t", operation(key, APPEND, f"{n}:1"), operation("flush.ms", SET, str(n)))],
-                node_id=1,
-                author=ANNA,
-                validate_only=False,
-            )
+            at_once(service, topic("t", operation(key, APPEND, f"{n}:1"), operation("flush.ms", SET, str(n))))
             for n in range(50)
         ]
         tasks = [asyncio.ensure_future(writer) for writer in writers]

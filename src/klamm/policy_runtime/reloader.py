@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import threading
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.configs.definitions import POLICY_RELOAD_INTERVAL_MS
 from klamm.policy.errors import PolicyLoadError
@@ -26,7 +26,16 @@ logger = logging.getLogger(__name__)
 LOAD_LIMIT_S: Final = 60.0
 """Seconds within which new instances must be ready; otherwise the old ones stay in use."""
 
-Signature: TypeAlias = "tuple[tuple[Path, int, int], ...]"
+Signature: TypeAlias = "Mapping[Path, tuple[int, int]]"
+"""Modification time in nanoseconds and size of each file; -1 and -1 for a missing one."""
+
+
+class PreparedPolicies(NamedTuple):
+    """Instances that are not in use yet, one for each policy."""
+
+    instances: Sequence[Instance]
+    signature: Signature
+    """Signature of the files that were watched when the instances were created, from before that."""
 
 
 class PolicyReloader:
@@ -54,8 +63,6 @@ class PolicyReloader:
         self._loaded = self._seen = self._signature()
         self._task: asyncio.Task[None] | None = None
         self._swaps: set[asyncio.Task[None]] = set()
-        self._stamps: Mapping[Path, tuple[Path, int, int]] = {}
-        """Signature of each file before it was last loaded."""
 
     def start(self) -> None:
         """Start watching. Without policies this does nothing."""
@@ -112,32 +119,34 @@ class PolicyReloader:
         await self._swap(made)
         return True
 
-    async def prepare(self, properties: Mapping[str, str]) -> Sequence[Instance]:
+    async def prepare(self, properties: Mapping[str, str]) -> PreparedPolicies:
         """Create a new instance of every policy with these properties. The old instances stay in use.
 
         Raises:
             PolicyLoadError: A policy cannot be created, or takes longer than ``LOAD_LIMIT_S``.
         """
-        fresh, made = FreshModules(), list[Instance]()
-        self._stamps = {stamp[0]: stamp for stamp in self._signature()}
+        fresh, made, signature = FreshModules(), list[Instance](), self._signature()
         try:
             async with asyncio.timeout(LOAD_LIMIT_S):
                 for guard in self._policies.guards:
                     made.append(await make_instance(guard.spec, properties, fresh=fresh))
         except BaseException as error:
             fresh.undo()
-            self.discard(made)
+            self._retire(made)
             if isinstance(error, TimeoutError):
                 raise PolicyLoadError(f"not ready within {LOAD_LIMIT_S:g} s") from error
             raise
-        return made
+        return PreparedPolicies(made, signature)
 
-    def discard(self, made: Sequence[Instance]) -> None:
-        """Close instances that were created but never used."""
-        for guard, instance in zip(self._policies.guards, made, strict=False):
+    def discard(self, made: PreparedPolicies) -> None:
+        """Close instances that were never used."""
+        self._retire(made.instances)
+
+    def _retire(self, instances: Sequence[Instance]) -> None:
+        for guard, instance in zip(self._policies.guards, instances, strict=False):
             instance.retire(guard.spec)
 
-    def follow(self, properties: Mapping[str, str], made: Sequence[Instance] | None) -> None:
+    def follow(self, properties: Mapping[str, str], made: PreparedPolicies | None) -> None:
         """Use changed properties from now on.
 
         Args:
@@ -154,23 +163,22 @@ class PolicyReloader:
         self._swaps.add(task)
         task.add_done_callback(self._swaps.discard)
 
-    async def _swap(self, made: Sequence[Instance]) -> None:
-        loaded = dict(self._stamps)
-        for guard, instance in zip(self._policies.guards, made, strict=True):
+    async def _swap(self, made: PreparedPolicies) -> None:
+        for guard, instance in zip(self._policies.guards, made.instances, strict=True):
             await guard.swap(instance)
         self._policies.refused_creations.clear()
         # A file that was changed while the instances waited for their turn has not been loaded.
         self._seen = self._signature()
-        self._loaded = tuple(loaded.get(stamp[0], stamp) for stamp in self._seen)
+        self._loaded = {file: made.signature.get(file, stamp) for file, stamp in self._seen.items()}
         logger.info("Policies reloaded: %s", ", ".join(guard.spec.name for guard in self._policies.guards))
 
     def _signature(self) -> Signature:
-        found = []
-        for file in sorted({file for guard in self._policies.guards for file in guard.files}):
+        found = {}
+        for file in {file for guard in self._policies.guards for file in guard.files}:
             try:
                 status = file.stat()
             except OSError:
-                found.append((file, -1, -1))
+                found[file] = (-1, -1)
             else:
-                found.append((file, status.st_mtime_ns, status.st_size))
-        return tuple(found)
+                found[file] = (status.st_mtime_ns, status.st_size)
+        return found

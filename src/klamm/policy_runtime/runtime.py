@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy.rules import RulesPolicy
-from klamm.policy_runtime.reloader import PolicyReloader
+from klamm.policy_runtime.reloader import PolicyReloader, PreparedPolicies
 from klamm.policy_runtime.service import Policies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from klamm.policy_runtime.guard import Instance
+    from collections.abc import Mapping
 
 
 class PolicyRuntime:
@@ -36,7 +34,7 @@ class PolicyRuntime:
         self.properties = properties
         """Properties in force."""
         self._reloader = PolicyReloader(policies, properties)
-        self._tried: tuple[Mapping[str, str], Sequence[Instance]] | None = None
+        self._tried: tuple[Mapping[str, str], PreparedPolicies] | None = None
 
     @classmethod
     async def load(cls, properties: Mapping[str, str]) -> PolicyRuntime:

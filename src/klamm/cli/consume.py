@@ -170,12 +170,10 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
     from klamm.cli.console.receiving import Interest, RecordReceiver  # noqa: PLC0415  # --help needs no network library
 
     interest = Interest(topic=options.topic, include=options.include, partition=options.partition, offset=offset)
-    receiver = RecordReceiver(interest, _settings(options, properties, group))
+    receiver = RecordReceiver(interest, _settings(options, properties, group), flush=sys.stdout.flush)
     try:
         with _terminable(), receiver:
-            for record in receiver.records(
-                at_most=options.max_messages, timeout_ms=options.timeout_ms, before_wait=sys.stdout.flush
-            ):
+            for record in receiver.records(at_most=options.max_messages, timeout_ms=options.timeout_ms):
                 write(record)
     finally:
         complain(f"Processed a total of {receiver.count} messages")

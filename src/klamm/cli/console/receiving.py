@@ -46,18 +46,20 @@ class RecordReceiver:
     Args:
         interest: The records to read.
         settings: Settings of kafka-python's consumer.
+        flush: Function that brings the printed records to their destination. It is called before each wait for records
+            and before offsets are committed.
 
     Raises:
         RefusedError: A setting has a wrong value, or the regular expression is invalid.
     """
 
-    def __init__(self, interest: Interest, settings: Mapping[str, Any]) -> None:
+    def __init__(self, interest: Interest, settings: Mapping[str, Any], *, flush: Callable[[], object]) -> None:
         add_codecs()
         self.count = 0
         """Number of records returned so far."""
         self._first: dict[TopicPartition, int] = {}
         """First offset of each partition of the batch that is being printed."""
-        self._flush: Callable[[], object] = int
+        self._flush = flush
         self._next: dict[TopicPartition, int] = {}
         """Offset of the first record of each partition that was fetched but not returned yet."""
         try:
@@ -107,23 +109,19 @@ class RecordReceiver:
                 self._consumer.seek(partition, offset)
         self._consumer.close()
 
-    def records(
-        self, *, at_most: int | None, timeout_ms: int | None, before_wait: Callable[[], object]
-    ) -> Iterator[ConsumedRecord]:
+    def records(self, *, at_most: int | None, timeout_ms: int | None) -> Iterator[ConsumedRecord]:
         """Iterate over records as they arrive.
 
         Args:
             at_most: Number of records after which the iteration ends. None or a negative number means no limit.
             timeout_ms: Time without a record after which the iteration ends. None or a negative number means no limit.
-            before_wait: Function to call before each wait for records.
 
         Raises:
             RefusedError: The cluster rejects a request.
         """
-        self._flush = before_wait
         limit = None if at_most is None or at_most < 0 else at_most
         while limit is None or self.count < limit:
-            before_wait()
+            self._flush()
             self._first, self._next = {}, {}
             found = self._poll(None if limit is None else limit - self.count, timeout_ms)
             if not found:

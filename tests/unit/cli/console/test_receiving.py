@@ -54,8 +54,9 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def consume(write: Callable[[int], object], *, flush: Callable[[], object] = int, at_most: int | None = None) -> None:
-    with RecordReceiver(Interest(topic="t", include=None, partition=None, offset=-1), {}) as receiver:
-        for record in receiver.records(at_most=at_most, timeout_ms=None, before_wait=flush):
+    interest = Interest(topic="t", include=None, partition=None, offset=-1)
+    with RecordReceiver(interest, {}, flush=flush) as receiver:
+        for record in receiver.records(at_most=at_most, timeout_ms=None):
             write(record.offset)
 
 

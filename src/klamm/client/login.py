@@ -69,10 +69,7 @@ def log_in(connection: Connection, security: Security, *, host: str, timeout_s: 
     """
     try:
         lifetime_s = _log_in(connection, security, host, timeout_s) / 1000
-    except SaslAuthenticationFailedError:
-        connection.close()
-        raise
-    except ConnectionLostError:
+    except ConnectionLostError:  # a rejected login, too
         connection.close()
         raise
     except Exception as error:

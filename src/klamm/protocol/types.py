@@ -70,6 +70,20 @@ class ConfigSource(IntEnum):
         """Return UNKNOWN for a source that a newer broker reports."""
         return cls.UNKNOWN
 
+    @property
+    def origin(self) -> str:
+        """Place where the value was set, in an operator's words. Kafka's name for sources without such words."""
+        return _ORIGINS.get(self, self.name)
+
+
+_ORIGINS: Final = {
+    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
+    ConfigSource.DYNAMIC_BROKER_CONFIG: "broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "all brokers",
+    ConfigSource.STATIC_BROKER_CONFIG: "server.properties",
+    ConfigSource.DEFAULT_CONFIG: "default",
+}
+
 
 class UpdateMode(StrEnum):
     """Update mode of a broker config: how it may change while the broker runs (KIP-226)."""

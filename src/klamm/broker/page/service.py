@@ -63,13 +63,6 @@ _MAX_OPENED: Final = 100
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _FULL: Final = 0.95
 _UNKNOWN: Final = "unknown"
-_ORIGINS: Final = {
-    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
-    ConfigSource.DYNAMIC_BROKER_CONFIG: "broker",
-    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "all brokers",
-    ConfigSource.STATIC_BROKER_CONFIG: "server.properties",
-    ConfigSource.DEFAULT_CONFIG: "default",
-}
 _STANDINGS: Final = {
     Standing.IN_LINE: "good",
     Standing.ENFORCED: "good",
@@ -427,7 +420,7 @@ def _configs_table(configs: Sequence[DescribedConfig]) -> Table:
         (
             Cell(each.name, kind="name"),
             Cell("(hidden)" if each.is_sensitive else "-" if each.value is None else each.value),
-            Cell(_ORIGINS.get(ConfigSource(each.source), str(each.source)), kind="good" if _is_own(each) else ""),
+            Cell(ConfigSource(each.source).origin, kind="good" if _is_own(each) else ""),
         )
         for each in configs
     ]

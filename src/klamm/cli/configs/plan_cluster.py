@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from klamm.admin import (
     AlterConfigOp,
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 
-_ORIGINS: Final = {
-    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
-    ConfigSource.DYNAMIC_BROKER_CONFIG: "broker",
-    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "all brokers",
-    ConfigSource.STATIC_BROKER_CONFIG: "server.properties",
-    ConfigSource.DEFAULT_CONFIG: "default",
-}
-
 
 def current_topics(admin: AdminClient, declared: Iterable[DeclaredTopic]) -> dict[str, CurrentTopic]:
     """Return the declared topics that exist in the cluster."""
@@ -56,10 +48,10 @@ def _current(entry: ConfigEntry) -> CurrentConfig:
     inherited = [synonym for synonym in entry.synonyms if synonym.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG]
     return CurrentConfig(
         value=entry.value,
-        origin=_ORIGINS.get(entry.source, entry.source.name),
+        origin=entry.source.origin,
         is_own=entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG,
         inherited=inherited[0].value if inherited else None,
-        inherited_origin=_ORIGINS.get(inherited[0].source, inherited[0].source.name) if inherited else "default",
+        inherited_origin=inherited[0].source.origin if inherited else "default",
     )
 
 

@@ -240,7 +240,6 @@ def test_after_a_restart_the_clock_is_ahead_and_faults_are_over_and_a_paused_bro
     assert time.monotonic() - began < 8, "neither a silent connection nor a pause holds up the end"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_paused_broker_ends_with_its_parent() -> None:
     program = textwrap.dedent(
         """

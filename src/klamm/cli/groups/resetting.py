@@ -27,22 +27,36 @@ _IDLE: Final = frozenset({"Empty", "Dead"})
 
 
 def reset(admin: AdminClient, options: argparse.Namespace) -> int:
-    """Show the new offsets of inactive groups, and set them with ``--execute``. Return 1 if a group is active."""
+    """Show the new offsets of inactive groups, and set them with ``--execute``. Return 1 if a group is active.
+
+    Raises:
+        RefusedError, KafkaApiError, OSError: The action failed. With ``--execute`` the offsets that were set before are
+            shown first.
+    """
     group_ids = chosen_groups(admin, options)
     planned: dict[str, Offsets] = {}
     refused: dict[str, str] = {}
+    failure: Exception | None = None
     for group_id in group_ids:
-        state = _state(admin, group_id)
-        if state not in _IDLE:
-            refused[group_id] = (
-                f"Assignments can only be reset if the group '{group_id}' is inactive,"
-                f" but the current state is {state}."
-            )
-            continue
-        planned[group_id] = _new_offsets(admin, group_id, options)
-        if options.execute:
-            commits = {partition: OffsetAndMetadata(offset) for partition, offset in planned[group_id].items()}
-            admin.alter_group_offsets(group_id, commits).all().result()
+        try:
+            state = _state(admin, group_id)
+            if state in _IDLE:
+                planned[group_id] = _new_offsets(admin, group_id, options)
+                if options.execute:
+                    planned[group_id], failure = _commit(admin, group_id, planned[group_id])
+            else:
+                refused[group_id] = (
+                    f"Assignments can only be reset if the group '{group_id}' is inactive,"
+                    f" but the current state is {state}."
+                )
+        except (RefusedError, KafkaApiError, OSError) as error:
+            failure = error
+        if failure is not None:
+            break
+    if failure is not None:
+        planned = {group_id: offsets for group_id, offsets in planned.items() if offsets and options.execute}
+        if not planned:
+            raise failure
     document = [
         {
             "group": group_id,
@@ -56,7 +70,21 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
         for group_id in group_ids
     ]
     write(options.output, document, lambda: _lines(planned, refused, options))
+    if failure is not None:
+        raise failure
     return 1 if refused else 0
+
+
+def _commit(admin: AdminClient, group_id: str, offsets: Offsets) -> tuple[Offsets, Exception | None]:
+    """Set the offsets of a group. Return those that were set, and the first error."""
+    commits = {partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+    errors = {
+        partition: outcome.exception()
+        for partition, outcome in admin.alter_group_offsets(group_id, commits).values().items()
+    }
+    done = {partition: offset for partition, offset in offsets.items() if errors[partition] is None}
+    failed = (error for error in errors.values() if isinstance(error, Exception))
+    return done, next(failed, None)
 
 
 def _state(admin: AdminClient, group_id: str) -> str:

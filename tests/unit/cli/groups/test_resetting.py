@@ -1,0 +1,110 @@
+"""A reset of offsets that fails in the middle shows what it has set."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from unittest.mock import create_autospec
+
+import pytest
+
+from klamm.admin import (
+    AdminClient,
+    DescribeGroupsResult,
+    GroupDescription,
+    KafkaApiError,
+    ListedOffset,
+    ListGroupOffsetsResult,
+    ListOffsetsResult,
+    OffsetAndMetadata,
+    PerKeyResult,
+    TopicPartition,
+)
+from klamm.cli.groups.options import parse
+from klamm.cli.groups.resetting import reset
+from klamm.client.errors import api_error
+from klamm.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from unittest.mock import Mock
+
+PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
+
+
+@pytest.fixture
+def admin() -> Mock:
+    """An admin client of a cluster with the groups a, b and c, whose commits for orders-1 of group b fail."""
+    made: Mock = create_autospec(AdminClient, instance=True)
+
+    def describe_groups(group_ids: Collection[str]) -> DescribeGroupsResult:
+        found = DescribeGroupsResult(group_ids)
+        for name in group_ids:
+            group = GroupDescription(group_id=name, state="Empty", protocol_type="", protocol="", members=())
+            found.succeed(name, group)
+        return found
+
+    def list_group_offsets(groups: Mapping[str, None]) -> ListGroupOffsetsResult:
+        found = ListGroupOffsetsResult(groups)
+        for name in groups:
+            found.succeed(name, dict.fromkeys(PARTITIONS, OffsetAndMetadata(9)))
+        return found
+
+    def list_offsets(specs: Mapping[TopicPartition, int]) -> ListOffsetsResult:
+        found = ListOffsetsResult(specs)
+        for partition in specs:
+            found.succeed(partition, ListedOffset(offset=5, timestamp=-1, leader_epoch=0))
+        return found
+
+    def alter_group_offsets(
+        group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> PerKeyResult[TopicPartition, None]:
+        found: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
+        for partition in offsets:
+            if (group_id, partition.partition) == ("b", 1):
+                found.fail(partition, api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not this one"))
+            else:
+                found.succeed(partition, None)
+        return found
+
+    made.describe_groups.side_effect = describe_groups
+    made.list_group_offsets.side_effect = list_group_offsets
+    made.list_offsets.side_effect = list_offsets
+    made.alter_group_offsets.side_effect = alter_group_offsets
+    return made
+
+
+def _reset(admin: Mock, words: str) -> int:
+    options = parse(f"--bootstrap-server a:1 --reset-offsets --all-topics --to-earliest {words}".split())
+    return reset(admin, options)
+
+
+def test_offsets_that_were_set_before_a_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+    # when
+    with pytest.raises(KafkaApiError, match="not this one"):
+        _reset(admin, "--group a --group b --group c --execute")
+    # then
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert rows == [
+        ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"],
+        ["a", "orders", "0", "5"],
+        ["a", "orders", "1", "5"],
+        ["b", "orders", "0", "5"],
+    ]
+
+
+def test_a_program_reads_which_groups_were_reset(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KafkaApiError):
+        _reset(admin, "--group b --group c --execute -o json")
+    found = json.loads(capsys.readouterr().out)
+    assert [(group["group"], group["executed"], len(group["partitions"])) for group in found] == [
+        ("b", True, 1),
+        ("c", False, 0),
+    ]
+
+
+def test_a_failure_before_any_change_shows_nothing_else(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+    admin.list_group_offsets.side_effect = TimeoutError("late")
+    with pytest.raises(TimeoutError):
+        _reset(admin, "--group a --execute")
+    assert not capsys.readouterr().out

@@ -22,7 +22,7 @@ BY_RECORD = (
     "tests/unit/protocol/records",
     "tests/unit/client",
     "tests/unit/mirror/copy",
-    "tests/unit/storage",
+    "tests/unit/storage/log",
     "tests/unit/dataframes",
 )
 """The tests of all that the compiled modules do."""

@@ -109,18 +109,3 @@ def test_a_missing_right_ends_a_job(
     assert took_s < 40
     assert "AUTHORIZATION_FAILED" in next(line for line in log.splitlines() if "gives up" in line)
     assert (planned, bool(refused)) == (1, True)
-
-
-def test_a_wrong_password_ends_a_job_naming_the_cluster(source: KlammBroker, tmp_path: Path) -> None:
-    # given
-    guarded = Guarded()
-    wrong = LOGIN | {"sasl.jaas.config": f'{PLAIN_MODULE} required username="alice" password="wrong";'}
-    more = "".join(f"B.{key} = {value}\n" for key, value in wrong.items())
-    with guarded.broker:
-        # when
-        code, log, _ = run_job(properties(source.bootstrap_servers, guarded.outside, more, topics="orders"), tmp_path)
-    # then
-    assert code == 1
-    line = next(line for line in log.splitlines() if "gives up" in line)
-    assert "cluster B" in line
-    assert "alice" in line

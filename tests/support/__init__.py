@@ -1,1 +1,1 @@
-"""What several tests lean on: real brokers, our own broker, processes that never outlive the run."""
+"""Support for tests: real Kafka brokers, klamm brokers, and child processes that end with the test run."""

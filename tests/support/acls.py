@@ -1,4 +1,4 @@
-"""An authorizer on a store in memory, and handlers asked as the wire asks them."""
+"""Authorizer on a metadata store in memory, and ACL handlers that are called through the codec."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound="Message")
 
 
 class MemoryAclStore:
-    """The part of the metadata store that the authorizer needs."""
+    """Part of the metadata store that the authorizer uses, in memory."""
 
     def __init__(self) -> None:
         self.rows: set[PutAcl] = set()
@@ -49,7 +49,7 @@ class MemoryAclStore:
 
 
 class AclBroker:
-    """As much of a broker as the ACL handlers need."""
+    """Part of a broker that the ACL handlers use."""
 
     def __init__(self, *, authorizer: bool = True) -> None:
         self.store = MemoryAclStore()
@@ -60,7 +60,7 @@ class AclBroker:
             )
 
     def ask(self, route: Route, request: Message, response: type[T], version: int, *, principal: str = ADMIN) -> T:
-        """Let a handler answer; both ways through the codec."""
+        """Send a request to a handler and return its response, both through the codec."""
         session = Session(connection_id=1, node_id=1, client_host="127.0.0.1", principal=principal)
         services = cast("Any", SimpleNamespace(authorizer=self.authorizer))
         context = RequestContext(services=services, session=session, api_version=version, client_id=None)

@@ -1,6 +1,6 @@
-"""A headless Chromium that opens pages and tells what is seen: the DevTools protocol over its pipe, and nothing else.
+"""Headless Chromium that opens pages and reads their content, over the DevTools protocol on a pipe.
 
-The protocol is JSON with a NUL byte behind each message (``--remote-debugging-pipe``: descriptor 3 to it, 4 from it).
+The protocol is JSON with a NUL byte after each message (``--remote-debugging-pipe``: descriptor 3 to it, 4 from it).
 See https://chromedevtools.github.io/devtools-protocol/.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-"""As ``scripts/with_tools.py`` looks for them."""
+"""Program names, in the order in which ``scripts/with_tools.py`` looks for them."""
 _TIMEOUT_S: Final = 30.0
 _FLAGS: Final = (
     "--headless=new",
@@ -46,7 +46,7 @@ _FLAGS: Final = (
     "--use-mock-keychain",
     "--remote-debugging-pipe",
 )
-# The pipe's descriptors are 3 and 4; a shell moves them there, whatever numbers are taken here.
+# The pipe's descriptors are 3 and 4. A shell moves them there, whatever numbers they have in this process.
 _SHELL: Final = ("sh", "-c", 'exec "$0" "$@" 3<&0 4>&1 </dev/null >&2')
 
 
@@ -55,30 +55,30 @@ class BrowserError(RuntimeError):
 
 
 def find_browser() -> str | None:
-    """Return the program ``CHROMIUM`` names, or else a Chromium or Chrome on PATH; None: there is none."""
+    """Return the program that ``CHROMIUM`` names, or a Chromium or Chrome on PATH; None if there is none."""
     named = os.environ.get("CHROMIUM")
     return named or next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
 @dataclass(kw_only=True)
 class Page:
-    """One tab. What happens in it is noted while something is asked of it."""
+    """One tab. Its events are recorded while a command is sent to it."""
 
     browser: Browser
     session_id: str
     target_id: str
     requests: list[str] = field(default_factory=list)
-    """URLs that it asked for, its own first, in order."""
+    """Requested URLs in order, beginning with the URL of the page."""
     errors: list[str] = field(default_factory=list)
-    """Exceptions of scripts, and what the console calls an error: a request that failed is one too."""
+    """Exceptions of scripts and errors of the console. A failed request is a console error."""
     loaded: int = 0
-    """How often a document was loaded."""
+    """Number of loaded documents."""
 
     def evaluate(self, script: str) -> Any:
-        """Return the value of a JavaScript expression, as JSON carries it; a promise is waited for.
+        """Return the value of a JavaScript expression as JSON, after awaiting a promise.
 
         Raises:
-            BrowserError: It throws.
+            BrowserError: The expression throws.
         """
         answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
@@ -86,14 +86,14 @@ class Page:
         return answer["result"].get("value")
 
     def text(self) -> str:
-        """Return what can be read on the page, without what is hidden."""
+        """Return the visible text of the page."""
         return str(self.evaluate("document.body.innerText"))
 
     def wait_for(self, condition: str, *, timeout_s: float = _TIMEOUT_S) -> None:
-        """Wait until a JavaScript expression holds.
+        """Wait until a JavaScript expression is true.
 
         Raises:
-            BrowserError: It does not in time; the message has what can be read on the page.
+            BrowserError: It stayed false until the timeout. The message contains the visible text of the page.
         """
         deadline = time.monotonic() + timeout_s
         while not self.evaluate(f"Boolean({condition})"):
@@ -102,22 +102,22 @@ class Page:
             self.evaluate("new Promise(done => setTimeout(done, 50))")
 
     def look(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Show the page as on a screen of this size in CSS pixels, to somebody who prefers dark or light."""
+        """Set the size of the screen in CSS pixels, and the preferred color scheme, dark or light."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         preferred = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[preferred])
 
     def screenshot(self, path: Path) -> Path:
-        """Write the whole page, also what is below the screen, as PNG; returns the path."""
+        """Write the whole page, including the part below the screen, as PNG; return the path."""
         answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
         return path
 
     def goto(self, url: str) -> None:
-        """Load a URL and wait until it and what it needs at once are there.
+        """Load a URL and wait until the page and its resources are loaded.
 
         Raises:
-            BrowserError: It cannot be loaded.
+            BrowserError: The page cannot be loaded.
         """
         before = self.loaded
         answer = self.send("Page.navigate", url=url)
@@ -129,7 +129,7 @@ class Page:
         """Send a command of the DevTools protocol to this tab and return its result.
 
         Raises:
-            BrowserError: It is refused, or not answered in time.
+            BrowserError: The command is rejected, or not answered in time.
         """
         return self.browser.send(method, session_id=self.session_id, **parameters)
 
@@ -138,7 +138,7 @@ class Page:
         self.browser.close(self)
 
     def note(self, method: str, parameters: dict[str, Any]) -> None:
-        """Remember an event of this tab."""
+        """Record an event of this tab."""
         match method:
             case "Network.requestWillBeSent":
                 self.requests.append(parameters["request"]["url"])
@@ -153,10 +153,10 @@ class Page:
 
 
 class Browser:
-    """A headless Chromium with a profile of its own, from ``with`` to its end. Thread-confined; calls block.
+    """Headless Chromium with its own profile, a context manager. Thread-confined; calls block.
 
     Args:
-        program: What ``find_browser`` returns.
+        program: Program that ``find_browser`` returned.
     """
 
     def __init__(self, program: str) -> None:
@@ -179,14 +179,14 @@ class Browser:
     ) -> None:
         if self._process is not None:
             stop_process(self._process)
-        # Children of it may still write as they end.
+        # Child processes may still write to the profile while they end.
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
         """Load a URL in a new tab; see ``Page.goto`` and ``Page.look``.
 
         Raises:
-            BrowserError: It cannot be loaded.
+            BrowserError: The page cannot be loaded.
         """
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -207,7 +207,7 @@ class Browser:
         """Send a command of the DevTools protocol and return its result.
 
         Raises:
-            BrowserError: It is refused, or not answered in time.
+            BrowserError: The command is rejected, or not answered in time.
         """
         assert self._process is not None, "it is used outside of its with"
         assert self._process.stdin is not None
@@ -228,10 +228,10 @@ class Browser:
         return result
 
     def listen_until(self, condition: Callable[[], bool], *, what: str) -> None:
-        """Take in what the browser tells until a condition holds.
+        """Read messages of the browser until a condition holds.
 
         Raises:
-            BrowserError: It does not in time, or the browser ended.
+            BrowserError: The condition did not hold in time, or the browser ended.
         """
         assert self._process is not None, "it is used outside of its with"
         assert self._process.stdout is not None

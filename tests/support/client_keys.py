@@ -1,4 +1,4 @@
-"""Where the properties of the mirror's clients may stand in ``mm2.properties``, and which place wins."""
+"""Prefixes of the properties of the mirror's clients in ``mm2.properties``, and their precedence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIASES: Final = {"source": "A", "target": "B"}
 
 
 def places(client: str) -> tuple[str, ...]:
-    """Return what may stand before the key of a client, such as ``source.consumer``, and much that means nothing."""
+    """Return the prefixes of a client's keys, such as ``source.consumer``, and many prefixes without a meaning."""
     side, role = client.split(".")
     alias = ALIASES[side]
     behind = ("", f"{role}.", f"{side}.", f"{side}.{role}.", f"{side}.cluster.", f"{role}.override.")
@@ -28,12 +28,12 @@ def places(client: str) -> tuple[str, ...]:
 
 
 def strongest_first(client: str, key: str, ask: Callable[[Mapping[str, str]], str | None]) -> tuple[str, ...]:
-    """Return the places that count, by asking who wins, taking it away, and asking again.
+    """Return the effective prefixes in order of precedence: find the winner, remove it, and repeat.
 
     Args:
-        client: such as ``source.consumer``.
-        key: its property; every place gives it another whole number.
-        ask: returns the value that a file's keys and values give it.
+        client: Name of the client, such as ``source.consumer``.
+        key: Property of the client. Each prefix gives it another integer.
+        ask: Function that returns the value that a file's keys and values give the property.
     """
     left = dict(zip(map(str, count(1)), places(client), strict=False))
     order = []
@@ -43,7 +43,7 @@ def strongest_first(client: str, key: str, ask: Callable[[Mapping[str, str]], st
 
 
 def mirrormakers_order(client: str, key: str) -> tuple[str, ...]:
-    """Return Kafka 4.1's answer for every client but the producer of records."""
+    """Return Kafka 4.1's precedence for every client except the producer of records."""
     side, role = client.split(".")
     alias = ALIASES[side]
     if key == OF_SECURITY:
@@ -55,11 +55,11 @@ ORDER_OF_RECORDS: Final = {
     OF_SECURITY: ("A->B.producer.override.", "B.producer.", "B.", ""),
     OTHER: ("A->B.producer.override.", "B.producer."),
 }
-"""Kafka 4.1's answer for the producer of records, which is that of Connect's worker."""
+"""Kafka 4.1's precedence for the producer of records, which belongs to Connect's worker."""
 WORKERS_ORDER: Final = {
     "offset.storage.topic": ("", "B."),
     "offset.storage.replication.factor": ("", "B."),
     "offset.flush.interval.ms": ("B.",),
     "group.id": ("B.",),
 }
-"""Kafka 4.1's answer for keys of Connect's worker."""
+"""Kafka 4.1's precedence for keys of Connect's worker."""

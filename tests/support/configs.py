@@ -1,4 +1,4 @@
-"""A config service on a store in memory that can be held up or made to fail."""
+"""Config service on a store in memory that can delay or fail its commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 
 class MemoryConfigStore(MetadataStore):
-    """Keeps what was committed. ``hold`` makes commits wait for ``release``; ``fail_next`` makes the next one fail."""
+    """Store in memory. ``hold`` delays commits until ``release``; ``fail_next`` makes the next commit fail."""
 
     def __init__(self, *, topics: Iterable[str] = ("t",), configs: Iterable[PutConfig] = ()) -> None:
         self.topics = list(topics)
@@ -51,7 +51,7 @@ class MemoryConfigStore(MetadataStore):
         return future
 
     def release(self) -> None:
-        """Commit everything that waits, or fail it."""
+        """Complete all waiting commits, or fail them."""
         waiting, self._waiting = self._waiting, []
         for changes, future in waiting:
             if self.fail_next:
@@ -80,7 +80,7 @@ class MemoryConfigStore(MetadataStore):
         return list(self.configs.values())
 
     def values(self, resource_type: ResourceType, name: str) -> dict[str, str]:
-        """What is stored for a resource."""
+        """Return the stored configs of a resource."""
         return {
             c.name: c.value or ""
             for (kind, resource, _), c in self.configs.items()

@@ -1,4 +1,4 @@
-"""Imports the conformance kit, which knows nothing of packages, and hands its modules out."""
+"""Import of the conformance kit, which is not a package, and access to its modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mirror's data path without Spark: a copier in this process, for what has to be exact or quick."""
+"""The mirror's data path without Spark: a copier in this process, for tests that need exact control or speed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copy_settings(
     continue_after_loss: bool = False,
     interval_s: float = 0.05,
 ) -> CopySettings:
-    """Return the settings of a flow from cluster ``alias``; with ``shards`` it writes exactly once, by one of them."""
+    """Return the settings of a flow from cluster ``alias``. With ``shards``, one of them writes exactly once."""
     transactions = None
     if shards:
         transactions = ShardSettings(
@@ -60,10 +60,10 @@ def copy_settings(
 
 
 def run_until(copier: Copier, condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    """Run a copier, in this thread, until a condition holds; it ends its transaction then.
+    """Run a copier in this thread until a condition holds, then end its transaction.
 
     Raises:
-        TimeoutError: the condition did not come to hold.
+        TimeoutError: The condition did not hold in time.
     """
     deadline = time.monotonic() + timeout_s
     copier.run(lambda: condition() or time.monotonic() > deadline)
@@ -72,7 +72,7 @@ def run_until(copier: Copier, condition: Callable[[], bool], *, timeout_s: float
 
 
 def copy_all(settings: CopySettings, *partitions: PartitionId, timeout_s: float = 60.0) -> list[PartitionProgress]:
-    """Copy partitions with a copier of their own until each is done or stopped, and return how far they are."""
+    """Copy partitions with one copier until each is complete or stopped, and return their progress."""
     copier = Copier(settings, partitions)
     try:
         run_until(copier, lambda: all(map(is_done, copier.progress())), timeout_s=timeout_s)
@@ -82,5 +82,5 @@ def copy_all(settings: CopySettings, *partitions: PartitionId, timeout_s: float 
 
 
 def is_done(row: PartitionProgress) -> bool:
-    """Tell whether a partition has all that its source has, or has stopped."""
+    """Return whether a partition has all records of its source, or has stopped."""
     return row.state is CopyState.STOPPED or 0 <= row.end_offset <= row.next_offset

@@ -1,4 +1,4 @@
-"""A load that remembers exactly what was acknowledged, and what is unknown because the broker died over it."""
+"""Load on a broker, with a ledger of acknowledged requests and of requests that the broker's crash left open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LISTED: Final = "follower.replication.throttled.replicas"
 PAIR: Final = ("retention.ms", "delete.retention.ms")
-"""Two configs that every change sets to the same number: they may never be seen apart."""
+"""Two configs that every change sets to the same number. A reader must never see different numbers."""
 
 _RECORDS_PER_BATCH: Final = 5
 _BIG_BATCH_EVERY: Final = 40
@@ -27,17 +27,17 @@ _SMALL_BYTES: Final = 100
 _BIG_BYTES: Final = 64 * 1024
 _LISTED_AT_MOST: Final = 8
 NOT_YET: Final = frozenset({3, 5, 6, 14, 15, 16})
-"""UNKNOWN_TOPIC_OR_PARTITION ... NOT_COORDINATOR: what a broker answers while it is coming up."""
+"""Error codes of a broker that is starting: UNKNOWN_TOPIC_OR_PARTITION ... NOT_COORDINATOR."""
 
 
 def record_value(producer: int, number: int) -> bytes:
-    """Return the bytes of one record; nobody else writes the same."""
+    """Return the unique bytes of one record."""
     size = _BIG_BYTES if number // _RECORDS_PER_BATCH % _BIG_BATCH_EVERY == 0 else _SMALL_BYTES
     return (b"%d:%d:" % (producer, number)).ljust(size, b"%d" % (number % 10))
 
 
 def identify(value: bytes) -> tuple[int, int]:
-    """Return producer and number of a record, having compared it to the last byte."""
+    """Return producer and number of a record after comparing all its bytes."""
     producer, number, _ = value.split(b":", 2)
     identity = int(producer), int(number)
     assert value == record_value(*identity), f"Record {identity} was changed"
@@ -54,24 +54,24 @@ def identified(batches: Iterable[RecordBatch]) -> Iterator[tuple[int, tuple[int,
 
 @dataclass(slots=True, kw_only=True)
 class ProducerLedger:
-    """What one producer knows; it lives through every crash."""
+    """Facts known to one producer. The ledger survives every crash of the broker."""
 
     number: int
     keeps_its_id: bool
-    """True: it sends again, with the same sequence, what was not answered. False: a new producer after each crash."""
+    """True: unanswered batches are sent again with the same sequence. False: a new producer follows each crash."""
     producer_ids: list[int] = field(default_factory=list)
     epoch: int = 0
     sequences: dict[int, int] = field(default_factory=dict)
     next_record: int = 0
     in_flight: tuple[int, tuple[int, ...], bytearray] | None = None
     last: tuple[int, int, bytearray] | None = None
-    """Partition, base offset and bytes of the batch that was acknowledged last."""
+    """Partition, base offset and bytes of the last acknowledged batch."""
     acknowledged: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """(partition, offset) -> (producer, number of the record)."""
 
 
 class LoadProducer(Worker):
-    """Sends batches until the broker is gone."""
+    """Producer that sends batches until the broker has crashed."""
 
     def __init__(self, address: str, topic: str, partitions: int, ledger: ProducerLedger) -> None:
         self._address = address
@@ -87,7 +87,7 @@ class LoadProducer(Worker):
                 while not self._stop.is_set():
                     self._send(client)
         except OSError:
-            return  # what is in flight stays in the ledger
+            return  # requests in flight stay in the ledger
 
     def _begin(self, client: WireClient) -> None:
         ledger = self._ledger
@@ -97,7 +97,7 @@ class LoadProducer(Worker):
             ledger.sequences.clear()
             ledger.in_flight = None
         elif ledger.last is not None:
-            # As if its answer had been lost: the broker knows the batch again and says where it is.
+            # As if its response had been lost: the broker recognizes the batch and returns its offset.
             partition, base_offset, batch = ledger.last
             assert self._produce(client, partition, batch) in {base_offset, None}, "A batch was appended twice"
 
@@ -145,7 +145,7 @@ class LoadProducer(Worker):
 
 
 class LoadReader(Worker):
-    """Reads one partition as far as it goes, until the broker is gone: what was seen once must stay as it was."""
+    """Reader of one partition until the broker has crashed. Records that were read once must not change."""
 
     def __init__(self, address: str, topic: str, partition: int, offset: int) -> None:
         self._address = address
@@ -186,22 +186,22 @@ class Write:
     entry: str
     started: float
     ended: float | None = None
-    """When it was answered, or when the broker was found dead; None while nobody knows."""
+    """Time of the response, or of the detected crash; None while the outcome is unknown."""
     acknowledged: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class AltererLedger:
-    """What one config alterer knows; it lives through every crash."""
+    """Facts known to one client that alters configs. The ledger survives every crash of the broker."""
 
     number: int
     writes: list[Write] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
-    """Its entries in the list by what was acknowledged."""
+    """Its entries in the list according to the acknowledged changes."""
 
 
 class LoadAlterer(Worker):
-    """Changes three configs of one topic at once, again and again, until the broker is gone."""
+    """Client that changes three configs of one topic in one request, repeatedly, until the broker has crashed."""
 
     def __init__(self, address: str, topic: str, ledger: AltererLedger, numbers: itertools.count[int]) -> None:
         self._address = address
@@ -237,7 +237,7 @@ class LoadAlterer(Worker):
 
 
 def apply_entry(entries: list[str], write: Write) -> None:
-    """Change an alterer's own list as the write did."""
+    """Change a client's own list as the request did."""
     if write.operation == APPEND:
         entries.append(write.entry)
     else:
@@ -246,17 +246,17 @@ def apply_entry(entries: list[str], write: Write) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class TopicLedger:
-    """Topics that were created and deleted; it lives through every crash."""
+    """Created and deleted topics. The ledger survives every crash of the broker."""
 
     alive: dict[str, UUID] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
-    """Creation or deletion was under way when the broker died."""
+    """Topics whose creation or deletion was in progress during a crash."""
     names_by_id: dict[UUID, str] = field(default_factory=dict)
 
 
 class LoadCreator(Worker):
-    """Creates topics and deletes every second one, until the broker is gone."""
+    """Client that creates topics and deletes every second one until the broker has crashed."""
 
     def __init__(self, address: str, ledger: TopicLedger, numbers: itertools.count[int]) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""Handlers of the data path over real logs: two broker ids, some topics, answers as a client would read them."""
+"""Handlers of the data path over real logs: two broker ids, some topics, responses as a client decodes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TRANSACTION_CONFIG = {
 
 
 def joined(pieces: Sequence[Piece]) -> bytes:
-    """Return the bytes of a response; what lies on disk is read."""
+    """Return the bytes of a response, including those read from files."""
     return b"".join(
         piece if isinstance(piece, bytes | bytearray | memoryview) else piece.read(0, len(piece)) for piece in pieces
     )
@@ -63,7 +63,7 @@ class Topics:
 
 
 class ProducerIds(ProducerIdAllocator):
-    """Counts."""
+    """Allocator of ascending producer ids."""
 
     def __init__(self) -> None:
         self.given = 41
@@ -74,7 +74,7 @@ class ProducerIds(ProducerIdAllocator):
 
 
 class NoOffsets(OffsetService):
-    """No group has offsets in a transaction."""
+    """Offset service without pending offsets of transactions."""
 
     def __init__(self) -> None:
         """Hold no groups."""
@@ -84,7 +84,7 @@ class NoOffsets(OffsetService):
 
 
 class DataPath:
-    """Two broker ids over one data directory. ``ask`` goes from bytes to bytes through the route."""
+    """Two broker ids over one data directory. ``ask`` sends encoded requests through the route."""
 
     def __init__(self, data_dir: Path) -> None:
         self.configs: dict[str, str] = {}
@@ -121,7 +121,7 @@ class DataPath:
         self.add_topic("t", partitions=2)
 
     def add_topic(self, name: str, *, partitions: int = 1, leader: int = HERE, is_internal: bool = False) -> Topic:
-        """Create a topic; its id is made of how many there are."""
+        """Create a topic. Its id is derived from the number of topics."""
         topic = Topic(
             name=name,
             topic_id=UUID(int=len(self.topics.known) + 100),
@@ -147,7 +147,7 @@ class DataPath:
         return log
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Raise the leader epoch, as a restart after an unclean end does."""
+        """Raise the leader epoch, as a restart after an unclean shutdown does."""
         self.services.cluster = replace(self.services.cluster, leader_epoch=leader_epoch)
         for topic in self.topics.known.values():
             for partition in range(len(topic.partitions)):
@@ -175,7 +175,7 @@ class DataPath:
         return decode(answer, version, joined(cast("Any", response).buffers(version)))
 
     def ask(self, route: Route, request: Message, answer: type[Answer], version: int, *, node_id: int = HERE) -> Answer:
-        """Like ``call``, in a loop of its own, for requests that are answered."""
+        """Like ``call``, in a new event loop, for requests that have a response."""
         response = asyncio.run(self.call(route, request, answer, version, node_id=node_id))
         assert response is not None
         return response

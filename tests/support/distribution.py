@@ -33,7 +33,7 @@ _LONGEST: Final = (
     "spark/test_registrations_killed.py",
     "spark/test_mirror_on_a_cluster.py",
 )
-"""Below ``tests``, the longest first."""
+"""Paths below ``tests``, the longest first."""
 _DIRECTORIES: Final = ("spark", "crash", "interop")
 """Directories of the other files that take long."""
 _SHARED: Final = "real_kafka_3"

@@ -1,4 +1,4 @@
-"""The clients whose configs change while they run, under one interface: three libraries, producers and consumers."""
+"""Clients whose configs change while they run, with one interface: producers and consumers of three libraries."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "followed"
 INTERVAL_MS: Final = 100
-"""``metadata.max.age.ms`` of every client here."""
+"""``metadata.max.age.ms`` of all clients in this module."""
 STATIC: Final[Mapping[str, str]] = {ACKS: "1", SESSION_TIMEOUT_MS: "30000", HEARTBEAT_INTERVAL_MS: "300"}
 SILENT: Final = logging.getLogger("silent-librdkafka")
 SILENT.propagate = False
 
 
 class RunningClient(Protocol):
-    """A client at work."""
+    """A running client."""
 
     def work(self) -> None:
-        """Send one record, or ask for records for a moment."""
+        """Send one record, or poll once."""
 
     def close(self) -> None:
-        """End in good order."""
+        """Shut the client down in order."""
 
 
 AnyClient_co = TypeVar("AnyClient_co", bound=RunningClient, covariant=True)
@@ -48,67 +48,67 @@ AnyClient_co = TypeVar("AnyClient_co", bound=RunningClient, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a test chooses; everything else is the same for all."""
+    """Settings that a test chooses. All other settings are the same for all clients."""
 
     servers: str
     client_id: str
     enabled: bool = True
     idempotent: bool = False
-    """Of producers: with ``acks=all`` then, which idempotence demands."""
+    """Whether a producer is idempotent, and so has ``acks=all``."""
     on_change: Callable[[ConfigUpdate], None] | None = None
     topic: str = TOPIC
-    """Of consumers: what to subscribe to. They commit nothing by themselves, and a new group begins at the end."""
+    """Topic that a consumer subscribes to. Consumers do not commit automatically, and a new group starts at the end."""
     assignor: str = "range"
-    """Of librdkafka's consumer."""
+    """Assignor of librdkafka's consumer."""
 
 
 class RunningConsumer(RunningClient, Protocol):
-    """A consumer that is told where to read."""
+    """Consumer with a manual position."""
 
     def is_assigned(self, partitions: int) -> bool:
-        """Tell whether it has so many partitions, and knows where each begins."""
+        """Return whether the consumer has that many partitions and knows the position of each."""
 
     def read(self) -> list[tuple[int, bytes]]:
-        """Return partition and value of what came within a moment."""
+        """Poll once; return partition and value of each record."""
 
     def pause(self, partition: int) -> None:
-        """Read no more of a partition."""
+        """Pause a partition."""
 
     def resume(self, partition: int) -> None:
-        """Read it again."""
+        """Resume a partition."""
 
     def seek(self, partition: int, offset: int) -> None:
-        """Go on from an offset."""
+        """Continue from an offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family(Generic[AnyClient_co]):
-    """One library's producer or consumer."""
+    """Producer or consumer of one library."""
 
     name: str
     api: int
-    """Key of the request whose frames show the values in force."""
+    """API key of the request that shows the effective values."""
     key: str
-    """The config that this request carries."""
+    """Config that this request carries."""
     read: Callable[[RecordedRequest], int]
     new: tuple[str, int]
-    """A value that is set centrally, and how it looks in the request."""
+    """A value that is set centrally, and its form in the request."""
     old: int
-    """How the client's own value looks."""
+    """Form of the client's own value in the request."""
     bad: Mapping[str, str]
-    """A set of values that the client cannot run with."""
+    """Values with which the client cannot run."""
     keys: tuple[str, ...]
-    """What it registers."""
+    """Keys that the client registers."""
     start: Callable[[Settings], AnyClient_co]
 
     def sent(self, proxy: FrameProxy) -> list[int]:
-        """Return the values in the frames so far, oldest first."""
+        """Return the values in the requests so far, oldest first."""
         return [self.read(request) for request in proxy.requests(self.api)]
 
 
 @dataclass(slots=True)
 class CentralConfigs:
-    """Answers key 50 in the broker's place, with what is set at the moment."""
+    """Answer to key 50 in place of the broker's, with the present central configs."""
 
     values: Mapping[str, str] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class CentralConfigs:
 
 
 class _EventLoop:
-    """aiokafka's clients live on a loop; here it has a thread of its own."""
+    """Event loop of aiokafka's clients, in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Comparison of what was written with what arrived, where each record has to arrive once and in its order."""
+"""Comparison of written and arrived records, where each record must arrive once and in order."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class RecordsDifferError(AssertionError):
 def assert_exactly_once(
     address: str, topic: str, expected: Mapping[int, Sequence[Any]], *, source: tuple[str, str] | None = None
 ) -> None:
-    """Fail unless each partition of a topic holds the expected records, in their order and nothing else.
+    """Fail unless each partition of a topic holds exactly the expected records in order.
 
     Args:
-        address: of the target.
-        topic: of the target.
-        expected: records by partition.
-        source: address and topic that they were mirrored from; read to tell whether it was the source that differed.
+        address: Address of the target.
+        topic: Topic on the target.
+        expected: Records by partition.
+        source: Address and topic that they were mirrored from. It is read to find out whether the source differs, too.
 
     Raises:
-        RecordsDifferError: what is lost, late, doubled, out of order or strange, by partition.
+        RecordsDifferError: Records are lost, late, doubled, out of order or foreign. The message lists partitions.
     """
     counts = {partition: len(records) for partition, records in expected.items()}
     found = read(address, topic, counts)
@@ -48,10 +48,10 @@ def assert_exactly_once(
 
 
 def assert_same(topic: str, expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> None:
-    """Fail unless records that were read are those that were written.
+    """Fail unless the read records are the written ones.
 
     Raises:
-        RecordsDifferError: what is lost, doubled, out of order or strange, by partition.
+        RecordsDifferError: Records are lost, doubled, out of order or foreign. The message lists partitions.
     """
     if lines := told(expected, found):
         raise RecordsDifferError("\n".join([f"{topic} has other records than expected", *lines]))

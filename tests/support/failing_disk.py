@@ -1,4 +1,4 @@
-"""Real SQLite whose commits can fail: what a metadata store does when the disk refuses."""
+"""Real SQLite with commits that can fail, for metadata stores on a failing disk."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class FailingDatabase:
-    """A real connection whose next commits fail as often as ``disk.failures`` says."""
+    """Real connection. Its next commits fail, as many as ``disk.failures`` says."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self._real = connect_sqlite(path)
         self._disk = disk
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Iterable[Sequence[Any]]:
-        """Execute, or refuse to commit."""
+        """Execute a statement, or fail a commit."""
         if sql == "COMMIT" and self._disk.failures > 0:
             self._disk.failures -= 1
             raise sqlite3.OperationalError("disk I/O error")
@@ -38,7 +38,7 @@ class FailingDatabase:
 
 
 class Disk:
-    """Counts down the commits that are still to fail; ``connect`` is for ``MetadataStore.open``."""
+    """Counter of the commits that are still to fail. ``connect`` is for ``MetadataStore.open``."""
 
     def __init__(self) -> None:
         self.failures = 0

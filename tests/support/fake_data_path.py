@@ -69,7 +69,7 @@ class FakeConnection:
 
 @dataclass
 class FakeSource:
-    """Stands for ``klamm.client.cluster.Cluster``. All partitions of a topic have the leader of that topic."""
+    """Replacement of ``klamm.client.cluster.Cluster``. All partitions of a topic have the same leader."""
 
     leaders: dict[str, int | None] = field(default_factory=dict)
     topic_ids: dict[str, UUID] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""A fleet of producers that follow dynamic configs, in a process of its own.
+"""Fleet of producers that follow dynamic configs, in a separate process.
 
-kafka-python leaves the sockets of refused connections to the garbage collector, which a test run would report; and a
-fleet takes its processor time from nobody's test this way.
+kafka-python leaves the sockets of refused connections to the garbage collector, which pytest would report. The process
+also keeps the fleet's processor time out of the tests' measurements.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class Fleet:
-    """Starts the process and collects what its producers were told; a context manager.
+    """Process of the fleet, and the configs that its producers received; a context manager.
 
     Args:
-        servers: The brokers.
-        size: How many producers, named ``follower-0`` and so on.
-        interval_s: How often each asks.
+        servers: Addresses of the brokers.
+        size: Number of producers, named ``follower-0`` and so on.
+        interval_s: Interval of each producer's requests.
     """
 
     def __init__(self, servers: str, *, size: int, interval_s: float) -> None:
         self.seen: tuple[list[tuple[float, str]], ...] = tuple([] for _ in range(size))
-        """Per producer: when (monotonic clock) it took which ``acks``."""
+        """Times (monotonic clock) and values of ``acks`` that each producer applied."""
         self._command = [sys.executable, "-m", "tests.support.followers", servers, str(size), str(interval_s)]
         self._ready = threading.Event()
 
     def __enter__(self) -> Self:
-        """Start, and wait until every producer is there."""
+        """Start the process, and wait until all producers are connected."""
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -90,7 +90,7 @@ def main(servers: str, size: int, interval_s: float) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.read()
-    os._exit(0 if fleet else 1)  # hundreds of orderly goodbyes would take minutes
+    os._exit(0 if fleet else 1)  # closing hundreds of producers in order would take minutes
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A TCP proxy between clients and one broker that records every request, so that a test reads what really was sent.
+"""TCP proxy between clients and one broker that records every request, so that tests can check the sent bytes.
 
-Addresses in the broker's answers (Metadata, FindCoordinator, DescribeCluster) are replaced by the proxy's own, so that
-clients stay with it. What a broker answers may be replaced as a whole, to be an older or another broker than it is.
+The proxy replaces addresses in the broker's responses (Metadata, FindCoordinator, DescribeCluster) with its own, so
+that clients keep using it. It can replace whole responses to look like an older broker, for example.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 AnyMessage = TypeVar("AnyMessage", bound="Message")
 
 Replacement: TypeAlias = "Callable[[RequestHeader, memoryview], bytes | None]"
-"""Takes the request's header and the broker's answer behind the correlation id; gives the bytes to answer instead,
-or None to close the connection."""
+"""Function from the request's header and the broker's response after the correlation id to the bytes to send instead,
+or None to close the connection.
+"""
 
 _WITH_ADDRESSES: Final[dict[int, type[Message]]] = {
     3: MetadataResponse,
@@ -43,10 +44,10 @@ _WITH_ADDRESSES: Final[dict[int, type[Message]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """One request as it passed."""
+    """One recorded request."""
 
     at_s: float
-    """Monotonic clock."""
+    """Time on the monotonic clock, in seconds."""
     connection: int
     header: RequestHeader
     frame: bytes
@@ -61,11 +62,11 @@ class RecordedRequest:
 
 
 class FrameProxy:
-    """Stands between clients and one broker; a context manager.
+    """Proxy between clients and one broker; a context manager.
 
     Args:
         address: ``host:port`` of the broker.
-        replacements: What to answer in place of the broker, by API key.
+        replacements: Replacements of the broker's responses, by API key.
     """
 
     def __init__(self, address: str, *, replacements: Mapping[int, Replacement] | None = None) -> None:
@@ -85,7 +86,7 @@ class FrameProxy:
         return f"127.0.0.1:{self.port}"
 
     def requests(self, api_key: int) -> list[RecordedRequest]:
-        """Return what passed so far, oldest first."""
+        """Return the requests so far, oldest first."""
         with self._changed:
             return [request for request in self._recorded if request.header.api_key == api_key]
 
@@ -94,10 +95,10 @@ class FrameProxy:
         return [request.read(ProduceRequest).acks for request in self.requests(ProduceRequest.API_KEY)]
 
     def wait_for(self, condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
-        """Wait until a condition on what passed holds.
+        """Wait until a condition on the recorded requests holds.
 
         Raises:
-            TimeoutError: It did not.
+            TimeoutError: It did not hold in time.
         """
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -108,7 +109,7 @@ class FrameProxy:
                 self._changed.wait(min(left_s, 0.1))
 
     def drop_connections(self) -> None:
-        """Cut every connection; clients may come back."""
+        """Close every connection. Clients may connect again."""
         for one in list(self._sockets):
             _shut(one)
 

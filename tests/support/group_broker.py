@@ -1,4 +1,4 @@
-"""The handlers of the group APIs over a coordinator in memory, asked from bytes to bytes."""
+"""Handlers of the group APIs over a coordinator in memory, called through the codec."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class MemoryStore(MetadataStore):
 
 
 class GroupBroker:
-    """Brokers 1..n over one coordinator; a context manager."""
+    """Brokers 1..n with one group coordinator; a context manager."""
 
     def __init__(self, brokers: int = 1) -> None:
         self._runner = asyncio.Runner()

@@ -1,4 +1,4 @@
-"""A consumer group under a clock that only the test moves."""
+"""Consumer group whose clock only the test moves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def attempt(
 
 
 class GroupScene:
-    """Plays requests against one group; replies land in lists, in order."""
+    """Requests against one group. Responses are appended to lists, in order."""
 
     def __init__(self, *, initial_delay_ms: int = 3000, max_size: int = 1000) -> None:
         self.seconds = 1000.0
@@ -64,7 +64,7 @@ class GroupScene:
         return self.group.state
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; the group is called whenever it asked for it."""
+        """Move the clock. The group's timers fire at their times."""
         end = self.seconds + seconds
         while self.group.wake_at <= end:
             self.seconds = max(self.seconds, self.group.wake_at)
@@ -72,7 +72,7 @@ class GroupScene:
         self.seconds = end
 
     def send_join(self, request: JoinAttempt) -> list[JoinReply]:
-        """Send a join; the list gets the reply when there is one."""
+        """Send a JoinGroup; the returned list receives the response."""
         replies: list[JoinReply] = []
         self.group.join(request, self.now, replies.append)
         return replies
@@ -87,7 +87,7 @@ class GroupScene:
         protocol_type: str | None = "consumer",
         protocol_name: str | None = "range",
     ) -> list[SyncReply]:
-        """Send a sync; the list gets the reply when there is one."""
+        """Send a SyncGroup; the returned list receives the response."""
         replies: list[SyncReply] = []
         request = SyncAttempt(
             member_id=member_id,
@@ -103,7 +103,7 @@ class GroupScene:
     def heartbeat(
         self, member_id: str, generation_id: int, instance_id: str | None = None, *, enforced_ms: int | None = None
     ) -> ErrorCode:
-        """Send a heartbeat and return its code."""
+        """Send a Heartbeat and return its error code."""
         try:
             self.group.heartbeat(
                 member_id, instance_id, generation_id, self.now, enforced_session_timeout_ms=enforced_ms
@@ -113,7 +113,7 @@ class GroupScene:
         return ErrorCode.NONE
 
     def commit(self, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
-        """Ask whether a commit is admitted, and return the code."""
+        """Return the error code of an OffsetCommit."""
         try:
             self.group.admit_commit(member_id, instance_id, generation_id, self.now)
         except KafkaApiError as error:
@@ -121,13 +121,13 @@ class GroupScene:
         return ErrorCode.NONE
 
     def new_dynamic(self, member_id: str, **settings: object) -> list[JoinReply]:
-        """Get an id and join with it, as clients since JoinGroup v4 do."""
+        """Request a member id and join with it, as clients do since JoinGroup v4."""
         first = self.send_join(attempt(new_member_id=member_id, **settings))  # type: ignore[arg-type]
         assert first[0].error_code == ErrorCode.MEMBER_ID_REQUIRED, first
         return self.send_join(attempt(member_id, **settings))  # type: ignore[arg-type]
 
     def stable(self, *member_ids: str, **settings: object) -> int:
-        """Bring the group to its first stable generation with these members; the first one leads."""
+        """Bring the group to its first stable generation with these members. The first one is the leader."""
         joins = [self.new_dynamic(member_id, **settings) for member_id in member_ids]
         self.wait(3)
         self.wait(3 if len(member_ids) > 1 else 0)
@@ -136,7 +136,7 @@ class GroupScene:
         return generation_id
 
     def sync_all(self, generation_id: int, *member_ids: str) -> None:
-        """Let every member sync, the leader with a share for everybody."""
+        """Sync all members, the leader with an assignment for each."""
         shares = {member_id: b"share of " + member_id.encode() for member_id in member_ids}
         replies = [
             self.send_sync(member_id, generation_id, shares if member_id == self.group.members.leader_id else None)

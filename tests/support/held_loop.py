@@ -1,7 +1,7 @@
-"""A broker in a thread of this process, which tells how long its event loop was held at a time.
+"""Broker in a thread of this process, with a measurement of how long each callback holds its event loop.
 
-Counted is the processor time that the loop's thread spends on one callback: other processes, and other threads of this
-one, do not make it longer. Python's collection of garbage is left out, since what it looks at is mostly the test's own.
+The measure is the processor time that the loop's thread spends on one callback, so other processes and threads do not
+lengthen it. Garbage collections are left out, because they mostly visit objects of the test.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Hold(NamedTuple):
     """One callback of the event loop."""
 
     seconds: float
-    """Of processor time."""
+    """Processor time in seconds."""
     what: str
 
 
 class HeldLoop:
-    """What is known of the loop. Read it when the broker has answered."""
+    """Measurements of the loop. Read them after the broker has responded."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -41,11 +41,11 @@ class HeldLoop:
         self._holds: list[Hold] = []
 
     def begin(self) -> None:
-        """Forget what was."""
+        """Drop earlier measurements."""
         self._holds = []
 
     def longest(self) -> Hold:
-        """Return the longest hold since the beginning, when what runs now has come to its end."""
+        """Return the longest callback since ``begin``, after the running callback has ended."""
         if self.loop is not None:
             is_over = threading.Event()
             self.loop.call_soon_threadsafe(is_over.set)
@@ -53,11 +53,11 @@ class HeldLoop:
         return max(self._holds, default=Hold(0.0, "nothing"))
 
     def count(self, seconds: float) -> None:
-        """Take one callback."""
+        """Count one callback."""
         self._holds.append(Hold(seconds, ""))
 
     def note(self, seconds: float, handle: asyncio.Handle) -> None:
-        """Take a callback that is worth a name."""
+        """Record a callback that is long enough to be named in a report."""
         self._holds.append(Hold(seconds, repr(handle)))
 
 
@@ -66,7 +66,7 @@ _WORTH_A_NAME_S = 0.004
 
 @contextmanager
 def a_held_broker(data_dir: Path, *arguments: str) -> Iterator[HeldLoop]:
-    """Run a broker on an event loop of asyncio whose callbacks are timed; yields what it finds out."""
+    """Run a broker on an asyncio event loop whose callbacks are measured; yield the measurements."""
     held, stop, ready = HeldLoop(), asyncio.Event(), threading.Event()
     failures: list[BaseException] = []
 
@@ -146,7 +146,7 @@ def _timed(held: HeldLoop, thread: threading.Thread) -> Iterator[None]:
 
 @contextmanager
 def _without_pauses_for_garbage() -> Iterator[None]:
-    """Collect as the broker does."""
+    """Collect garbage at the same times as the broker does."""
     thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
     GarbageSettings().apply()
     try:

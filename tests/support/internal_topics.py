@@ -1,4 +1,4 @@
-"""Everything a client can ask of an internal topic, by name, with what a broker answers."""
+"""All requests that a client can send about an internal topic, with the broker's answers."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ _BUSY: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Answers of a coordinator that has not finished what was asked before."""
+"""Error codes of a coordinator that has not completed the previous request."""
 
 Answer = tuple[str, Any]
 
 
 class InternalTopicsAsker:
-    """A client that asks one broker."""
+    """Client of one broker."""
 
     def __init__(self, client: WireClient, admin: WireClient) -> None:
         self.client = client
         self.admin = admin
-        """A client that calls itself as Kafka's own tools once did."""
+        """Client with the client id that Kafka's own tools once used."""
 
     def listed(self) -> list[tuple[str | None, bool, int]]:
-        """Return the topics of a Metadata that asks for all: name, internal, partitions."""
+        """Return name, internal flag and partitions of all topics in a Metadata response."""
         answer = self.client.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse, 12)
         return sorted((topic.name, topic.is_internal, len(topic.partitions)) for topic in answer.topics)
 
     def metadata(self, name: str, *, creates: bool) -> tuple[str, bool, int]:
-        """Return code, internal and partitions of a Metadata for one topic."""
+        """Return error code, internal flag and partitions in the Metadata response for one topic."""
         wanted = MetadataRequest.MetadataRequestTopic(name=name)
         request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=creates)
         (topic,) = self.client.ask(request, MetadataResponse, 12).topics
         return ErrorCode(topic.error_code).name, topic.is_internal, len(topic.partitions)
 
     def wait_for_leaders(self, name: str) -> None:
-        """Wait until all partitions have a leader that serves them. Kafka elects one after the other."""
+        """Wait until all partitions have a leader that serves them. Kafka elects them one after the other."""
         wanted = MetadataRequest.MetadataRequestTopic(name=name)
         request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
 
@@ -72,7 +72,7 @@ class InternalTopicsAsker:
         wait_until(is_served, timeout_s=60, what=f"the leaders of {name}", interval_s=0.1)
 
     def create(self, name: str) -> Answer:
-        """Return what a CreateTopics that only validates is answered."""
+        """Return the outcome of a CreateTopics request with ``validate_only``."""
         topic = CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
         )
@@ -81,7 +81,7 @@ class InternalTopicsAsker:
         return ErrorCode(result.error_code).name, result.error_message
 
     def delete(self, name: str) -> Answer:
-        """Return what a DeleteTopics is answered."""
+        """Return the outcome of a DeleteTopics request."""
         wanted = DeleteTopicsRequest.DeleteTopicState(name=name)
         (result,) = self.client.ask(
             DeleteTopicsRequest(topics=[wanted], timeout_ms=10_000), DeleteTopicsResponse, 6
@@ -110,25 +110,25 @@ class InternalTopicsAsker:
         return ErrorCode(answer.topics[0].partitions[0].error_code).name
 
     def grow(self, name: str, count: int) -> Answer:
-        """Return what a CreatePartitions that only validates is answered."""
+        """Return the outcome of a CreatePartitions request with ``validate_only``."""
         topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=10_000, validate_only=True)
         (result,) = self.client.ask(request, CreatePartitionsResponse, 3).results
         return ErrorCode(result.error_code).name, result.error_message
 
     def alter(self, name: str) -> str:
-        """Return the code of a changed config, which is taken back."""
+        """Return the error code of a config change, which is reverted afterwards."""
         return _code(lambda: self.client.alter_topic(name, [("flush.ms", 0, "1000")])) + _code(
             lambda: self.client.alter_topic(name, [("flush.ms", 1, None)])
         )
 
     def configs(self, name: str) -> dict[str, str | None]:
-        """Return what some configs of a topic are."""
+        """Return the values of some configs of a topic."""
         found = self.client.topic_configs(name)
         return {key: found[key] for key in CONFIGS}
 
     def use(self, key_type: int) -> str:
-        """Ask for a coordinator until there is one, as every client does; return the last code."""
+        """Send FindCoordinator until a coordinator is available, as every client does; return the last error code."""
         for _ in range(200):
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["some"])
             (found,) = self.client.ask(request, FindCoordinatorResponse, 4).coordinators
@@ -170,7 +170,7 @@ class InternalTopicsAsker:
 
 
 def ask_everything(address: str) -> Iterator[tuple[str, Any]]:
-    """Yield question and answer, in an order in which each one can be asked of a broker that was just started."""
+    """Yield requests and answers, in an order that works on a broker that has just started."""
     with WireClient(address) as client, WireClient(address, client_id="__admin_client") as admin:
         asker = InternalTopicsAsker(client, admin)
         yield "topics of a fresh broker", asker.listed()

@@ -25,7 +25,7 @@ QUICK_TO_START: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class JavaUnavailableError(RuntimeError):
-    """Java, Maven or the artifacts are out of reach; the message says which and what was tried."""
+    """Java, Maven or the artifacts are unavailable. The message names which, and what was tried."""
 
 
 def java_executable() -> str:

@@ -1,4 +1,4 @@
-"""Key stores in Java's formats, made without Java; what keytool makes itself is in the interop tests."""
+"""Key stores in Java's formats, created without Java. Interop tests use those of keytool."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Identity(NamedTuple):
 
 
 def identity(name: str, issuer: Identity | None = None) -> Identity:
-    """Make a key with a certificate, by itself or by an issuer."""
+    """Create a key and a certificate, self-signed or signed by an issuer."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -65,7 +65,7 @@ def jks(
     key_password: str | None = None,
     version: int = 2,
 ) -> bytes:
-    """Return a JKS file; each key comes with those that vouch for it."""
+    """Return a JKS file. Each key is stored with its certificate chain."""
 
     def text(value: str) -> bytes:
         return struct.pack(">H", len(value)) + value.encode()
@@ -101,7 +101,7 @@ def _sha1(data: bytes) -> bytes:
 
 
 def p12(own: Identity | None, others: Sequence[Identity], password: str, *, name: bytes | None = None) -> bytes:
-    """Return a PKCS12 file; ``name`` is given to the others, as keytool does to what it trusts."""
+    """Return a PKCS12 file. ``name`` is the alias of the other certificates, as keytool does for trusted ones."""
     return pkcs12.serialize_key_and_certificates(
         b"own" if own else None,
         own.key if own else None,

@@ -59,7 +59,7 @@ class KafkaNode:
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM lives."""
+        """Return whether the JVM is running."""
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
@@ -71,11 +71,11 @@ class KafkaNode:
         self._process = start_process(command, log=self.log_path)
 
     def wait_ready(self, *, expected_nodes: int = 1, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until this node answers Metadata naming at least ``expected_nodes`` brokers.
+        """Wait until this node answers Metadata with at least ``expected_nodes`` brokers.
 
         Raises:
             RuntimeError: The JVM ended; the message ends with its log.
-            TimeoutError: It did not get there in time.
+            TimeoutError: The brokers were not complete in time.
         """
         wait_until(
             lambda: brokers_known_by(self.host, self.port) >= expected_nodes,
@@ -99,7 +99,7 @@ class KafkaNode:
             stop_process(self._process)
 
     def kill(self) -> None:
-        """Take the node away without a warning (SIGKILL)."""
+        """Kill the node (SIGKILL)."""
         assert self._process is not None, f"Node {self.node_id} is not running"
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
@@ -189,7 +189,7 @@ class KafkaCluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def restart(self, node_id: int = 1, *, kill: bool = False) -> None:
-        """Take one node down (in order, or by SIGKILL) and bring it back on the same port and data."""
+        """Stop one node, in order or by SIGKILL, and restart it on the same port and data."""
         node = self.nodes[node_id]
         if kill:
             node.kill()
@@ -207,7 +207,7 @@ class KafkaCluster:
         return kept
 
     def _stop_all(self) -> None:
-        # The whole cluster goes: a quorum that loses members one by one would hold up the last controlled shutdown.
+        # All nodes are killed: a quorum that loses members one by one would delay the last controlled shutdown.
         running = [node for node in self.nodes.values() if node.is_running]
         for node in running:
             if len(running) == 1:
@@ -238,7 +238,8 @@ class KafkaCluster:
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(data),
-            # A cluster for minutes: few partitions in the internal topics, no waiting for members that never come.
+            # A cluster that lives for minutes: few partitions in the internal topics, no delay for members that do not
+            # join.
             "offsets.topic.num.partitions": "4",
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.num.partitions": "4",
@@ -251,7 +252,7 @@ class KafkaCluster:
             # After a SIGKILL the controller refuses the same id until this has passed (9 s as shipped).
             "broker.heartbeat.interval.ms": "500",
             "broker.session.timeout.ms": "4000",
-            # Tests that want compaction do not want to wait 15 s for it.
+            # Tests of compaction should not have to wait 15 s for it.
             "log.cleaner.backoff.ms": "500",
             **{name: value.replace("{node}", str(node.node_id)) for name, value in self._properties.items()},
         }
@@ -276,7 +277,7 @@ def started(*clusters: KafkaCluster) -> Iterator[None]:
 
 
 def _bootstrap_checkpoint() -> Path:
-    """Return the feature levels that Kafka's StorageTool writes; it is asked once, the file serves every node after."""
+    """Return the feature levels that Kafka's StorageTool writes. It runs once; all later nodes use the file."""
     template = CACHE / "java" / "bootstrap-4.1.0.checkpoint"
     if template.is_file():
         return template
@@ -288,7 +289,7 @@ def _bootstrap_checkpoint() -> Path:
             f"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\nlog.dirs={scratch}/data\n"
         )
         java_tool("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(settings))
-        # Another run may do the same at this moment: the rename makes whoever is last win, with the same content.
+        # Another run may do the same at this moment: the last rename wins, with the same content.
         fresh = template.with_suffix(f".{os.getpid()}")
         shutil.copy(Path(scratch) / "data" / "bootstrap.checkpoint", fresh)
         fresh.rename(template)

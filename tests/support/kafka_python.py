@@ -1,9 +1,9 @@
-"""Mend of kafka-python 3.0 for the tests: it loses an assignment that arrives between two polls.
+"""Workaround for kafka-python 3.0 in the tests: it loses an assignment that arrives between two polls.
 
 A poll that times out leaves its JoinGroup in flight, and the next poll awaits it. But when the join completes between
-the two, ``need_rejoin`` is False already: the assignment is never taken over, and without heartbeats the member is
-removed from its group 45 s later. Here such a consumer joins again with its next poll. On a busy machine one in twenty
-consumers is concerned.
+the two polls, ``need_rejoin`` is False already: the consumer never takes over the assignment, and without heartbeats it
+is removed from its group 45 s later. With this workaround such a consumer joins again with its next poll. On a busy
+machine, one in twenty consumers is affected.
 """
 
 from __future__ import annotations

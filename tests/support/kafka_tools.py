@@ -1,4 +1,4 @@
-"""Kafka's command line tools, many runs in one process of Java: its start takes most of the time of one."""
+"""Kafka's command line tools, many runs in one Java process, because starting Java takes most of the time of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUIET: Final = ("-Xlog:disable", "-Dklamm.log.level=ERROR")
 
 
 class Outcome(NamedTuple):
-    """What a command did to its surroundings."""
+    """Outcome of a command: exit code and output."""
 
     exit_code: int
     stdout: str
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 class KafkasTools:
-    """Runs tools by the names of their classes, one after the other. A context manager."""
+    """Runner of tools by the names of their classes, one after the other. A context manager."""
 
     def __enter__(self) -> Self:
         command = java_command(str(_PROGRAM), heap="256m", jvm_options=(*quick_to_start(), *_QUIET))
@@ -37,13 +37,13 @@ class KafkasTools:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._java.communicate(timeout=60)  # it ends with its input
+        self._java.communicate(timeout=60)  # it ends when its input ends
 
     def run(self, main_class: str, *args: str, stdin: bytes = b"") -> Outcome:
         """Run a tool to its end.
 
         Raises:
-            TimeoutError: It did not come to an end; neither will others in this process.
+            TimeoutError: The tool did not end. No other tool can run in this process afterwards.
         """
         assert self._java.stdin is not None
         assert self._java.stdout is not None

@@ -1,4 +1,4 @@
-"""A broker that has caught up with its controller: what Apache Kafka says before that is of a moment ago."""
+"""Wait for a broker that lags behind its controller, because its answers would be outdated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MARKS: Final = itertools.count(100_000)
 
 
 class KeptUp:
-    """Waits until a broker knows of all that was changed before. A context manager; one per cluster at a time.
+    """Waiter until a broker knows all earlier changes. A context manager; one per cluster at a time.
 
-    A controller's changes come to brokers in their order, so that whoever knows of the last mark knows of the rest.
+    A broker applies the controller's changes in order. So a broker that knows the last mark knows everything before it.
     """
 
     def __init__(self, address: str) -> None:
@@ -38,7 +38,7 @@ class KeptUp:
         """Return when the broker has caught up.
 
         Raises:
-            TimeoutError: It has not within a minute.
+            TimeoutError: It has not caught up within a minute.
         """
         mark = str(next(_MARKS))
         self._alter(mark, OpType.SET)

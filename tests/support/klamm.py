@@ -119,13 +119,13 @@ class KlammBroker:
         return stop_process(self._process) if self._process is not None else 0
 
     def kill(self) -> None:
-        """Take it away without a warning (SIGKILL)."""
+        """Kill the broker (SIGKILL)."""
         assert self._process is not None, "The broker is not running"
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def restart(self, node_id: int = 1, *, kill: bool = False) -> None:
-        """Take it down (in order, or by SIGKILL) and wait until it is back on its port and data."""
+        """Stop the broker, in order or by SIGKILL, and wait until it serves again on its port and data."""
         assert node_id == 1, "One process, one restart"
         if kill:
             self.kill()

@@ -1,4 +1,4 @@
-"""Partition logs for tests: a clock that is set, configs that are given, a disk that fails when told to."""
+"""Partition logs for tests: a clock that the test sets, given configs, and a disk that fails on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOON_MS = 1_600_000_000_000
 
 
 class Clock:
-    """Milliseconds since the epoch, as set."""
+    """Clock in milliseconds since the epoch, set by the test."""
 
     def __init__(self, now_ms: int = NOON_MS) -> None:
         self.now_ms = now_ms
@@ -32,7 +32,7 @@ class Clock:
 
 
 class FailingPool(FilePool):
-    """A disk that is full after so many bytes; None means never."""
+    """Pool of files on a disk that is full after a number of bytes; None means never."""
 
     room: int | None = None
 
@@ -47,7 +47,7 @@ class FailingPool(FilePool):
 
 
 class LogHouse:
-    """A log manager over a directory that can be closed, crashed and opened again."""
+    """Log manager over a directory that can be closed, crashed and reopened."""
 
     def __init__(self, data_dir: Path, **configs: str) -> None:
         self.data_dir = data_dir
@@ -58,7 +58,7 @@ class LogHouse:
         self.manager = self.open()
 
     def open(self) -> LogManager:
-        """Open the directory; what was open before is left as a crash would leave it."""
+        """Open the directory. An earlier manager is abandoned, as a crash would do."""
         self.pool = FailingPool()
         self.manager = LogManager(self.data_dir, configs_of=lambda _: self.configs, now_ms=self.clock, pool=self.pool)
         for topic_id, topic, partition in self.partitions:
@@ -80,7 +80,7 @@ class LogHouse:
 
 
 def batch(*values: str | bytes | None, key: bytes | None = b"k", at: int = NOON_MS, **producer: int) -> memoryview:
-    """One batch as a producer sends it; ``producer_id`` and so on as in ``encode_batch``."""
+    """Return one batch as a producer sends it; ``producer_id`` and so on as in ``encode_batch``."""
     records = [
         Record(key, value.encode() if isinstance(value, str) else value, (), at + offset, offset)
         for offset, value in enumerate(values)
@@ -89,12 +89,12 @@ def batch(*values: str | bytes | None, key: bytes | None = b"k", at: int = NOON_
 
 
 def records_in(data: bytes) -> list[Record]:
-    """All records of what was read."""
+    """Return all records in a result of a read."""
     return [record for item in iter_batches(data) for record in decode_records(item)]
 
 
 def read_all(log: PartitionLog, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
-    """Everything from an offset on, as a consumer would get it."""
+    """Return all records from an offset on, as a consumer would get them."""
     position = log.log_start_offset if offset is None else offset
     records: list[Record] = []
     while position < log.end_offset:

@@ -1,4 +1,4 @@
-"""A mirror in a process of its own, records to mirror, and what a reader of either side sees."""
+"""Mirror in its own process, records to mirror, and readers of either cluster."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def write(flows):
 sys.exit(run(Path(sys.argv[1]), plan='--plan' in sys.argv, until_caught_up='--until-caught-up' in sys.argv,
              on_progress=write))
 """
-"""A mirror that writes a line for every change of its figures, for tests that wait for them."""
+"""Mirror that writes a line for every change of its progress, for tests that wait for them."""
 
 
 class MirrorProcess:
-    """A mirror with a properties file, in a session of its own.
+    """A mirror with a properties file, in its own process session.
 
     Args:
-        properties: The file.
-        directory: Where the file and the log are written.
-        options: Of the command line.
-        as_users_run_it: ``klamm mirror`` with the log that a user sees, instead of a line for every change of figures.
+        properties: Content of the file.
+        directory: Directory for the file and the log.
+        options: Command line options.
+        as_users_run_it: ``klamm mirror`` with the log that a user sees, instead of a line for every change of progress.
     """
 
     def __init__(self, properties: str, directory: Path, *options: str, as_users_run_it: bool = False) -> None:
@@ -110,15 +110,15 @@ class MirrorProcess:
         return self._process
 
     def text(self) -> str:
-        """Everything it wrote."""
+        """Return its complete output."""
         return self.log.read_text(errors="replace")
 
     def wait(self, timeout_s: float = 90) -> int:
-        """Wait for its end; returns the exit code."""
+        """Wait for its end and return the exit code."""
         return self.process.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until its children noticed."""
+        """Kill the process (SIGKILL), and wait until its child processes have ended."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -126,12 +126,12 @@ class MirrorProcess:
         assert not alive, f"Left behind: {alive}"
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.terminate()
         return self.wait(60)
 
     def jvm(self) -> psutil.Process:
-        """Spark's JVM."""
+        """Return Spark's JVM."""
         wait_until(lambda: bool(self._java()), timeout_s=60, what="a JVM", interval_s=0.1, alive=self._check_alive)
         return self._java()[0]
 
@@ -139,7 +139,7 @@ class MirrorProcess:
         return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.name() == "java"]
 
     def workers(self, port: int) -> list[psutil.Process]:
-        """Spark's Python workers that are connected to a broker's port."""
+        """Return Spark's Python workers that are connected to a broker's port."""
         out = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
@@ -149,7 +149,7 @@ class MirrorProcess:
         return out
 
     def wait_for(self, text: str, timeout_s: float = 120) -> None:
-        """Wait until it wrote something."""
+        """Wait until its output contains a text."""
         wait_until(lambda: text in self.text(), timeout_s=timeout_s, what=repr(text), alive=self._check_alive)
 
     def _check_alive(self) -> None:
@@ -181,7 +181,7 @@ sync.topic.configs.interval.seconds = 1
 def create_topic(
     address: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replication: int = 1
 ) -> None:
-    """Create a topic and wait until the cluster tells it."""
+    """Create a topic and wait until the cluster reports all its leaders."""
     with AdminClient(address) as admin:
         new = NewTopic(
             name=name, num_partitions=partitions, replication_factor=replication, configs=dict(configs or {})
@@ -191,7 +191,7 @@ def create_topic(
 
 
 def grow_topic(address: str, name: str, partitions: int) -> None:
-    """Grow a topic and wait until the cluster tells it."""
+    """Add partitions to a topic and wait until the cluster reports all leaders."""
     with AdminClient(address) as admin:
         admin.create_partitions({name: NewPartitions(total_count=partitions)}).all().result(30)
     wait_for_partitions(address, name, partitions)
@@ -255,7 +255,7 @@ def produce(
 def read(
     address: str, topic: str, counts: Mapping[int, int], *, timeout_s: float = 30, read_committed: bool = True
 ) -> dict[int, list[Seen]]:
-    """Read partitions from their beginning until each has that many records, and a moment longer."""
+    """Read partitions from their beginning until each has that many records, and half a second longer."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -301,7 +301,7 @@ def wait_for_records(
 
 
 def topic_configs(address: str, topic: str) -> dict[str, str]:
-    """Return what is set on a topic itself."""
+    """Return the configs that are set on a topic itself."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     with AdminClient(address) as admin:
         entries = admin.describe_configs([resource]).values()[resource].result(30).values()
@@ -316,7 +316,7 @@ def replica_counts(address: str, topic: str) -> list[int]:
 
 
 def delete_records(address: str, topic: str, partition: int, *, before: int) -> None:
-    """Purge what stands before an offset."""
+    """Delete the records before an offset."""
     purger = ConfluentAdmin({"bootstrap.servers": address})
     for outcome in purger.delete_records([TopicPartition(topic, partition, before)]).values():
         outcome.result(20)

@@ -82,7 +82,7 @@ class FakeCluster(AdminClient):
         """Names of configs that this cluster does not know."""
         self.acls: list[Acl] = []
         self.unlisted: set[str] = set()
-        """Topics that are there but not listed: the broker that is asked has not heard of them."""
+        """Existing topics that are not listed, because the broker that responds does not know them yet."""
         self.denied: set[str] = set()
         """Topics that the principal may not describe."""
 
@@ -107,7 +107,7 @@ class FakeCluster(AdminClient):
         return _description(name, self.topics[name]) if name in self.topics else rejection("UNKNOWN_TOPIC_OR_PARTITION")
 
     def entries(self, topic: str) -> Iterable[ConfigEntry] | KafkaApiError:
-        """Return all configs of a topic, or why they are not described."""
+        """Return all configs of a topic, or the error why they cannot be described."""
         return entries_of(self.configs.get(topic, {}))
 
     def describe_configs(

@@ -58,21 +58,21 @@ class Copying:
 
 
 def commit(address: str, group: str, topic: str, offset: int, metadata: str = "") -> None:
-    """Let a group without members stand at an offset of partition 0."""
+    """Commit an offset of partition 0 for a group without members."""
     with AdminClient(address) as admin:
         found = OffsetAndMetadata(offset=offset, metadata=metadata)
         admin.alter_group_offsets(group, {TopicPartition(topic, 0): found}).all().result(30)
 
 
 def committed(address: str, group: str) -> dict[str, int]:
-    """Return where a group stands, by topic."""
+    """Return the committed offsets of a group by topic."""
     with AdminClient(address) as admin:
         offsets = admin.list_group_offsets({group: None}).values()[group].result(20)
     return {at.topic: found.offset for at, found in offsets.items()}
 
 
 def rounds(flow: FlowSettings, *, count: int = 1) -> FlowGroups:
-    """Let the loop of a flow's groups do so many rounds from its start; return where it says they stand."""
+    """Run a number of rounds of a flow's group loop from its start; return the offsets that it reports."""
     status = GroupStatus()
     for _ in range(count):
         with group_control(flow, status) as control:

@@ -1,7 +1,7 @@
-"""A mirror between two clusters that are disturbed in every way, the records written meanwhile, and a checker.
+"""Mirror between two clusters that are disturbed in many ways, the records written meanwhile, and a checker.
 
-The checker shares nothing with the mirror: records are written and read by librdkafka, and what has to arrive is known
-from what the source acknowledged.
+The checker shares nothing with the mirror: librdkafka writes and reads the records, and the acknowledgements of the
+source determine which records must arrive.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ would then have repeated records.
 _KEYS: Final = 97
 _MISSING: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _PATIENCE_S: Final = 900.0
-"""How long a record may take to reach a source that is away for minutes."""
+"""Most seconds until a record reaches a source that may be unavailable for minutes."""
 
 
 def record(number: int) -> Seen:
-    """Return the record with a number: no two are the same in every part."""
+    """Return the record with a number. Two records differ in every part."""
     value = None if number % 13 == 0 else b"%d " % number + b"v" * (number % 300)
     headers = (("number", b"%d" % number), ("empty", None)) if number % 2 else (("number", b"%d" % number),)
     return Seen(b"k%d" % (number % _KEYS), value, headers, FIRST_TIMESTAMP_MS + number)
@@ -55,7 +55,7 @@ class GuardedCluster(KafkaCluster):
 
     @property
     def guarded_servers(self) -> str:
-        """Where the mirror connects to."""
+        """Addresses to which the mirror connects."""
         return ",".join(f"127.0.0.1:{port}" for port in self.guarded_ports.values())
 
     def _settings(self, node: KafkaNode, data: Path) -> dict[str, str]:
@@ -87,7 +87,7 @@ class Writer:
     def __init__(self, address: str, partitions: Mapping[str, int], *, per_second: int) -> None:
         self.partitions = dict(partitions)
         self.wanted: dict[tuple[str, int], list[Seen]] = {}
-        """What was written, by topic and partition."""
+        """Written records by topic and partition."""
         self._per_second = per_second
         self._failed: list[KafkaError] = []
         self._producer = Producer(
@@ -114,7 +114,7 @@ class Writer:
         self._thread.join()
 
     def finish(self) -> None:
-        """Write no more, and wait until the source has acknowledged all."""
+        """Stop writing, and wait until the source has acknowledged all records."""
         self._enough.set()
         self._thread.join()
         assert self._error is None, self._error
@@ -163,7 +163,7 @@ class Writer:
 
 
 def read_all(address: str, topic: str, partition: int, *, timeout_s: float = 120) -> list[Seen]:
-    """Return what a reader of committed records finds in a partition, from its beginning to its end."""
+    """Return the committed records of a partition, from its beginning to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -210,24 +210,24 @@ def batches_of(directory: Path) -> str:
 
 
 class Verdict(NamedTuple):
-    """What was found in one partition."""
+    """Comparison of one partition."""
 
     lost: int
     repeated: int
-    """Records that are there more than once."""
+    """Records that arrived more than once."""
     foreign: int
-    """Records that were never written like this: a key, a value, a header or a timestamp differs."""
+    """Records that were not written in this form: a key, a value, a header or a timestamp differs."""
     out_of_order: int
-    """Records whose first arrival is behind that of a later one."""
+    """Records that first arrived after a later record."""
     repeats: int
-    """How often the copying began again behind where it had been."""
+    """Number of times that copying resumed at an earlier offset than it had reached."""
 
     def __str__(self) -> str:
         return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self._asdict().items())
 
 
 def judge(wanted: Sequence[Seen], found: Iterable[Seen]) -> Verdict:
-    """Compare a partition of the target with what was written to its source."""
+    """Compare a partition of the target with the records written to its source."""
     place = {seen: at for at, seen in enumerate(wanted)}
     assert len(place) == len(wanted), "records have to be told apart"
     counts = Counter(found := list(found))

@@ -116,7 +116,7 @@ def due_after_compaction(wanted: Sequence[Seen], found: Sequence[Seen], left: Se
 
 
 class TooLargeRecord(TopicDisturbance):
-    """A source topic with a record that the target rejects, until somebody raises ``max.message.bytes`` there."""
+    """Source topic with a record that the target rejects until an operator raises ``max.message.bytes`` there."""
 
     stop_reason = "the record at offset 100 is larger than the target's max.message.bytes"
 

@@ -45,7 +45,7 @@ class MirrorMaker:
             error.add_note(self.log.read_text(errors="replace")[-4000:])
 
     def check_alive(self) -> None:
-        """Say so when it ended by itself."""
+        """Raise an error if it has ended by itself."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"MirrorMaker ended:\n{self.log.read_text(errors='replace')[-4000:]}")
@@ -53,7 +53,7 @@ class MirrorMaker:
 
 @contextlib.contextmanager
 def java_virtual_machine() -> Iterator[Any]:
-    """Run a JVM with Kafka's jars; yields what leads to its classes."""
+    """Run a JVM with Kafka's jars; yield the root of its classes."""
     (jar,) = _py4j_jar()
     port = launch_gateway(
         jarpath=str(jar), classpath=class_path(), java_path=java_executable(), die_on_exit=True, javaopts=["-Xmx256m"]

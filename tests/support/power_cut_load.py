@@ -1,4 +1,4 @@
-"""Transactions on a broker whose disk is recorded, and what must hold of them after a power cut."""
+"""Transactions on a broker whose disk is recorded, and the checks after a power cut."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _PATIENCE_S: Final = 60.0
 
 
 class LocalBroker:
-    """A broker in this process that is asked through its handlers, from bytes to bytes; its loop has a thread."""
+    """Broker in this process whose handlers are called through the codec. Its event loop has its own thread."""
 
     def __init__(self, data_dir: Path, *options: str, connect: Callable[[Path], Database] | None = None) -> None:
         self._settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *options])
@@ -66,7 +66,7 @@ class LocalBroker:
 
     @property
     def services(self) -> Services:
-        """The parts of the broker; only for its loop."""
+        """Services of the broker. Use them on its event loop only."""
         assert self._app is not None
         return self._app._services
 
@@ -110,7 +110,7 @@ class LocalBroker:
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something on the broker's loop."""
+        """Run a coroutine on the broker's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_PATIENCE_S)
 
     def ask(self, request: Message, answer: type[Answer], version: int) -> Answer:
@@ -139,7 +139,7 @@ class LocalBroker:
         return answer.responses[0].partition_responses[0].error_code
 
     def transactional(self, transactional_id: str) -> TransactionClient:
-        """Return a client that speaks for a transactional id."""
+        """Return a client for a transactional id."""
         return TransactionClient(cast("WireClient", self), transactional_id)
 
 
@@ -153,7 +153,7 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """What clients know: how each transaction ended, as far as they were told."""
+    """Facts known to the clients: the outcome of each transaction, as far as they received responses."""
 
     ends: dict[tuple[int, int], str] = field(default_factory=dict)
     """By producer and number of the transaction."""
@@ -164,10 +164,10 @@ class Ledger:
     sent: dict[int, Sent] = field(default_factory=dict)
     """The last batch outside of transactions, by partition: its producer sends it again after a crash."""
     epochs: dict[int, int] = field(default_factory=dict)
-    """The largest epoch that was given to a client, by producer id."""
+    """Largest epoch that a client received, by producer id."""
 
     def take(self, fact: tuple[Any, ...]) -> None:
-        """Learn one more fact."""
+        """Add a fact."""
         match fact:
             case ("end", producer, number, how):
                 self.ends[producer, number] = how
@@ -183,7 +183,7 @@ class Ledger:
                 raise AssertionError(fact)
 
     def at(self, cut: Cut) -> Ledger:
-        """Return what clients knew at the moment of a cut."""
+        """Return the facts that clients knew at the moment of a power cut."""
         known = copy.deepcopy(self)
         for fact in cut.facts:
             known.take(fact)
@@ -196,7 +196,7 @@ def value_of(producer: int, number: int, partition: int) -> str:
 
 
 class Transferring(Worker):
-    """One producer: some transactions one after the other, half of the producers by the old protocol."""
+    """One producer with consecutive transactions. Half of the producers use the old protocol."""
 
     def __init__(self, broker: LocalBroker, disk: RecordedDisk, ledger: Ledger, producer: int, count: int) -> None:
         self._broker = broker
@@ -255,7 +255,7 @@ class Transferring(Worker):
 
 
 class Writing(Worker):
-    """Records outside of transactions, and whatever the broker does by itself, sooner than it would."""
+    """Records outside of transactions, and the broker's background work, earlier than it would be due."""
 
     def __init__(self, broker: LocalBroker, disk: RecordedDisk, life: int) -> None:
         self._broker = broker
@@ -294,7 +294,7 @@ class Writing(Worker):
 
 
 def live(data_dir: Path, disk: RecordedDisk, ledger: Ledger, *options: str, life: int, transactions: int) -> None:
-    """Run a broker and its clients for a while; all that happens is in the disk's journal."""
+    """Run a broker and its clients for a while. The disk's journal records everything."""
     with disk.recording(), LocalBroker(data_dir, *options, connect=disk.connect) as broker:
         if broker.services.topics.get(TOPIC) is None:
             configs = {"internal.segment.bytes": "2000", "flush.ms": "20"}
@@ -308,7 +308,7 @@ def live(data_dir: Path, disk: RecordedDisk, ledger: Ledger, *options: str, life
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a start has made of a power cut."""
+    """State of a broker after its start on the remains of a power cut."""
 
     partitions: list[Committed]
     offsets: dict[str, int]
@@ -319,7 +319,7 @@ class Found:
 
 
 def start_after(data_dir: Path, ledger: Ledger, *options: str) -> Found:
-    """Start a broker on what a power cut has left, end what is open, send again what may be lost, and stop it."""
+    """Start a broker on the remains of a power cut, end open transactions, repeat unacknowledged batches, stop it."""
     with mock.patch("os.fsync"), LocalBroker(data_dir, *options) as broker:
         if broker.services.topics.get(TOPIC) is None:
             return Found([Committed([], {}, [], 0)] * PARTITIONS, {}, [], 2**62, {})
@@ -357,11 +357,11 @@ async def _initialize(services: Services, producer: int) -> Who:
 
 
 def what_is_wrong(ledger: Ledger, found: Found, *, is_durable: bool) -> list[str]:
-    """Compare what clients know with what is there.
+    """Compare the facts known to clients with the state after the restart.
 
     Args:
-        ledger: What clients knew when the power was cut.
-        found: What is there after a start.
+        ledger: Facts known to clients at the moment of the power cut.
+        found: State after the start.
         is_durable: Acknowledged records were on disk (``flush.messages=1``), so none may be missing.
     """
     return [
@@ -413,7 +413,7 @@ def _wrong_transactions(ledger: Ledger, found: Found, *, is_durable: bool) -> li
 
 
 def _allowed_offsets(ledger: Ledger, producer: int, number: int) -> set[int]:
-    """The offset of the last visible transaction; one that may be committed may have lost its records."""
+    """Return the offsets of the last visible transaction. One that may be committed may have lost its records."""
     later = (of for (who, of), how in ledger.ends.items() if who == producer and of > number and how == UNKNOWN)
     return {number, *later}
 

@@ -1,4 +1,4 @@
-"""The smallest question a Kafka broker answers, on a bare socket: is it there, and whom does it know?"""
+"""Probe of a Kafka broker on a plain socket: whether it responds, and which brokers it knows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Cluster(Protocol):
-    """What a test needs of brokers that it did not write: real Apache Kafka or klamm."""
+    """Interface of a cluster that tests use: real Apache Kafka or klamm."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -19,7 +19,7 @@ class Cluster(Protocol):
         """Process ids of everything that belongs to it."""
 
     def restart(self, node_id: int = 1, *, kill: bool = False) -> None:
-        """Take a node down (in order, or by SIGKILL) and wait until it is back on its port and data."""
+        """Stop a node, in order or by SIGKILL, and wait until it serves again on its port and data."""
 
 
 def brokers_known_by(host: str, port: int) -> int:

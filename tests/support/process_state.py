@@ -1,7 +1,7 @@
-"""State of the test process that programs set for themselves: environment variables and logging.
+"""State of the test process that programs change: environment variables and logging.
 
-A test that calls a command's ``main`` in its own process gets what such a process would get: ``JAVA_HOME``, levels
-of loggers, a handler on the root logger. Without an end to it, later tests of the same worker would depend on it.
+A test that calls a command's ``main`` in its own process changes ``JAVA_HOME``, levels of loggers, or handlers of the
+root logger. If this were not undone, later tests of the same worker would depend on it.
 """
 
 from __future__ import annotations

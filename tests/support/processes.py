@@ -26,7 +26,7 @@ _handed_out_lock = threading.Lock()
 
 
 def free_port() -> int:
-    """Return a port on 127.0.0.1 that nobody listens on and that this process has not handed out before."""
+    """Return a port on 127.0.0.1 that is free and that this process has not returned before."""
     with _handed_out_lock:
         for _ in range(1_000):
             port = _random.choice(_PORTS)
@@ -100,7 +100,7 @@ def die_with_this_thread() -> Callable[[], None] | None:
 
 
 def stop_process(process: subprocess.Popen[bytes], *, grace_s: float = 20.0) -> int:
-    """Ask a process to end (SIGTERM), kill it when ``grace_s`` seconds were not enough; return its exit status."""
+    """Send SIGTERM, and SIGKILL after ``grace_s`` seconds; return the exit status."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -93,7 +93,7 @@ class Entry(NamedTuple):
     """A line of the journal."""
 
     operation: str
-    """The name of the function that was called."""
+    """Name of the called function."""
     event: Write | SyncBegun | Sync | Rename | Note
 
 

@@ -1,4 +1,4 @@
-"""Stands between clients and one broker, and notes which process asked what."""
+"""Proxy between clients and one broker that records which process sent which request."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _HEAD: Final = struct.Struct(">ih")
 
 
 class Asked(NamedTuple):
-    """An API key, and who used it."""
+    """API key of a request, and the process that sent it."""
 
     api_key: int
     pid: int | None
-    """None when the process could not be found any more."""
+    """Process id; None if the process no longer existed."""
 
 
 class RecordingProxy:
-    """Listens on ``address`` and passes everything on to ``upstream``; both on 127.0.0.1. A context manager."""
+    """Proxy from ``address`` to ``upstream``, both on 127.0.0.1. A context manager."""
 
     def __init__(self, upstream_port: int) -> None:
         self.port = free_port()
@@ -38,7 +38,7 @@ class RecordingProxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """Address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Registration records in memory, with a disk that can refuse."""
+"""Registration records in memory, with an append that can fail."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class MemoryRecords(InternalRecords):
-    """Keeps the records of the registration topic in a list."""
+    """Records of the registration topic, in a list."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes | None, bytes | None]] = []
         self.fail_next_append = False
 
     def read_all(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Return what was appended."""
+        """Return all appended records."""
         return iter(list(self.records))
 
     async def append(self, key: bytes, value: bytes) -> None:
-        """Append, or refuse once."""
+        """Append a record, or fail once."""
         if self.fail_next_append:
             self.fail_next_append = False
             raise StorageError("No space left on device")

@@ -1,4 +1,4 @@
-"""Import of the programs in scripts/, which is no package."""
+"""Import of the programs in scripts/, which is not a package."""
 
 from __future__ import annotations
 

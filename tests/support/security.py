@@ -1,4 +1,4 @@
-"""Logging in over the wire, certificates made on the spot, and settings for brokers that ask who is there."""
+"""SASL logins on a plain socket, certificates, and settings for brokers that authenticate their clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSWORDS = {"admin": "admin-secret", "alice": "alice-secret", "mallory": "mallo
 
 
 def sasl_settings(*, listener: str = "sasl_plaintext", authorizer: bool = False) -> dict[str, str]:
-    """Return broker settings: users by PLAIN, SCRAM enabled, ``admin`` above all ACLs."""
+    """Return broker settings: users for PLAIN, SCRAM enabled, ``admin`` as super user."""
     users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
     settings = {
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
@@ -34,7 +34,7 @@ def sasl_settings(*, listener: str = "sasl_plaintext", authorizer: bool = False)
 
 
 def log_in(address: str, user: str, password: str | None = None) -> WireClient:
-    """Return a connection that has logged in by PLAIN; one of several addresses is enough."""
+    """Return a connection that has logged in by PLAIN, to the first of several addresses that responds."""
     client = WireClient(address.split(",", maxsplit=1)[0])
     handshake = client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
     assert handshake.error_code == 0
@@ -52,7 +52,7 @@ def client_properties(path: Path, properties: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
-    """A certificate authority and what it has signed, as PEM files."""
+    """A certificate authority and the certificates that it has signed, as PEM files."""
 
     directory: Path
 
@@ -74,9 +74,9 @@ class Certificates:
         """Return a file with key and certificate for 127.0.0.1 and localhost.
 
         Args:
-            name: Of the files.
-            subject: Such as ``/O=klamm/CN=a``.
-            days: How long it is valid from now on; negative: it has expired.
+            name: Name of the files.
+            subject: Subject, such as ``/O=klamm/CN=a``.
+            days: Days of validity from now on; negative: it has expired.
         """
         extensions = self.directory / f"{name}.ext"
         extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")

@@ -1,4 +1,4 @@
-"""Tests that could not run say so loudly: named in red at the end, and a failure where CI=true."""
+"""Skipped tests are reported in red at the end of the run, and are failures where CI=true."""
 
 from __future__ import annotations
 

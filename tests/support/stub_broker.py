@@ -1,4 +1,4 @@
-"""A broker of a few lines per API: says exactly what a test wants it to say, and remembers what it was asked."""
+"""Scripted broker: it gives the responses that a test defines and records the requests."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ NODE_ID: Final = 7
 CLOSE: Final = object()
 """An answer that closes the connection instead."""
 SILENCE: Final = object()
-"""An answer that never comes."""
+"""Response that is never sent."""
 Answer: TypeAlias = "Message | bytes | object"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request as it came."""
+    """Received request."""
 
     api_key: int
     api_version: int
     client_id: str | None
     rest: bytes
-    """What follows the client id."""
+    """Bytes after the client id."""
 
     def read(self, message_class: type[Message]) -> Message:
         """Return the body as a message."""
@@ -53,12 +53,12 @@ Handler: TypeAlias = Callable[[Request], Answer]
 
 
 class StubBroker:
-    """One node, one topic, on a port of 127.0.0.1; a context manager.
+    """One node and one topic, on a port of 127.0.0.1; a context manager.
 
     Args:
-        features: Announced in ApiVersions.
-        versions: First and last version per API key, beside those that a client needs to connect and produce.
-        handlers: Answers by API key; a later ``answer`` replaces them.
+        features: Features announced in ApiVersions.
+        versions: First and last version per API key, in addition to those that a client needs to connect and produce.
+        handlers: Responses by API key; a later ``answer`` replaces them.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class StubBroker:
         self._handlers[api_key] = handler
 
     def requests(self, api_key: int) -> list[Request]:
-        """Return what came so far, oldest first."""
+        """Return the requests received so far, oldest first."""
         with self._changed:
             return [request for request in self._requests if request.api_key == api_key]
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-        """Wait until a condition on what came holds.
+        """Wait until a condition on the received requests holds.
 
         Raises:
-            TimeoutError: It did not.
+            TimeoutError: It did not hold in time.
         """
         with self._changed:
             if not self._changed.wait_for(condition, timeout_s):

@@ -24,7 +24,7 @@ def part(fields: Mapping[str, Any]) -> str:
 
 
 def claims_of(user: str, *, seconds: float = 3600, now: float | None = None, **more: Any) -> dict[str, Any]:
-    """Return claims that are good for some time from now on; a claim that is None is left out."""
+    """Return claims that are valid for some time from now on; a claim that is None is left out."""
     now = time.time() if now is None else now
     claims = {"sub": user, "iat": now - 1, "exp": now + seconds, **more}
     return {name: value for name, value in claims.items() if value is not None}

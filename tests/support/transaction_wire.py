@@ -1,4 +1,4 @@
-"""A transactional producer on a bare socket: every version of every request, and the error codes as they come."""
+"""Transactional producer on a plain socket: every version of every request, with the error codes of the responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.wire import WireClient
 
 NOT_YET = frozenset({5, 6, 14, 15, 16, 51})
-"""What a broker answers while it makes its internal topics, or is ending the last transaction."""
+"""Error codes of a broker that is creating its internal topics or ending the last transaction."""
 PATIENCE_S = 60.0
 _GROUP, _TRANSACTION = 0, 1
 
@@ -39,7 +39,7 @@ NOBODY = Who(-1, -1)
 
 
 class TransactionClient:
-    """Speaks for a transactional id. Codes are returned, not raised; what asks for patience is asked again."""
+    """Client of a transactional id. Error codes are returned, not raised. Retriable ones are retried."""
 
     def __init__(self, client: WireClient, transactional_id: str) -> None:
         self.client = client
@@ -52,7 +52,7 @@ class TransactionClient:
     def init(
         self, version: int, *, was: Who = NOBODY, timeout_ms: int = 60_000, is_patient: bool = True
     ) -> tuple[int, Who]:
-        """Begin, or go on as who it was."""
+        """Send InitProducerId, as a new producer or with the present producer id and epoch."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=timeout_ms,
@@ -178,7 +178,7 @@ class TransactionClient:
 
 
 def patiently(ask: Callable[[], int], again: frozenset[int] = NOT_YET) -> int:
-    """Ask until there is another answer than that it is too early."""
+    """Repeat a request until the response is not retriable."""
     deadline = time.monotonic() + PATIENCE_S
     while (code := ask()) in again and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -196,7 +196,7 @@ def _find_coordinator(client: WireClient, key_type: int, key: str) -> None:
 
 
 def find_group_coordinator(client: WireClient, group: str) -> None:
-    """Wait until there is a coordinator of a group; Kafka makes its topic of offsets when it is first asked for one."""
+    """Wait until a group has a coordinator. Kafka creates the offsets topic at the first request for one."""
     _find_coordinator(client, _GROUP, group)
 
 
@@ -222,7 +222,7 @@ def committed_offset(client: WireClient, group: str, topic: str, *, stable: bool
 
 
 def latest(client: WireClient, topic: str, partition: int = 0, *, committed: bool) -> int:
-    """Return the end of a partition for readers of everything, or of what is committed."""
+    """Return the end offset of a partition, for readers of all or of committed records."""
     wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
     request = ListOffsetsRequest(
         replica_id=-1,
@@ -243,7 +243,7 @@ def latest(client: WireClient, topic: str, partition: int = 0, *, committed: boo
 
 
 def wait_for_markers(client: WireClient, topic: str, partition: int = 0) -> None:
-    """Wait until nothing is open in a partition: Kafka answers EndTxn before the markers are written."""
+    """Wait until a partition has no open transaction: Kafka answers EndTxn before it has written the markers."""
 
     def ask() -> int:
         ends = [latest(client, topic, partition, committed=committed) for committed in (True, False)]

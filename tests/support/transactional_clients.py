@@ -1,4 +1,4 @@
-"""Transactional producers and consumers of three client families, in the same few words."""
+"""Transactional producers and consumers of three client families, with one interface."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TIMEOUT_S = 60.0
 
 
 class Transactional(ABC):
-    """A producer with a transactional id; every method raises when the broker refuses."""
+    """Producer with a transactional id. Every method raises when the broker rejects its request."""
 
     @abstractmethod
     def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
-        """Connect, and fence whoever used the id before."""
+        """Connect, and fence older producers with this id."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -50,7 +50,7 @@ class Transactional(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back."""
+        """Close the connections."""
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -125,7 +125,7 @@ class KafkaPython(Transactional):
 
 
 class Aio(Transactional):
-    """aiokafka, on a loop of its own."""
+    """aiokafka, on its own event loop."""
 
     def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
         self._runner = asyncio.Runner()
@@ -170,7 +170,7 @@ FAMILIES: Mapping[str, type[Transactional]] = {"confluent": Confluent, "kafka-py
 
 
 def read_by_confluent(bootstrap_servers: str, topic: str, count: int) -> list[str]:
-    """Return the first ``count`` committed values of partition 0, and what comes within a second behind them."""
+    """Return the first ``count`` committed values of partition 0, and those that arrive within a second after them."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

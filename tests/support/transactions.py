@@ -1,4 +1,4 @@
-"""Transactions in a partition log, as producers, coordinator and consumers have to do with it."""
+"""Transactions in a partition log, from the view of producers, coordinator and consumers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
 
 
 def write(log: PartitionLog, producer_id: int, *values: str, sequence: int, epoch: int = 0, key: bytes = b"k") -> int:
-    """Append a transactional batch; returns its offset."""
+    """Append a transactional batch and return its offset."""
     data = batch(
         *values, key=key, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
     )
@@ -24,12 +24,12 @@ def write(log: PartitionLog, producer_id: int, *values: str, sequence: int, epoc
 
 
 def end(log: PartitionLog, producer_id: int, how: ControlType, *, epoch: int = 0) -> int:
-    """Append a marker; returns its offset."""
+    """Append a marker and return its offset."""
     return append_marker(log, how, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0, now_ms=NOON_MS)
 
 
 def committed_records(log: PartitionLog, max_bytes: int = 1 << 20) -> list[Record]:
-    """Everything that a consumer with isolation.level=read_committed returns, by the rules of Kafka's Fetcher."""
+    """Return the records that a consumer with isolation.level=read_committed gets, by the rules of Kafka's Fetcher."""
     offset, records = log.log_start_offset, []
     while found := find_committed(log, offset, max_bytes):
         coming = deque(sorted(aborted_in(log, offset, found), key=lambda entry: entry.first_offset))
@@ -50,5 +50,5 @@ def committed_records(log: PartitionLog, max_bytes: int = 1 << 20) -> list[Recor
 
 
 def committed_values(log: PartitionLog, max_bytes: int = 1 << 20) -> list[str]:
-    """The values of ``committed_records``."""
+    """Return the values of ``committed_records``."""
     return [(record.value or b"").decode() for record in committed_records(log, max_bytes)]

@@ -1,4 +1,4 @@
-"""klamm as who installs its wheel has it: with compiled record modules."""
+"""klamm installed from its wheel, with compiled record modules."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _ROOT = Path(__file__).parents[2]
 
 
 class WheelError(Exception):
-    """The wheel could not be built; the message says why."""
+    """The wheel could not be built; the message contains the reason."""
 
 
 def install_wheel(folder: Path) -> Path:
-    """Build the wheel, some ten seconds, and return where it is installed: goes on a PYTHONPATH.
+    """Build the wheel in some ten seconds, and return where it is installed, for PYTHONPATH.
 
     Args:
-        folder: empty; both lie below it.
+        folder: Empty directory for the wheel and the installation.
 
     Raises:
-        WheelError: there is no C compiler, or it is no good.
+        WheelError: There is no working C compiler.
     """
     built, installed = folder / "wheel", folder / "installed"
     wheel = _build("compiled", built)

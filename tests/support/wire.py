@@ -1,4 +1,4 @@
-"""A blocking client of one connection, one request at a time: it knows exactly what was answered and what was not."""
+"""Blocking client with one connection and one request at a time, which knows exactly which requests were answered."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RefusedError(RuntimeError):
 
 
 class WireClient:
-    """One connection to one broker. An ``OSError`` from any method means: no answer, and nobody knows what happened."""
+    """One connection to one broker. An ``OSError`` from any method means: no response, and the outcome is unknown."""
 
     def __init__(self, address: str, *, timeout_s: float = 10.0, client_id: str = _CLIENT_ID) -> None:
         host, _, port = address.rpartition(":")
@@ -79,10 +79,10 @@ class WireClient:
         self._socket.close()
 
     def ask(self, request: Message, answer: type[AnyResponse], version: int) -> AnyResponse:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its response.
 
         Raises:
-            OSError: The connection broke before the answer was here.
+            OSError: The connection broke before the response arrived.
         """
         self.send(request, version)
         return self.receive(answer, version)
@@ -93,14 +93,14 @@ class WireClient:
         self._socket.sendall(self._frame(request, version))
 
     def receive(self, answer: type[AnyResponse], version: int) -> AnyResponse:
-        """Wait for the answer to the request that was sent last."""
+        """Wait for the response to the last request."""
         body = self._read(struct.unpack(">i", self._read(4))[0])
         assert struct.unpack_from(">i", body)[0] == self._correlation_id
         offset = skip_tagged_fields(memoryview(body), 4, len(body)) if answer.is_flexible(version) else 4
         return decode(answer, version, body, offset)
 
     def time_raw(self, request: Message, version: int) -> float:
-        """Return how many seconds passed from sending a request to the last byte of its answer."""
+        """Return the seconds from sending a request to the last byte of its response."""
         self._correlation_id += 1
         frame = self._frame(request, version)
         began = time.perf_counter()
@@ -141,7 +141,7 @@ class WireClient:
     def new_producer_id(self) -> tuple[int, int]:
         """Return a producer id and epoch for an idempotent producer without transactions.
 
-        A broker that has just started may ask for patience (COORDINATOR_LOAD_IN_PROGRESS): it gets ten seconds.
+        A broker that has just started may answer COORDINATOR_LOAD_IN_PROGRESS: the request is repeated for ten seconds.
         """
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         for _ in range(100):
@@ -156,7 +156,7 @@ class WireClient:
         """Append one batch with acks=all and return its base offset.
 
         Raises:
-            RefusedError: The broker would not have it.
+            RefusedError: The broker rejects the batch.
         """
         data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
@@ -206,7 +206,7 @@ class WireClient:
             assert batches, f"Nothing at offset {offset} of {topic}-{partition}, though it ends at {high_watermark}"
 
     def end_offset(self, topic: str, partition: int) -> int:
-        """Return the offset that the next record will have."""
+        """Return the offset of the next record."""
         wanted = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=partition, current_leader_epoch=-1, timestamp=_LATEST
         )
@@ -236,7 +236,7 @@ class WireClient:
 
 
 def request_frame(request: Message, version: int, *, correlation_id: int = 1, client_id: str = _CLIENT_ID) -> bytes:
-    """Return a whole request as it goes over the wire: length, header, body."""
+    """Return a whole request frame: length, header, body."""
     name = client_id.encode()
     tags = b"\x00" if request.is_flexible(version) else b""
     body = tags + bytes(encode(request, version))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 
 class Worker(ABC):
-    """Something that runs on a thread of its own until it is done or told to stop; an error surfaces at ``join``."""
+    """Work in a thread until it is complete or stopped. ``join`` raises its error."""
 
     def __init__(self, name: str) -> None:
         self._stop = threading.Event()
@@ -17,7 +17,7 @@ class Worker(ABC):
         self._thread.start()
 
     def _prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
-        """Start what must belong to the calling thread, such as child processes."""
+        """Start resources that must belong to the calling thread, such as child processes."""
 
     @abstractmethod
     def _work(self) -> None:
@@ -30,7 +30,7 @@ class Worker(ABC):
             self._error = error
 
     def check(self) -> None:
-        """Raise what the thread died of, if it did."""
+        """Raise the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
 
@@ -38,7 +38,7 @@ class Worker(ABC):
         """Wait for the end.
 
         Raises:
-            TimeoutError: It goes on.
+            TimeoutError: The thread is still running.
         """
         self._thread.join(timeout_s)
         self.check()
@@ -46,6 +46,6 @@ class Worker(ABC):
             raise TimeoutError(f"{self._thread.name} has not ended after {timeout_s:.0f} s")
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Ask for the end and wait for it."""
+        """Request the end and wait for it."""
         self._stop.set()
         self.join(timeout_s)

@@ -1,4 +1,4 @@
-"""Four client families behind one interface: every scenario is written once and played by each."""
+"""Four client families with one interface: each scenario is written once and run with every family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""aiokafka: asyncio, and the oldest protocol versions among the living clients."""
+"""aiokafka: an asyncio client with the oldest protocol versions of the maintained clients."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Consumer(RunningConsumer):
 
 
 class _Admin:
-    """Its answers are the wire's: error codes are checked here, the library leaves them in."""
+    """Admin client. It checks the error codes in responses, which the library does not."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._runner = asyncio.Runner()

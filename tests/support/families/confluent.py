@@ -1,4 +1,4 @@
-"""confluent-kafka: librdkafka, and so the family of the C, Go, .NET and Python clients built on it."""
+"""confluent-kafka: librdkafka, on which the C, Go, .NET and Python clients are based."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Java clients of Apache Kafka 4.1, through the programs that Kafka's own system tests use."""
+"""Java clients of Apache Kafka 4.1, through the programs of Kafka's own system tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TOPICS = "org.apache.kafka.tools.TopicCommand"
 _CONFIGS = "kafka.admin.ConfigCommand"
-# The program turns retries off, and with them idempotence: back to what the client has by default.
+# The program turns off retries, and with them idempotence. This restores the client's defaults.
 _PRODUCER_SETTINGS = "retries=2147483647\nenable.idempotence=true\ncompression.type=zstd\n"
 
 
@@ -72,7 +72,7 @@ class _Consumer(RunningConsumer):
         self._process.wait()
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        self._process.terminate()  # its shutdown hook leaves the group; what it still says is read to the end
+        self._process.terminate()  # its shutdown hook leaves the group; the rest of its output is read to the end
         super().stop(timeout_s)
         stop_process(self._process)
 
@@ -125,7 +125,7 @@ class _Admin:
         java_tool(_TOPICS, *self._server, "--delete", "--topic", name)
 
     def close(self) -> None:
-        """Each call was a program of its own."""
+        """Do nothing: each call was a separate program."""
 
 
 JAVA = Family(

@@ -44,7 +44,7 @@ class _Consumer(RunningConsumer):
                 try:
                     polled = consumer.poll(timeout_ms=200)
                 except KafkaConnectionError:
-                    continue  # told where the coordinator's broker is away; an application polls on
+                    continue  # raised while the coordinator's broker is down; an application continues to poll
                 for partition, records in polled.items():
                     self.delivered.extend(
                         Delivery(partition=partition.partition, offset=record.offset, value=int(record.value))

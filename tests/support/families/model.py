@@ -1,4 +1,4 @@
-"""What a client family does in the interop tests, whatever library or language it is."""
+"""Interface of a client family in the interop tests, independent of library and language."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One record where a broker put it."""
+    """One record and its place on the broker."""
 
     partition: int
     offset: int
-    """-1: the client was told that the broker had it already, but not where."""
+    """-1: the broker had the record already and did not return its offset."""
     value: int
 
 
 class RunningProducer(Worker):
-    """Sends the numbers 0, 1, 2, ... at a steady pace and keeps what was acknowledged."""
+    """Producer of the numbers 0, 1, 2, ... at a steady pace, with a list of the acknowledged ones."""
 
     def __init__(self, bootstrap_servers: str, topic: str, *, count: int, records_per_s: int) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -35,7 +35,7 @@ class RunningProducer(Worker):
         super().__init__(f"producer of {topic}")
 
     def paced(self) -> Iterator[int]:
-        """Yield 0 to ``count - 1``, not faster than ``records_per_s``, until stopped."""
+        """Yield 0 to ``count - 1``, at most ``records_per_s`` per second, until stopped."""
         start = time.monotonic()
         for number in range(self.count):
             if number % 100 == 0:
@@ -48,7 +48,7 @@ class RunningProducer(Worker):
 
 
 class RunningConsumer(Worker):
-    """A member of a group; keeps what it was given. ``stop`` makes it leave the group in order."""
+    """Group member with a list of its records. ``stop`` makes it leave the group in order."""
 
     def __init__(self, bootstrap_servers: str, topic: str, group: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -60,7 +60,7 @@ class RunningConsumer(Worker):
 
 
 class Admin(Protocol):
-    """Administration in a family's own words; every method raises when the broker refuses."""
+    """Admin client of a family. Every method raises when the broker rejects the request."""
 
     def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic with one replica."""
@@ -69,7 +69,7 @@ class Admin(Protocol):
         """Raise the number of partitions to ``total``."""
 
     def partition_count(self, name: str) -> int:
-        """Return the number of partitions; 0 when there is no such topic."""
+        """Return the number of partitions; 0 if the topic does not exist."""
 
     def describe_config(self, name: str) -> Mapping[str, str]:
         """Return the effective value of every config of a topic."""
@@ -86,19 +86,19 @@ class Admin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The parts of one client family."""
+    """Clients of one family."""
 
     name: str
     admin: AdminFactory
     producer: type[RunningProducer]
     consumer: type[RunningConsumer]
     alters_incrementally: bool
-    """False: the client only has the older AlterConfigs, which replaces everything that was set."""
+    """False: the client only has the older AlterConfigs, which replaces all configs of a resource."""
     needs_java: bool = False
 
 
 class AdminFactory(Protocol):
-    """Connects an admin."""
+    """Function that connects an admin client."""
 
     def __call__(self, bootstrap_servers: str) -> Admin:
         """Return a connected admin."""

@@ -73,7 +73,7 @@ def test_klamm_answers_as_apache_kafka_does(case: Any, env: Any) -> None:
     assert not differences, "\n".join([" ".join(case.rule.split()), *differences])
 
 
-def test_every_recorded_case_is_run_and_every_decision_is_told() -> None:
+def test_every_recorded_case_is_run_and_every_decision_is_reported() -> None:
     assert {case.id for case in RUNNER.CASES} == set(GOLDEN)
     assert set(NOT_COMPARED) == set(DECIDED)
 

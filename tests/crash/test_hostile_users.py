@@ -78,7 +78,7 @@ def test_ten_thousand_operations_and_a_megabyte_on_one_resource_change_nothing(b
         assert client.topic_configs("target") == before
 
 
-def test_a_second_broker_on_the_same_data_is_refused_and_the_first_goes_on(broker: KlammBroker) -> None:
+def test_a_second_broker_on_the_same_data_is_refused_and_the_first_continues(broker: KlammBroker) -> None:
     second = KlammBroker(data_dir=broker.data_dir)
     ended = subprocess.run(
         [str(part) for part in second.command()], capture_output=True, text=True, timeout=120, check=False

@@ -137,7 +137,7 @@ def test_without_a_right_no_acl_is_read_or_written(broker: klamm.Broker) -> None
     assert admin.describe_acls(EVERY_ACL).result(10) == []
 
 
-def test_who_may_create_but_not_describe_configs_is_not_told_them(broker: klamm.Broker) -> None:
+def test_who_may_create_but_not_describe_configs_does_not_get_them(broker: klamm.Broker) -> None:
     add(broker, acl(AclOperation.CREATE, name="made"))
     topics = [
         CreateTopicsRequest.CreatableTopic(name=n, num_partitions=2, replication_factor=1) for n in ("made", "no")
@@ -175,7 +175,7 @@ def test_a_missing_right_is_told_before_the_policy_is_asked(tmp_path: Path, monk
     assert (judged.error_code, judged.error_message) == (44, "t: the policy was asked")
 
 
-def test_authorized_operations_are_told_when_asked_for(broker: klamm.Broker) -> None:
+def test_authorized_operations_are_reported_when_asked_for(broker: klamm.Broker) -> None:
     add(
         broker,
         acl(AclOperation.READ),

@@ -103,7 +103,7 @@ def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, capsys: pytes
     assert "is not the data directory of a klamm broker" in capsys.readouterr().err
 
 
-def test_a_broker_on_this_machine_tells_itself_where_its_history_is(
+def test_a_broker_on_this_machine_returns_the_path_of_its_history(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moment = make_changes(broker)
@@ -233,7 +233,7 @@ def test_quotas_are_in_the_history_and_go_back(broker: Broker, capsys: pytest.Ca
     assert "consumer_byte_rate" not in described
 
 
-def test_the_history_tells_that_credentials_were_set_and_nothing_of_them(
+def test_the_history_reports_that_credentials_were_set_and_nothing_of_them(
     broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--data-dir", str(data_dir), "--resource", "scram:anna"]

@@ -90,7 +90,7 @@ def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(
     assert "unknown (never registered)" in capsys.readouterr().out
 
 
-def test_keys_for_other_kinds_of_clients_concern_nobody_else(broker: KlammBroker, metrics: str) -> None:
+def test_keys_of_one_kind_of_client_affect_no_other_kind(broker: KlammBroker, metrics: str) -> None:
     # given: acks is set for every client of the user
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce("listed", b"x")
@@ -143,7 +143,7 @@ def test_a_client_without_an_id_keeps_nobody_from_seeing_the_others(
     assert "user-principal 'ANONYMOUS', client-id 'beside'" in said
 
 
-def test_the_list_starts_anew_when_its_topic_is_deleted(broker: KlammBroker) -> None:
+def test_the_list_starts_again_when_its_topic_is_deleted(broker: KlammBroker) -> None:
     everybody = EntityFilter(
         components=(
             FilterComponent.of_entity_type(EntityType.USER),

@@ -174,7 +174,7 @@ def test_the_same_records_are_printed_alike(
     assert ours.stderr.splitlines()[-1] == theirs.stderr.splitlines()[-1]
 
 
-def test_a_group_goes_on_behind_the_records_that_were_printed(
+def test_a_group_continues_behind_the_records_that_were_printed(
     address: str, topic: str, tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

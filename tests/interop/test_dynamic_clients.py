@@ -293,7 +293,7 @@ def in_a_transaction_of_aiokafka(servers: str, client_id: str, name: str, meanwh
     [in_a_transaction_of_kafka_python, in_a_transaction_of_confluent, in_a_transaction_of_aiokafka],
     ids=lambda produce: produce.__name__,
 )
-def test_a_transaction_goes_on_whatever_is_set_centrally(
+def test_a_transaction_continues_whatever_is_set_centrally(
     produce: Callable[[str, str, str, Callable[[], None]], None],
     admin: AdminClient,
     proxy: FrameProxy,

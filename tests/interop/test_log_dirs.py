@@ -51,7 +51,7 @@ def described(broker: klamm.Broker) -> Mapping[int, Mapping[str, LogDirDescripti
         return admin.describe_log_dirs([1, 2]).all().result()
 
 
-def test_each_broker_id_tells_its_replicas_with_the_size_of_their_files(broker: klamm.Broker, data_dir: Path) -> None:
+def test_each_broker_id_reports_its_replicas_with_the_size_of_their_files(broker: klamm.Broker, data_dir: Path) -> None:
     # when
     found = described(broker)
     # then
@@ -82,7 +82,9 @@ def test_a_log_that_nobody_has_asked_for_since_the_start_has_the_same_size(
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_partitions_that_are_asked_for_are_told_once_and_others_left_out(broker: klamm.Broker, version: int) -> None:
+def test_partitions_that_are_asked_for_are_reported_once_and_others_left_out(
+    broker: klamm.Broker, version: int
+) -> None:
     # given
     Topic = DescribeLogDirsRequest.DescribableLogDirTopic  # noqa: N806  # a class
     asked = [

@@ -36,7 +36,7 @@ class VendorAdmin(AdminClient):
         return settled(DescribeConfigsResult(resources), outcomes)
 
 
-def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
     created before data flows.
     """

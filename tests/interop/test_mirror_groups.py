@@ -51,7 +51,7 @@ def checkpoints(target: klamm.Broker, count: int) -> list[Checkpoint]:
     return [Checkpoint.parse(record.key or b"", record.value or b"") for record in records]
 
 
-def test_a_group_goes_on_where_it_stood(source: klamm.Broker, target: klamm.Broker) -> None:
+def test_a_group_continues_where_it_stood(source: klamm.Broker, target: klamm.Broker) -> None:
     """K894-41, K894-43, K894-45: the offset is exact, though no offset sync is of that record."""
     # given
     create_topic(source.bootstrap_servers, "orders")

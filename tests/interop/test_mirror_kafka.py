@@ -36,7 +36,7 @@ def by_partition(records: list[tuple[int, Seen]], partitions: int) -> dict[int, 
     return {at: [record for partition, record in records if partition == at] for at in range(partitions)}
 
 
-def test_a_mirror_that_is_killed_goes_on_where_its_positions_say(
+def test_a_mirror_that_is_killed_continues_where_its_positions_say(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
     """K894-38: nothing is lost; what was not yet noted as mirrored may come twice."""

@@ -163,7 +163,7 @@ def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is
     assert topics.stored().offsets == {("both", 0): 50, ("workers", 0): 60}
 
 
-def test_a_worker_that_is_ahead_is_told(target: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_is_ahead_is_reported(target: str, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody mirrored without the key: records will come twice."""
     # given
     topics = Topics(target, "ahead")
@@ -180,7 +180,7 @@ def test_a_worker_that_is_ahead_is_told(target: str, caplog: pytest.LogCaptureFi
     assert topics.stored().offsets == {("orders", 0): 50, ("users", 0): 5}
 
 
-def test_a_flow_that_gets_a_topic_of_its_own_goes_on_where_it_was(target: str) -> None:
+def test_a_flow_that_gets_a_topic_of_its_own_continues_where_it_was(target: str) -> None:
     """K894-38: no record is lost or comes twice."""
     with klamm.Broker() as source:
         # given

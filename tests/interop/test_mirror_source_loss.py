@@ -96,7 +96,7 @@ def test_a_topic_that_was_created_again_while_the_mirror_was_away_is_noticed(
     assert read(address, "A.away", {0: 75}) == {0: numbered(0, 20) + numbered(100, 55)}
 
 
-def test_a_topic_that_is_created_again_while_it_is_mirrored_begins_anew_if_it_may(address: str) -> None:
+def test_a_topic_that_is_created_again_while_it_is_mirrored_begins_again_if_it_may(address: str) -> None:
     # given
     partitions = create_both(address, "while")
     write(address, "while", numbered(0, 20))

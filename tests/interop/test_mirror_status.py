@@ -47,7 +47,7 @@ def status(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> di
     return dict(flow)
 
 
-def test_the_target_tells_how_far_a_flow_is_with_and_without_its_source(
+def test_the_target_reports_how_far_a_flow_is_with_and_without_its_source(
     target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

@@ -54,7 +54,7 @@ def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[
     wait_for_partitions(address, name, 1)
 
 
-def test_records_that_an_unclean_election_replaced_are_told_and_the_new_ones_are_mirrored(
+def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones_are_mirrored(
     cluster: KafkaCluster,
 ) -> None:
     """150 records are mirrored; the new leader has 100 of them, and 60 others by the time that it is asked."""

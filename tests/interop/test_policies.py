@@ -129,7 +129,7 @@ def test_what_a_policy_has_judged_is_what_is_applied(broker: klamm.Broker) -> No
                 alter(one, "contended", name, None).result()
 
 
-def test_a_slow_policy_stalls_nobody_else(broker: klamm.Broker, admin: AdminClient) -> None:
+def test_a_slow_policy_stalls_no_other_client(broker: klamm.Broker, admin: AdminClient) -> None:
     """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on."""
     with ThreadPoolExecutor(1) as pool, AdminClient(broker.bootstrap_servers) as other:
         other.describe_cluster().result()

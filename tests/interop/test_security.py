@@ -358,7 +358,7 @@ def test_a_certificate_says_who_a_client_is_and_without_one_nobody_is_served(cer
         assert round_trip_by_librdkafka({**settings, **mine}, "mine") == b"hello"
 
 
-def test_a_login_over_tls_and_a_second_listener_each_tell_their_own_address(certificates: Certificates) -> None:
+def test_a_login_over_tls_and_a_second_listener_each_report_their_own_address(certificates: Certificates) -> None:
     inside, outside = _free_addresses("127.0.0.1", 2)
     config = {
         **tls_settings(certificates),

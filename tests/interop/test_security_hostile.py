@@ -94,7 +94,7 @@ def test_tls_at_a_plain_port_and_the_reverse_are_turned_away(guarded: Guarded) -
     assert guarded.is_serving()
 
 
-def test_handshakes_that_go_no_further_keep_nobody_else_waiting(guarded: Guarded) -> None:
+def test_handshakes_that_go_no_further_keep_no_other_client_waiting(guarded: Guarded) -> None:
     hello = client_hello()
     with contextlib.ExitStack() as waiting:
         for position in range(60):
@@ -104,7 +104,7 @@ def test_handshakes_that_go_no_further_keep_nobody_else_waiting(guarded: Guarded
     assert guarded.is_serving()
 
 
-def test_logins_that_come_byte_by_byte_keep_nobody_else_waiting(guarded: Guarded) -> None:
+def test_logins_that_come_byte_by_byte_keep_no_other_client_waiting(guarded: Guarded) -> None:
     with contextlib.ExitStack() as waiting:
         slow = [waiting.enter_context(socket.create_connection(guarded.login, 30)) for _ in range(60)]
         for byte in HANDSHAKE[:-1]:

@@ -222,7 +222,7 @@ def test_the_mirror_reads_the_stores_of_java(guarded: Guarded, kind: str) -> Non
     cluster.close()
 
 
-def test_a_broker_tells_which_password_of_which_store_is_wrong(stores: Stores) -> None:
+def test_a_broker_names_the_store_and_the_password_that_is_wrong(stores: Stores) -> None:
     settings = {
         "ssl.keystore.location": stores.path("broker.jks"),
         "ssl.keystore.password": "hunter2",

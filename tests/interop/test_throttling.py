@@ -37,7 +37,7 @@ def limit(broker: klamm.Broker, entity: tuple[str, str | None], **quotas: float)
         assert alter(client, ((entity,), dict(quotas))) == [(0, None)]
 
 
-def test_a_producer_of_librdkafka_is_slowed_down_and_told(broker: klamm.Broker) -> None:
+def test_a_producer_of_librdkafka_is_slowed_down_and_gets_the_delay(broker: klamm.Broker) -> None:
     limit(broker, ("client-id", "fast"), producer_byte_rate=RATE)
     told: list[ThrottleEvent] = []
     producer = Producer(

@@ -64,7 +64,7 @@ def test_leaders_and_replicas_are_spread_over_the_broker_ids(client: WireClient)
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_every_version_of_metadata_tells_the_brokers(client: WireClient, version: int) -> None:
+def test_every_version_of_metadata_reports_the_brokers(client: WireClient, version: int) -> None:
     topic = [MetadataRequest.MetadataRequestTopic(name="no-such-topic")]
     request = MetadataRequest(topics=topic, allow_auto_topic_creation=False) if version >= 4 else MetadataRequest()
     response = client.ask(request, MetadataResponse, version)
@@ -83,7 +83,7 @@ def test_no_topic_is_created_when_the_broker_forbids_it() -> None:
         assert client.ask(MetadataRequest(topics=None), MetadataResponse, 12).topics == []
 
 
-def test_an_invalid_name_is_told_apart_from_a_missing_topic(client: WireClient) -> None:
+def test_an_invalid_name_is_distinguished_from_a_missing_topic(client: WireClient) -> None:
     assert metadata(client, "no good!", create=True).error_code == INVALID_TOPIC
 
 
@@ -95,7 +95,7 @@ def test_a_topic_is_found_by_its_id_and_an_unknown_id_is_echoed(client: WireClie
     assert (answer.error_code, answer.topic_id, answer.name) == (UNKNOWN_TOPIC_ID, unknown, None)
 
 
-def test_a_topic_that_is_asked_for_many_times_is_told_of_once(client: WireClient) -> None:
+def test_a_topic_that_is_asked_for_many_times_is_listed_once(client: WireClient) -> None:
     topic_id = create(client, "many-times")
     topics = [
         MetadataRequest.MetadataRequestTopic(name=name, topic_id=by_id)
@@ -205,7 +205,7 @@ def test_a_topic_named_once_by_name_and_once_by_id_stays(client: WireClient) -> 
     assert metadata(client, "twice").error_code == NONE
 
 
-def test_a_topic_made_anew_has_another_id_and_its_old_id_is_unknown(client: WireClient) -> None:
+def test_a_recreated_topic_has_another_id_and_its_old_id_is_unknown(client: WireClient) -> None:
     old = create(client, "anew")
     state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=old)
     (result,) = client.ask(DeleteTopicsRequest(topics=[state]), DeleteTopicsResponse, 6).responses

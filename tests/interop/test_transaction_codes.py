@@ -157,7 +157,7 @@ def test_an_unknown_producer_begins_at_sequence_0_where_every_transaction_has_it
     assert read_committed(scene.client, scene.topic) == ["x"] * (2 if scene.dialect.knows_v2 else 1)
 
 
-def test_a_producer_that_was_replaced_is_told_so_by_every_request(scene: Scene) -> None:
+def test_every_request_of_a_fenced_producer_is_rejected(scene: Scene) -> None:
     scene.begin(scene.first)
     assert scene.end(scene.first, commit=True)[0] == 0
     zombie = scene.epoch(1) if scene.dialect.knows_v2 else scene.first

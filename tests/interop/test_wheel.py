@@ -51,7 +51,7 @@ def test_the_modules_that_are_to_be_compiled_are(installed: Path) -> None:
     assert all(file.startswith(str(installed)) and file.endswith(".so") for file in found)
 
 
-def test_the_version_tells_it(installed: Path) -> None:
+def test_the_version_says_that_it_is_compiled(installed: Path) -> None:
     assert run(installed, [sys.executable, "-m", "klamm.cli", "--version"]).stdout.endswith(" (compiled)\n")
 
 

@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, broker: KlammBroker) -
         source(spark, broker.bootstrap_servers, "nowhere").load().collect()
 
 
-def test_a_stream_goes_on_behind_its_checkpoint(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
+def test_a_stream_continues_behind_its_checkpoint(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
     # given
     servers = broker.bootstrap_servers
     fill(servers, "stream", 2, 30)

@@ -134,7 +134,7 @@ def test_a_mirror_ends_in_time_while_the_target_does_not_answer(
     assert psutil.wait_procs(processes, timeout=5)[1] == []
 
 
-def test_when_the_jvm_dies_one_line_says_so_and_a_new_one_goes_on_and_ends_in_order(
+def test_when_the_jvm_dies_one_line_says_so_and_a_new_one_continues_and_ends_in_order(
     mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]
 ) -> None:
     # given

@@ -142,7 +142,7 @@ def test_a_value_that_no_file_could_hold_is_refused(spark: SparkSession) -> None
         start(spark, {"clusters": "A,B", "topics": ["a", "b"]})
 
 
-def test_a_python_without_klamm_is_told_with_what_to_do(
+def test_a_python_without_klamm_is_reported_with_what_to_do(
     spark: SparkSession, broker: KlammBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given

@@ -289,7 +289,7 @@ def test_running_producers_appear_in_the_report(
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_who_would_ignore_a_key_is_told_by_the_newest_version(spark: SparkSession, tmp_path: Path) -> None:
+def test_who_would_ignore_a_key_is_reported_by_the_newest_version(spark: SparkSession, tmp_path: Path) -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
     """
@@ -375,7 +375,7 @@ class EnoughError(Exception):
     """Ends a report that would follow for ever."""
 
 
-def test_a_report_that_follows_goes_on_where_the_last_one_was_and_outlives_a_restart_of_the_broker(
+def test_a_report_that_follows_continues_where_the_last_one_was_and_outlives_a_restart_of_the_broker(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request

@@ -232,7 +232,7 @@ def test_topics_are_made_each_on_its_own(broker: StubBroker, admin: AdminClient)
     assert sent.topics[1].num_partitions == sent.topics[1].replication_factor == -1
 
 
-def test_a_controller_that_has_moved_is_looked_up_anew(broker: StubBroker, admin: AdminClient) -> None:
+def test_a_controller_that_has_moved_is_looked_up_again(broker: StubBroker, admin: AdminClient) -> None:
     codes = iter([ErrorCode.NOT_CONTROLLER, ErrorCode.NONE])
 
     def answer(_: Request) -> Answer:

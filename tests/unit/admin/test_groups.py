@@ -77,7 +77,7 @@ def test_an_old_broker_is_asked_for_one_group_at_a_time(old_broker: StubBroker) 
     assert (every.group_id, every.topics) == ("all", None)
 
 
-def test_an_old_broker_tells_by_the_state_that_a_group_does_not_exist(old_broker: StubBroker) -> None:
+def test_an_old_broker_reports_by_the_state_that_a_group_does_not_exist(old_broker: StubBroker) -> None:
     # given
     gone = DescribeGroupsResponse.DescribedGroup(group_id="g", group_state="Dead")
     old_broker.answer(15, lambda _: DescribeGroupsResponse(groups=[gone]))
@@ -101,7 +101,7 @@ def test_what_an_old_broker_cannot_do_is_not_silently_something_else(old_broker:
         assert isinstance(deleted.exception(), UnsupportedVersionError)
 
 
-def test_a_coordinator_that_moves_or_loads_is_looked_up_anew(broker: StubBroker) -> None:
+def test_a_coordinator_that_moves_or_loads_is_looked_up_again(broker: StubBroker) -> None:
     # given
     found = [coordinators("g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE), coordinators("g"), coordinators("g")]
     broker.answer(10, lambda _: found.pop(0) if len(found) > 1 else found[0])
@@ -129,7 +129,7 @@ def test_a_call_whose_coordinator_is_silent_ends_in_time(broker: StubBroker) -> 
         assert isinstance(future.exception(30), TimeoutError)
 
 
-def test_a_refusal_is_told_per_group_and_per_partition(broker: StubBroker) -> None:
+def test_a_refusal_is_reported_per_group_and_per_partition(broker: StubBroker) -> None:
     # given
     broker.answer(10, lambda _: coordinators("g", "secret"))
     refused = DeleteGroupsResponse.DeletableGroupResult(

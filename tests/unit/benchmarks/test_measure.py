@@ -20,7 +20,7 @@ def test_each_round_begins_with_another_side() -> None:
     assert [(one.side, one.round) for one in measured] == [("ours", 1), ("theirs", 1), ("theirs", 2), ("ours", 2)]
 
 
-def test_a_spread_tells_the_median_and_both_ends() -> None:
+def test_a_spread_reports_the_median_and_both_ends() -> None:
     assert Spread.over([5.0, 1.0, 3.0]) == Spread(median=3.0, least=1.0, greatest=5.0)
 
 

@@ -172,7 +172,7 @@ def test_something_else_that_answers_is_said_in_one_line(
     assert "returned no list of clients" in capsys.readouterr().err
 
 
-def test_watching_tells_who_comes_changes_and_goes() -> None:
+def test_watching_reports_who_comes_changes_and_goes() -> None:
     # given
     known: clients.Known = {}
     name = "User:alice app (klamm-kafka-python 1.0, 10.0.0.1)"
@@ -204,7 +204,7 @@ def test_names_that_clients_choose_stay_in_their_line(broker: Broker, capsys: py
     assert len(line) < 300
 
 
-def test_watching_goes_on_when_the_broker_is_back(
+def test_watching_continues_when_the_broker_is_back(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

@@ -146,7 +146,7 @@ def test_a_percent_that_no_client_can_be_in_is_refused(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("percent", ["130", "-1", "nan", "ten"])
-def test_what_is_no_percent_is_told_with_what_is_expected(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_percent_is_reported_with_what_is_expected(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["configs", "--alter", "--user", "bob", "--add-config", "acks=1", f"--percent={percent}"])
     assert f"argument --percent: {percent}: expected a number from 0 to 100" in capsys.readouterr().err

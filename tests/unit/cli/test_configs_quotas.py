@@ -115,7 +115,7 @@ def test_validate_only_asks_the_broker_and_changes_nothing(configs: Command) -> 
         (("--user", "u", "--append-config", "producer_byte_rate=1"), "are for lists"),
     ],
 )
-def test_what_is_refused_is_told_in_one_line_without_the_password(
+def test_what_is_refused_is_reported_in_one_line_without_the_password(
     words: tuple[str, ...], complaint: str, configs: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     # when

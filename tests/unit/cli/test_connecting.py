@@ -54,12 +54,12 @@ def test_errors_become_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "klamm configs: one two\n"
 
 
-def test_words_that_are_no_text_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_are_no_text_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded("klamm configs", lambda: len("user \udcff".encode())) == 1
     assert capsys.readouterr().err == "klamm configs: 'user \\udcff' holds bytes that are not text in this locale\n"
 
 
-def test_a_broker_that_is_too_old_is_told_apart() -> None:
+def test_a_broker_that_is_too_old_is_distinguished() -> None:
     assert explain(UnsupportedVersionError("x")) == "The cluster does not support this request: x"
     assert explain(TimeoutError()) == "TimeoutError"
 

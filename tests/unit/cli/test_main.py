@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def test_without_a_command_the_usage_is_told_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_the_usage_is_reported_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == cli.EXIT_USAGE
     assert "usage: klamm COMMAND" in capsys.readouterr().err
 
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.process
 @pytest.mark.parametrize("words", ["--help", "completion bash"])
-def test_an_output_that_takes_no_more_is_told_in_one_line(words: str) -> None:
+def test_an_output_that_takes_no_more_is_reported_in_one_line(words: str) -> None:
     if not Path("/dev/full").exists():
         skip_loudly("this system has no /dev/full")
     with Path("/dev/full").open("w") as full:
@@ -88,7 +88,7 @@ def test_a_closed_stream_is_written_to_in_vain(closed: str) -> None:
     assert (done.returncode, done.stderr) == (cli.EXIT_OK, "")
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == cli.EXIT_OK
     assert capsys.readouterr().out.startswith("klamm 0.")
 

@@ -135,7 +135,7 @@ def test_wrong_usage_ends_with_exit_code_2(
         ("{}/broken_policy.py", "RuntimeError: boom"),
     ],
 )
-def test_a_policy_that_cannot_be_had_is_told_in_one_line(
+def test_a_policy_that_cannot_be_had_is_reported_in_one_line(
     name: str, message: str, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "empty_policy.py").write_text("")

@@ -60,7 +60,7 @@ def client(
     }
 
 
-def test_who_did_not_register_is_told_from_who_registered_nothing() -> None:
+def test_who_did_not_register_is_distinguished_from_who_registered_nothing() -> None:
     # given
     clients = [client("old", None), client("new", ["acks"]), client("newest", [])]
     tools = [client("klamm-admin", None), client("report", None, "klamm"), client("", None, "unknown")]
@@ -145,7 +145,7 @@ def test_records_that_cannot_be_read_are_one_line(
     assert (code, capsys.readouterr().err) == (1, "klamm registrations: t-0: reading it is not allowed\n")
 
 
-def test_of_a_failed_task_its_own_error_is_told() -> None:
+def test_of_a_failed_task_its_own_error_is_reported() -> None:
     trace = "Job aborted\nTraceback:\n  File x\nklamm.dataframes.errors.ReadingError: t-0: gone\n\tat org.apache.spark"
     assert reason_of(trace) == "t-0: gone"
     assert reason_of("Out of something\n at y") == "Out of something"

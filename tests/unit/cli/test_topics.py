@@ -132,7 +132,7 @@ def test_reports_show_the_partitions_they_are_about(report: TopicReport, partiti
     assert shown(report) == partitions
 
 
-def test_a_broker_that_does_not_tell_of_ids_and_eligible_leaders_is_described_without() -> None:
+def test_a_broker_that_sends_no_ids_and_eligible_leaders_is_described_without() -> None:
     assert list(lines(TOPIC, CONFIGS, TopicReport(live_brokers={1})))[:2] == [
         "Topic: t\tPartitionCount: 4\tReplicationFactor: 2\tConfigs: min.insync.replicas=2",
         "\tTopic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2\tElr: N/A\tLastKnownElr: N/A",
@@ -205,7 +205,7 @@ def test_failures_go_to_stderr_where_stdout_is_a_document(address: str, capsys: 
 
 
 @pytest.mark.process
-def test_the_old_flag_for_deleting_configs_is_told_to_do_nothing(
+def test_the_old_flag_for_deleting_configs_is_reported_to_do_nothing(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # when

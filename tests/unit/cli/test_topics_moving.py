@@ -29,7 +29,7 @@ def test_replicas_that_are_yet_to_come_do_not_make_a_partition_under_replicated(
     assert len(list(lines(TOPIC, {}, TopicReport(live_brokers={1}, under_replicated=True)))) == 1
 
 
-def test_programs_are_told_too() -> None:
+def test_programs_are_reported_too() -> None:
     # when
     told = document(TOPIC, {}, report())
     # then

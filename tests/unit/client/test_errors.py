@@ -21,7 +21,7 @@ def test_a_code_without_a_class_of_its_own_still_has_its_code() -> None:
     assert type(error) is type(api_error(ErrorCode.FENCED_INSTANCE_ID, "again"))
 
 
-def test_a_code_of_the_future_is_told_by_number() -> None:
+def test_a_code_of_the_future_is_reported_by_number() -> None:
     with pytest.raises(KafkaApiError, match="Error code 9999: new"):
         raise_for_code(9999, "new")
 

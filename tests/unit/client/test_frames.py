@@ -77,7 +77,7 @@ def test_fetch_requests_of_every_version_say_what_is_wanted(version: int) -> Non
 
 
 @pytest.mark.parametrize(("version", "read_committed"), [(11, False), (11, True), (17, False), (17, True)])
-def test_fetch_answers_are_told_by_topic_name(version: int, read_committed: bool) -> None:
+def test_fetch_answers_are_reported_by_topic_name(version: int, read_committed: bool) -> None:
     partition = FetchResponse.PartitionData(
         partition_index=4,
         high_watermark=20,
@@ -107,7 +107,7 @@ def test_leader_epochs_and_the_rack_go_with_every_version_that_has_them(version:
     assert read.rack_id == ("near" if version >= 11 else "")
 
 
-def test_where_logs_part_and_which_replica_is_nearer_are_told() -> None:
+def test_where_logs_part_and_which_replica_is_nearer_are_reported() -> None:
     partition = FetchResponse.PartitionData(
         diverging_epoch=FetchResponse.EpochEndOffset(epoch=3, end_offset=40), preferred_read_replica=2
     )

@@ -212,7 +212,7 @@ def test_what_stands_before_damage_comes_first() -> None:
         next(fetched)
 
 
-def test_damaged_lengths_are_told_or_harmless() -> None:
+def test_damaged_lengths_are_reported_or_harmless() -> None:
     """Only with a checksum that is right can such bytes come here; they end in an error or in a batch of that size."""
     data = bytearray(plain(2, 2))
     first, second = data[: len(data) // 2], data[len(data) // 2 :]

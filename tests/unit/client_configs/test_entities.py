@@ -55,7 +55,7 @@ def test_a_name_may_be_as_long_as_the_wire_carries() -> None:
     assert alterable_entity([("user", name)]) == ClientConfigEntity.of_user(name)
 
 
-def test_a_broker_may_tell_of_a_client_without_an_id() -> None:
+def test_a_broker_may_list_a_client_without_an_id() -> None:
     """Such a client registers too; one of them must not keep an operator from seeing all others."""
     assert parse_entity([("user", "a"), ("client-id", "")]) == ClientConfigEntity.of_client("a", "")
 

@@ -83,13 +83,13 @@ def test_what_is_written_is_read_back(user: str, client_id: str, information: st
 
 
 @pytest.mark.parametrize("key", [None, b"", b"{", b"[]", b'{"user":"alice"}', b'{"user":1,"client-id":"a"}', b"\xff"])
-def test_a_key_that_is_none_is_told_apart(key: bytes | None) -> None:
+def test_a_key_that_is_none_is_distinguished(key: bytes | None) -> None:
     with pytest.raises(RegistrationFormatError):
         decode_key(key)
 
 
 @pytest.mark.parametrize("value", [b"", b"1", b"{}", b'{"client_information":"a","supported_configs":[1]}'])
-def test_a_value_that_is_none_is_told_apart(value: bytes) -> None:
+def test_a_value_that_is_none_is_distinguished(value: bytes) -> None:
     with pytest.raises(RegistrationFormatError):
         decode_value(APP1, value)
 

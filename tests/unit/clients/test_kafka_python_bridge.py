@@ -66,7 +66,7 @@ def test_an_answer_is_read_by_our_codec_and_kafka_pythons_registry_is_left_alone
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\xff" * 7, bytes(encode(EMPTY, 0))[:-1]])
-def test_an_answer_that_cannot_be_read_is_told_to_the_asker_only(body: bytes) -> None:
+def test_only_the_caller_gets_the_error_of_an_unreadable_response(body: bytes) -> None:
     request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
     response = answered(request, body)
     assert response.throttle_time_ms == 0

@@ -34,7 +34,7 @@ def test_pieces_cover_every_offset_once_and_none_is_too_large(
 
 
 @given(bounds=bounds_by_partition, most=st.integers(1, 500))
-def test_a_round_takes_about_as_much_as_it_may_and_everybody_goes_on(
+def test_a_round_takes_about_as_much_as_it_may_and_all_continue(
     bounds: dict[tuple[str, int], tuple[int, int]], most: int
 ) -> None:
     start = {where: first for where, (first, _) in bounds.items()}

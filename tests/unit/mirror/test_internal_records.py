@@ -131,7 +131,7 @@ def test_batches_with_numbers_are_taken_once_whatever_is_refused_or_lost_meanwhi
             assert not own.partitions
 
 
-def test_a_record_that_is_too_large_alone_and_other_refusals_are_told(target: Target) -> None:
+def test_a_record_that_is_too_large_alone_and_other_refusals_are_reported(target: Target) -> None:
     target.most_bytes = 500
     own = target.numbered({0: records([b"small", bytes(500), b"behind it"])})
     with pytest.raises(RecordsRefusedError, match="MESSAGE_TOO_LARGE"):

@@ -93,7 +93,7 @@ def test_a_topic_that_is_not_mirrored_any_more_is_not_shown_any_more() -> None:
     assert only(status).partitions, "of a flow that failed it is shown how far it was"
 
 
-def test_what_was_copied_of_a_topic_that_was_made_anew_is_not_more_than_it_has() -> None:
+def test_what_was_copied_of_a_topic_that_was_recreated_is_not_more_than_it_has() -> None:
     status = MirrorStatus(["A->B"])
     status.update("s", [row(0, 20, 3, state="STOPPED", reason="it was created again"), row(1, 5, 10)])
     assert (only(status).copied, only(status).total) == (8, 13)
@@ -127,7 +127,7 @@ def test_a_partition_that_is_started_again_keeps_what_was_known() -> None:
     assert (partition.next_offset, partition.end_offset, partition.state) == (10, 20, "WAITING")
 
 
-def test_a_stopped_partition_is_told_and_does_not_hold_up_the_end() -> None:
+def test_a_stopped_partition_is_reported_and_does_not_hold_up_the_end() -> None:
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.RUNNING)
     status.expect("A->B", [("t", 0)])

@@ -11,7 +11,7 @@ def _batch(ages: RecentAges, now_ms: float, *, oldest: int, newest: int, count: 
     ages.observe(now_ms, first_timestamp=int(now_ms) - oldest, max_timestamp=int(now_ms) - newest, count=count)
 
 
-def test_nothing_is_told_before_the_first_record() -> None:
+def test_nothing_is_reported_before_the_first_record() -> None:
     assert RecentAges().summary(NOW) is None
 
 
@@ -46,7 +46,7 @@ def test_records_without_a_time_are_not_counted() -> None:
     assert ages.summary(NOW) is None
 
 
-def test_a_clock_that_goes_back_begins_anew() -> None:
+def test_a_clock_that_goes_back_begins_again() -> None:
     ages = RecentAges()
     _batch(ages, NOW, oldest=1, newest=1)
     _batch(ages, NOW - 3_600_000, oldest=2, newest=2)

@@ -54,7 +54,7 @@ def test_neighbours_are_found_with_their_own_neighbours_first(tmp_path: Path, ta
     assert own_modules(module)[f"{tag}_limits"] == tmp_path / f"{tag}_limits.py"
 
 
-def test_a_changed_neighbour_is_read_anew_and_undone(tmp_path: Path, tag: str) -> None:
+def test_a_changed_neighbour_is_read_again_and_undone(tmp_path: Path, tag: str) -> None:
     write(
         tmp_path,
         {

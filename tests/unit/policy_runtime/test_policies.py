@@ -437,7 +437,7 @@ def test_a_policy_that_took_long_where_the_broker_decides_is_asked_on_its_thread
     assert sum("held the event loop" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_a_policy_beyond_its_time_where_the_broker_decides_fails_the_topic_and_is_made_anew(rules: Any) -> None:
+def test_a_policy_beyond_its_time_where_the_broker_decides_fails_the_topic_and_is_recreated(rules: Any) -> None:
     async def use(policies: Policies) -> None:
         assert "did not decide within 15 ms" in await create(policies, "slow-1")
         assert await create(policies, "next") == "allowed"

@@ -7,7 +7,7 @@ from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
 
 
-def test_a_message_is_told_as_it_is() -> None:
+def test_a_message_is_reported_as_it_is() -> None:
     assert InvalidConfigError("so").error_message == "so"
     assert InvalidConfigError().error_message is None
     assert str(InvalidConfigError()) == "INVALID_CONFIG"

@@ -78,7 +78,7 @@ def test_pauses_grow_and_at_last_the_error_comes_through() -> None:
         machine.fail()
 
 
-def test_who_ran_for_a_while_begins_anew() -> None:
+def test_who_ran_for_a_while_begins_again() -> None:
     machine = Machine()
     for _ in range(2 * MAX_FAILURES):
         machine.fail()

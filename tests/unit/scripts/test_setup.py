@@ -149,7 +149,7 @@ def test_a_spark_that_is_installed_already_is_not_built_again(project: Path, pat
     assert sum(" wheel " in call for call in pip_calls(project)) == 2
 
 
-def test_a_clone_that_was_moved_is_set_up_anew(project: Path, path: Path, tmp_path: Path) -> None:
+def test_a_clone_that_was_moved_is_set_up_again(project: Path, path: Path, tmp_path: Path) -> None:
     # given
     python(path)
     set_up(project, path)
@@ -170,14 +170,14 @@ def test_a_newer_python_is_found_under_its_own_name(project: Path, path: Path) -
     assert result.returncode == 0, result.stderr
 
 
-def test_without_python_the_command_to_install_it_is_told(project: Path, path: Path) -> None:
+def test_without_python_the_command_to_install_it_is_reported(project: Path, path: Path) -> None:
     result = set_up(project, path)
     assert result.returncode == 1
     assert "no Python 3.11 or newer" in result.stderr
     assert "apt-get install python3" in result.stderr
 
 
-def test_without_venv_pip_and_rights_the_command_to_install_them_is_told(project: Path, path: Path) -> None:
+def test_without_venv_pip_and_rights_the_command_to_install_them_is_reported(project: Path, path: Path) -> None:
     # given
     python(path)
     # when

@@ -30,7 +30,7 @@ def certificate(directory: Path, subject: str) -> bytes:
         ("/DC=org/DC=example/UID=42/CN=a", "CN=a,UID=42,DC=example,DC=org"),
     ],
 )
-def test_a_subject_is_told_as_kafka_prints_it(tmp_path: Path, subject: str, told: str) -> None:
+def test_a_subject_is_reported_as_kafka_prints_it(tmp_path: Path, subject: str, told: str) -> None:
     assert subject_of(certificate(tmp_path, subject)) == told
 
 

@@ -53,12 +53,12 @@ def test_who_is_refused_hears_a_status_and_acknowledges_it() -> None:
     assert reasons == ["it has expired"]
 
 
-def test_a_missing_scope_is_told() -> None:
+def test_a_missing_scope_is_reported() -> None:
     answer = an_exchange().step(first(unsecured(claims("alice", scope=["other"]))))
     assert json.loads(answer) == {"status": "insufficient_scope", "scope": "[kafka]"}
 
 
-def test_nobody_becomes_somebody_else() -> None:
+def test_a_login_cannot_change_the_principal() -> None:
     with pytest.raises(SaslRefusedError, match="different from the token's principal name"):
         an_exchange().step(first(unsecured(claims("alice", scope="kafka")), "bob"))
 

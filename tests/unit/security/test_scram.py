@@ -74,7 +74,7 @@ def test_names_with_commas_and_equals_signs_are_unescaped() -> None:
     assert login.user_name == "a,b=c"
 
 
-def test_nobody_acts_for_somebody_else() -> None:
+def test_a_principal_cannot_act_for_another_one() -> None:
     with pytest.raises(SaslRefusedError, match="authorization id"):
         exchange({"user": credential("right")}).step(b"n,a=admin,n=user,r=client")
 

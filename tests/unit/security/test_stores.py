@@ -65,7 +65,7 @@ def test_of_a_pkcs12_without_a_key_everything_is_trusted() -> None:
 
 
 @pytest.mark.parametrize("data", [JKS, P12], ids=["jks", "pkcs12"])
-def test_a_wrong_password_of_the_store_is_told_from_one_of_the_key(data: bytes) -> None:
+def test_a_wrong_password_of_the_store_is_distinguished_from_one_of_the_key(data: bytes) -> None:
     with pytest.raises(StorePasswordError, match="wrong"):
         read_store(data, password=WRONG, key_password=OF_KEY)
     with pytest.raises(KeyPasswordError) as refused:

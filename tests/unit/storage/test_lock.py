@@ -24,7 +24,7 @@ time.sleep(60)
 """
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_and_gets_the_name_of_the_first(tmp_path: Path) -> None:
     with DataDirectoryLock(tmp_path), pytest.raises(DataDirectoryLockedError, match=f"process {os.getpid()}"):
         DataDirectoryLock(tmp_path)
 

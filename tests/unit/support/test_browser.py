@@ -21,7 +21,7 @@ PAGE = """<!doctype html><title>t</title>
 <script>console.error("said"); setTimeout(() => { document.title = "late" }, 1); throw new Error("thrown")</script>"""
 
 
-def test_errors_requests_and_what_is_seen_are_told(browser: Browser, tmp_path: Path) -> None:
+def test_errors_requests_and_what_is_seen_are_reported(browser: Browser, tmp_path: Path) -> None:
     # given
     source = tmp_path / "page.html"
     source.write_text(PAGE, encoding="utf-8")

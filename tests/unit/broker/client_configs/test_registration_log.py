@@ -201,7 +201,7 @@ def test_who_deletes_the_topic_sees_who_registers_from_then_on() -> None:
     assert len(records.records) == 1
 
 
-def test_a_topic_that_others_made_anew_counts_as_it_is() -> None:
+def test_a_topic_that_others_recreated_counts_as_it_is() -> None:
     records = MemoryRecords()
     log = RegistrationLog(records)
     register(log, "a/1", "acks")

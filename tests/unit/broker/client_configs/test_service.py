@@ -114,7 +114,7 @@ def test_concurrent_changes_of_one_entity_all_survive(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_the_history_tells_who_changed_what_and_leaves_out_what_stayed(
+def test_the_history_reports_who_changed_what_and_leaves_out_what_stayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted: list[Change] = []

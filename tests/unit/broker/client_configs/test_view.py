@@ -109,7 +109,7 @@ def test_an_enforced_key_is_not_ignored(
     assert view.document()["enforceable"] == ["acks", *(["session.timeout.ms"] if protocols else [])]
 
 
-def test_a_client_that_never_registered_is_told_from_one_that_supports_nothing() -> None:
+def test_a_client_that_never_registered_is_distinguished_from_one_that_supports_nothing() -> None:
     # given
     image = {APP: {"klamm-kafka-python/1.0": ()}}
     plain = seen(software_name="apache-kafka-java", software_version="4.1.0")
@@ -129,7 +129,7 @@ def test_what_another_version_registered_counts_not_for_this_one() -> None:
     assert (view.registered, view.ignored) == (None, ("acks",))
 
 
-def test_a_library_that_does_not_tell_its_name_is_one_with_the_connection_that_asks_for_it() -> None:
+def test_a_library_that_does_not_report_its_name_is_one_with_the_connection_that_asks_for_it() -> None:
     # given
     image = {APP: {"klamm-aiokafka/1.0": ("acks",)}}
     asks = seen(software_name="klamm-aiokafka", fetched=(("acks", "1"),), last_seen_ms=3)

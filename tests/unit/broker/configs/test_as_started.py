@@ -49,7 +49,7 @@ def test_each_broker_tells_its_id_roles_directory_and_the_port_that_it_got(tmp_p
         )
 
 
-def test_flags_win_over_the_properties_and_are_what_is_told(tmp_path: Path) -> None:
+def test_flags_win_over_the_properties_and_are_what_is_reported(tmp_path: Path) -> None:
     # given
     config = {"listeners": "PLAINTEXT://127.0.0.1:1", "advertised.listeners": "PLAINTEXT://localhost:2"}
     with klamm.Broker(listen="127.0.0.1:0", data_dir=tmp_path, config=config) as broker:

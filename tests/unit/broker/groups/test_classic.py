@@ -136,7 +136,7 @@ def test_the_majority_wins_the_vote_and_the_oldest_member_breaks_a_tie() -> None
     assert scene.group.protocol_name == "sticky"
 
 
-def test_a_group_that_is_full_takes_nobody_else() -> None:
+def test_a_full_group_rejects_further_members() -> None:
     scene = GroupScene(max_size=2)
     scene.stable("m1", "m2")
 
@@ -341,7 +341,7 @@ def test_a_restarted_static_follower_takes_its_place_without_a_rebalance() -> No
     assert scene.group.take_unsaved()
 
 
-def test_a_restarted_static_leader_is_told_to_skip_the_assignment() -> None:
+def test_a_restarted_static_leader_has_to_skip_the_assignment() -> None:
     """KIP-814."""
     scene = GroupScene()
     generation_id = static_pair(scene)
@@ -632,7 +632,7 @@ def test_an_id_that_was_never_used_leaves_without_disturbing_a_stable_group() ->
     assert scene.state is GroupState.STABLE
 
 
-def test_a_rebalance_that_waited_for_a_member_goes_on_when_that_leaves() -> None:
+def test_a_rebalance_that_waited_for_a_member_continues_when_that_leaves() -> None:
     scene = GroupScene()
     scene.stable("m1", "m2")
     parked = scene.send_join(attempt("m1"))

@@ -292,7 +292,7 @@ def test_a_join_beyond_the_limits_is_refused_and_nothing_is_kept(
     run(main())
 
 
-def test_member_ids_tell_whose_they_are(scene: Scene) -> None:
+def test_member_ids_name_their_client(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             dynamic = await groups.join("g", attempt())
@@ -303,7 +303,7 @@ def test_member_ids_tell_whose_they_are(scene: Scene) -> None:
     run(main())
 
 
-def test_requests_to_a_group_that_does_not_exist_are_told_so(scene: Scene) -> None:
+def test_requests_to_a_group_that_does_not_exist_are_rejected(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             assert await groups.sync("g", sync_attempt("m", 1)) == SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
@@ -421,7 +421,7 @@ def test_an_outsider_cannot_move_the_offsets_of_a_group_at_work(scene: Scene) ->
     run(main())
 
 
-def test_a_topic_made_anew_inherits_no_offsets(scene: Scene) -> None:
+def test_a_recreated_topic_inherits_no_offsets(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await commit(groups, offset("a"), offset("b"))
@@ -614,7 +614,7 @@ def test_an_assignment_that_cannot_be_written_is_not_handed_out(scene: Scene) ->
     run(main())
 
 
-def test_who_waits_while_the_disk_fails_is_told_to_come_again(scene: Scene) -> None:
+def test_who_waits_while_the_disk_fails_gets_a_retriable_error(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -660,7 +660,7 @@ def test_a_hundred_members_join_and_leave(scene: Scene) -> None:
     run(main())
 
 
-def test_a_fetch_tells_all_offsets_as_of_one_moment_whatever_is_committed_meanwhile(
+def test_a_fetch_reports_all_offsets_as_of_one_moment_whatever_is_committed_meanwhile(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("klamm.server.time_slice.SLICE_S", 0)

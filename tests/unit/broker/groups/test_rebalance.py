@@ -56,7 +56,7 @@ def test_members_that_all_leave_during_the_wait_leave_an_empty_group() -> None:
 # ---- later rebalances
 
 
-def test_a_rebalance_is_over_when_everybody_has_joined() -> None:
+def test_a_rebalance_is_over_when_all_members_have_joined() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
     third = scene.new_dynamic("m3")

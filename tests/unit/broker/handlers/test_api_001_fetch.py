@@ -152,7 +152,7 @@ def test_partitions_take_turns_when_the_limit_is_small(broker: DataPath) -> None
 
 
 @pytest.mark.parametrize("offset", [-1, 3])
-def test_an_offset_out_of_range_is_told(broker: DataPath, offset: int) -> None:
+def test_an_offset_out_of_range_is_reported(broker: DataPath, offset: int) -> None:
     broker.log().append(batch("a", "b"))
 
     response = fetch(broker, request(partition(offset=offset), max_wait_ms=10_000))
@@ -202,7 +202,7 @@ def test_a_leader_elsewhere_is_not_named_without_need(broker: DataPath) -> None:
 @pytest.mark.parametrize(
     ("version", "code"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
 )
-def test_an_unknown_topic_is_told_by_name_or_id(broker: DataPath, version: int, code: ErrorCode) -> None:
+def test_an_unknown_topic_is_reported_by_name_or_id(broker: DataPath, version: int, code: ErrorCode) -> None:
     response = fetch(broker, request(partition(), topic="other", topic_id=12345), version)
 
     (topic,) = response.responses
@@ -217,7 +217,7 @@ def test_records_of_a_deleted_topic_are_not_those_of_its_successor(broker: DataP
     assert fetch(broker, request(partition())).responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_where_the_logs_part_is_told(broker: DataPath) -> None:
+def test_where_the_logs_part_is_reported(broker: DataPath) -> None:
     """KIP-595's diverging epoch."""
     log = broker.log()
     log.append(batch("a"))
@@ -309,7 +309,7 @@ def told(response: FetchResponse) -> list[int]:
     return [item.partition_index for topic in response.responses for item in topic.partitions]
 
 
-def test_a_session_tells_only_what_is_new(broker: DataPath) -> None:
+def test_a_session_reports_only_what_is_new(broker: DataPath) -> None:
     session = open_session(broker, partition(), partition(1))
 
     nothing = go_on(broker, session, 1)
@@ -341,7 +341,7 @@ def test_a_session_forgets_and_adds_partitions(broker: DataPath) -> None:
     assert told(go_on(broker, session, 2)) == [1]
 
 
-def test_a_session_tells_of_errors_until_they_are_over(broker: DataPath) -> None:
+def test_a_session_reports_errors_until_they_are_over(broker: DataPath) -> None:
     session = open_session(broker, partition(offset=5))
 
     assert [told(go_on(broker, session, epoch)) for epoch in (1, 2)] == [[0], [0]]
@@ -350,7 +350,7 @@ def test_a_session_tells_of_errors_until_they_are_over(broker: DataPath) -> None
     assert told(go_on(broker, session, 4)) == []
 
 
-def test_a_session_tells_when_the_log_start_moves(broker: DataPath) -> None:
+def test_a_session_reports_when_the_log_start_moves(broker: DataPath) -> None:
     broker.log().append(batch("a"))
     session = open_session(broker, partition(offset=1))
     broker.log().log_start_offset = 1

@@ -43,7 +43,7 @@ def answer(broker: DataPath, timestamp: int, version: int = 10) -> tuple[int, in
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_both_ends_are_told_in_every_version(broker: DataPath, version: int) -> None:
+def test_both_ends_are_reported_in_every_version(broker: DataPath, version: int) -> None:
     broker.log().append(batch("a", "b", "c"))
     delete_records(broker.log(), 1)
 

@@ -10,7 +10,7 @@ from tests.support.group_broker import GroupBroker
 
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize(("group_id", "error_code"), [("g", "UNKNOWN_MEMBER_ID"), ("", "INVALID_GROUP_ID")])
-def test_a_stranger_is_told_so(version: int, group_id: str, error_code: str) -> None:
+def test_a_stranger_is_rejected(version: int, group_id: str, error_code: str) -> None:
     with GroupBroker() as broker:
         request = HeartbeatRequest(group_id=group_id, generation_id=1, member_id="m")
         answer = broker.ask(ROUTE, request, HeartbeatResponse, version)

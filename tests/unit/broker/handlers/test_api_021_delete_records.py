@@ -44,7 +44,7 @@ def test_the_new_start_is_on_disk_before_the_answer(broker: DataPath, tmp_path: 
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
 
 
-def test_everything_can_be_deleted_and_producing_goes_on(broker: DataPath) -> None:
+def test_everything_can_be_deleted_and_producing_continues(broker: DataPath) -> None:
     for _ in range(3):
         broker.log().append(batch("x"))
 

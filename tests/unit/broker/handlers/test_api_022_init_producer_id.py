@@ -56,7 +56,7 @@ def test_an_empty_id_and_a_timeout_out_of_bounds_are_refused(
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)])
-def test_a_producer_that_was_replaced_is_told_so_in_words_it_knows(
+def test_a_fenced_producer_gets_an_error_code_that_its_version_knows(
     broker: DataPath, version: int, code: ErrorCode
 ) -> None:
     asyncio.run(broker.transactions.start())

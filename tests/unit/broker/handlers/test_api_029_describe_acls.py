@@ -38,7 +38,7 @@ def broker() -> AclBroker:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_acls_are_told_by_resource_pattern(broker: AclBroker, version: int) -> None:
+def test_acls_are_reported_by_resource_pattern(broker: AclBroker, version: int) -> None:
     answer = describe(broker, version)
     assert answer.error_code == ErrorCode.NONE
     told = {

@@ -32,7 +32,7 @@ def broker() -> AclBroker:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_what_a_filter_means_is_removed_and_told_in_one_commit(broker: AclBroker, version: int) -> None:
+def test_what_a_filter_means_is_removed_and_reported_in_one_commit(broker: AclBroker, version: int) -> None:
     request = DeleteAclsRequest(filters=[wanted("a"), wanted(None, principal_filter="User:alice"), wanted("none")])
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, version)
     told = [

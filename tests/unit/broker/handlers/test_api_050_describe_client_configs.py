@@ -265,7 +265,7 @@ def test_a_list_without_end_is_refused(broker: Broker) -> None:
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 
 
-def test_a_disk_that_refuses_a_registration_is_told(broker: Broker) -> None:
+def test_a_disk_that_refuses_a_registration_is_reported(broker: Broker) -> None:
     broker.records.fail_next_append = True
     response = broker.ask(supported=["acks"], resolve=True)
     assert (response.error_code, response.entries) == (ErrorCode.KAFKA_STORAGE_ERROR, None)

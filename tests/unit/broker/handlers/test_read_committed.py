@@ -44,7 +44,7 @@ def values(answer: FetchResponse.PartitionData) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_a_reader_of_committed_records_is_told_what_to_leave_out(broker: DataPath, version: int) -> None:
+def test_a_reader_of_committed_records_gets_what_to_leave_out(broker: DataPath, version: int) -> None:
     log = broker.log()
     write(log, 7, "no", sequence=0)
     end(log, 7, ABORT)

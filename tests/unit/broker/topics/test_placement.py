@@ -92,7 +92,7 @@ def test_a_manual_assignment_is_taken_as_it_is() -> None:
     assert placement.is_manual
 
 
-def test_added_partitions_go_on_where_the_topic_ended() -> None:
+def test_added_partitions_continue_where_the_topic_ended() -> None:
     added = place_added_partitions(topic="t", current=[(1,), (2,)], count=4, assignments=None, node_ids=(1, 2, 3))
     assert added == ((3,), (1,))
 

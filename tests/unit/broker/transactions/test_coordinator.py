@@ -119,7 +119,7 @@ def test_an_end_is_written_to_the_partitions(world: World, commit: bool) -> None
     run(world, story)
 
 
-def test_an_open_transaction_goes_on_after_a_restart(world: World) -> None:
+def test_an_open_transaction_continues_after_a_restart(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         await world.restart()
@@ -319,7 +319,7 @@ def test_a_disk_that_is_full_at_the_start_takes_no_decision_back(world: World, m
     run(world, story)
 
 
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_may_go_on(world: World) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_may_continue(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         world.house.clock.now_ms += 1001

@@ -64,7 +64,7 @@ def test_each_producer_gets_the_next_epoch() -> None:
     assert (first.identity, second.identity) == ((7, 0), (7, 1))
 
 
-def test_a_producer_that_says_who_it_was_goes_on_and_may_ask_again() -> None:
+def test_a_producer_that_says_who_it_was_continues_and_may_ask_again() -> None:
     first = initialized()
     second = initialized(first, first.identity)
 
@@ -161,7 +161,7 @@ def test_the_new_end_raises_the_epoch_and_knows_who_asks_again() -> None:
         end_again(done, done.identity, commit=True)
 
 
-def test_while_markers_are_written_everybody_waits() -> None:
+def test_while_markers_are_written_all_requests_wait() -> None:
     known = ongoing()
     prepared = end_again(known, known.identity, commit=True).transaction
 

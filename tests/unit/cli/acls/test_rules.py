@@ -58,7 +58,7 @@ def run(address: str, words: str, capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 
 @pytest.mark.process
-def test_a_removal_is_asked_for_and_told_as_a_document(
+def test_a_removal_is_asked_for_and_reported_as_a_document(
     address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given

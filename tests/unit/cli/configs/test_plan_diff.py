@@ -64,7 +64,7 @@ def test_configs_that_the_file_does_not_name_stay_unless_pruning_is_asked_for() 
     ]
 
 
-def test_what_will_be_inherited_is_shown_where_the_cluster_tells_it() -> None:
+def test_what_will_be_inherited_is_shown_where_the_cluster_reports_it() -> None:
     # given
     config = CurrentConfig(value="5", origin="topic", is_own=True)
     current = {"t": CurrentTopic(partitions=1, replication_factor=1, configs={"segment.ms": config})}

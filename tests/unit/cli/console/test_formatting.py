@@ -29,7 +29,7 @@ def test_the_properties_select_the_columns(properties: dict[str, str], line: byt
     assert RecordFormatter.of(properties).line(record()) == line
 
 
-def test_times_are_told_apart() -> None:
+def test_times_are_distinguished() -> None:
     formatter = RecordFormatter.of({"print.timestamp": "true"})
     assert formatter.line(record(timestamp_type=1)) == b"LogAppendTime:3\tv\n"
     assert formatter.line(record(timestamp_type=-1)) == b"NO_TIMESTAMP\tv\n"

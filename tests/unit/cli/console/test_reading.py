@@ -48,7 +48,7 @@ def test_a_line_without_a_separator_is_named(properties: dict[str, str], line: s
     "properties",
     [{"headers.separator": ":"}, {"null.marker": "\t"}, {"headers.separator": "["}, {"headers.delimiter": ","}],
 )
-def test_separators_that_cannot_be_told_apart_are_refused(properties: dict[str, str]) -> None:
+def test_separators_that_cannot_be_distinguished_are_refused(properties: dict[str, str]) -> None:
     with pytest.raises(RefusedError, match=r"may not be equal|headers\.separator=\["):
         LineReader.of(properties)
 

@@ -70,7 +70,7 @@ def test_a_partition_that_stopped_is_named_with_its_reason() -> None:
     assert "partition 0 stopped: no position" in rendered(flows(partition_state="STOPPED", reason="no position"))[-1]
 
 
-def test_a_terminal_shows_the_topics_that_have_most_to_tell() -> None:
+def test_a_terminal_shows_the_topics_that_have_most_to_report() -> None:
     status = MirrorStatus(["A->B"], clock=lambda: 0.0)
     rows = [row(f"t{number:03}", copied=100) for number in range(500)]
     rows[7] = row("t007", copied=1)

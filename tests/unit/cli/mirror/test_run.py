@@ -64,7 +64,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
     assert "none.properties: no such file" in capsys.readouterr().err
 
 
-def test_without_java_the_command_to_install_it_is_told(
+def test_without_java_the_command_to_install_it_is_reported(
     properties: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

@@ -43,7 +43,7 @@ def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_clusters_that_are_away_are_told_at_once(
+def test_clusters_that_are_away_are_reported_at_once(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not when ``admin.timeout.ms`` is over, which is a minute."""

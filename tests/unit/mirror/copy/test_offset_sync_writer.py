@@ -123,7 +123,7 @@ def test_a_batch_whose_place_is_not_known_writes_nothing(writer: SyncWriter, wri
     assert written.syncs == []
 
 
-def test_what_could_not_be_written_is_written_later_and_told_once(
+def test_what_could_not_be_written_is_written_later_and_reported_once(
     writer: SyncWriter, written: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
     written.away = True

@@ -48,7 +48,7 @@ def sequences(batches: list[Outgoing]) -> list[int]:
     return [RecordBatch(batch.view).base_sequence for batch in batches]
 
 
-def test_sequences_go_on_by_the_number_of_records() -> None:
+def test_sequences_continue_by_the_number_of_records() -> None:
     copy = partition()
     fetch(copy, 3, 2, 1)
     assert sequences(send(copy, 3)) == [0, 3, 5]

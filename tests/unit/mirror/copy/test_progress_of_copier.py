@@ -94,7 +94,7 @@ def test_a_clock_that_goes_back_forgets_ages_at_once(told: Told) -> None:
     assert told.rows()[0].record_age is None
 
 
-def test_partitions_that_wait_for_a_start_tell_what_is_new() -> None:
+def test_partitions_that_wait_for_a_start_report_what_is_new() -> None:
     waiting = PartitionId("t", 0, "A.t")
     with contextlib.closing(Copier(copy_settings("h:1", "h:2", alias="A"), [waiting])) as copier:
         (row,) = copier.progress()

@@ -107,7 +107,7 @@ def test_syncs_are_sent_without_positions(writer: PositionWriter, store: Store, 
 
 
 @pytest.mark.parametrize("error", [ConnectionLostError("nobody answers"), UnsupportedVersionError("no Produce")])
-def test_what_fails_is_told_and_leaves_the_other(
+def test_what_fails_is_reported_and_leaves_the_other(
     writer: PositionWriter, store: Store, syncs: Syncs, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     # given
@@ -129,7 +129,7 @@ def test_what_fails_is_told_and_leaves_the_other(
     assert (syncs.sent, syncs.settled) == (["b"], [error, None])
 
 
-def test_what_goes_on_failing_is_told_once(
+def test_what_keeps_failing_is_reported_once(
     writer: PositionWriter, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     for error in (ConnectionLostError("away"), ConnectionLostError("away"), None, ConnectionLostError("away")):

@@ -358,7 +358,7 @@ def test_an_answer_with_an_old_offset_is_no_acknowledgement(shard: Shard) -> Non
 
 
 @pytest.mark.parametrize("lost", ["write", "commit"])
-def test_what_was_interrupted_at_the_end_goes_on_with_the_same_positions(
+def test_what_was_interrupted_at_the_end_continues_with_the_same_positions(
     shard: Shard, target: Target, lost: str
 ) -> None:
     shard.fetch()
@@ -428,7 +428,7 @@ def test_a_fenced_shard_loses_its_transaction(shard: Shard, target: Target) -> N
         shard.drive(11.0)
 
 
-def test_a_partition_that_the_target_refuses_waits_and_the_others_go_on(shard: Shard, target: Target) -> None:
+def test_a_partition_that_the_target_refuses_waits_and_the_others_continue(shard: Shard, target: Target) -> None:
     shard.fetch(0)
     shard.fetch(1)
     target.refused = {

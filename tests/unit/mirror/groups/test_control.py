@@ -304,7 +304,7 @@ def test_a_checkpoint_says_how_long_it_took() -> None:
     assert (latency.last, latency.least, latency.most, latency.mean) == (250, 250, 250, 250)
 
 
-def test_a_reason_is_told_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reason_is_reported_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     run = Run()
     run.commit(500)
     with caplog.at_level(logging.INFO, "klamm.mirror.groups.control"):
@@ -396,7 +396,7 @@ def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pyte
     assert "offsets of groups cannot be translated now: KeyError: 'g'" in caplog.text
 
 
-def test_groups_that_are_skipped_are_told_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_groups_that_are_skipped_are_reported_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(**{"groups.exclude": "tool-.*"})
     for number in range(7):
         run.commit(5, f"tool-{number}")

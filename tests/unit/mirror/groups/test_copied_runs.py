@@ -21,7 +21,7 @@ def test_inside_a_run_every_offset_translates_exactly() -> None:
     assert translation.translate(1000) == Translation(500, 0), "the group has read all of it"
 
 
-def test_beyond_what_is_mirrored_a_group_goes_on_right_behind_it() -> None:
+def test_beyond_what_is_mirrored_a_group_continues_right_behind_it() -> None:
     """K894-41: never beyond the log's end."""
     assert PartitionTranslation(sync(999, 499, first=500)).translate(1200) == Translation(500, 200)
 
@@ -53,7 +53,7 @@ def test_a_run_that_grows_is_one_run_and_older_ones_stay_known() -> None:
     assert translation.translate(150) == Translation(100, 50), "the source has no record there, or none is known"
 
 
-def test_a_topic_that_was_made_anew_forgets_what_was_known() -> None:
+def test_a_topic_that_was_recreated_forgets_what_was_known() -> None:
     """K894-41: what the target holds now begins with the newest sync."""
     translation = PartitionTranslation(sync(999, 999, first=0))
     translation.add(sync(1010, 10, first=1000))
@@ -61,7 +61,7 @@ def test_a_topic_that_was_made_anew_forgets_what_was_known() -> None:
     assert translation.translate(1005) == Translation(5, 0)
 
 
-def test_a_header_tells_the_run_and_mirrormakers_records_have_none() -> None:
+def test_a_header_reports_the_run_and_mirrormakers_records_have_none() -> None:
     """K894-40: Offset syncs: as 3.5."""
     run = sync(999, 499, first=500)
     ((name, value),) = run.headers()
@@ -97,7 +97,7 @@ def test_a_mirror_that_was_killed_keeps_what_is_known_of_the_records_before() ->
     assert translation.translate(980) == Translation(1050, 30)
 
 
-def test_a_source_that_was_made_anew_forgets_what_was_known() -> None:
+def test_a_source_that_was_recreated_forgets_what_was_known() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(999, 999, first=0))
     translation.add(sync(9, 1009, first=0))

@@ -56,7 +56,7 @@ def test_offset_syncs_are_read_once_and_then_only_what_is_new() -> None:
     assert store.translate("orders", 4, 200) is None
 
 
-def test_a_topic_of_offset_syncs_that_was_made_anew_is_read_anew() -> None:
+def test_a_topic_of_offset_syncs_that_was_recreated_is_read_again() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     for number in range(3):
@@ -72,7 +72,7 @@ def test_a_topic_of_offset_syncs_that_was_made_anew_is_read_anew() -> None:
     assert store.translate("orders", 3, 700) == Translation(7, 0)
 
 
-def test_records_that_are_something_else_are_ignored_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_that_are_something_else_are_ignored_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     topic.records = [Record(key=b"?", value=b"?", offset=0), Record(key=None, value=None, offset=1)]

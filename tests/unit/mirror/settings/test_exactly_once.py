@@ -113,6 +113,6 @@ def test_shards_interval_timeout_and_the_names_of_ids_can_be_set() -> None:
     assert transactions.transactional_id == "team-klamm-A-16-0"
 
 
-def test_a_partition_stops_where_records_are_lost_unless_the_file_says_to_go_on() -> None:
+def test_a_partition_stops_where_records_are_lost_unless_the_file_says_to_continue() -> None:
     assert not copy_settings(settings("").flows[0]).continue_after_loss
     assert copy_settings(settings("klamm.on.source.loss = continue\n").flows[0]).continue_after_loss

@@ -167,7 +167,7 @@ def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> N
 
 
 @pytest.mark.parametrize("key", ["A.fetch.max.bytes", "A->B.source.cluster.fetch.max.bytes"])
-def test_a_client_property_that_stands_where_only_those_of_security_count_is_told(key: str) -> None:
+def test_a_client_property_that_stands_where_only_those_of_security_count_is_reported(key: str) -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
     ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
     """
@@ -205,7 +205,7 @@ def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "A.", "B."])
-def test_a_topic_of_its_own_that_stands_elsewhere_is_told_and_passed_over(place: str) -> None:
+def test_a_topic_of_its_own_that_stands_elsewhere_is_reported_and_passed_over(place: str) -> None:
     """K894-27: as in MirrorMaker."""
     parsed = settings(f"{place}offsets.storage.topic=own\n")
     assert parsed.flows[0].positions_topic == "mm2-offsets.A.internal"
@@ -304,7 +304,7 @@ def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str
         settings(line + "\n")
 
 
-def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_told() -> None:
+def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_reported() -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
     ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
     """

@@ -54,7 +54,7 @@ def test_ages_that_nobody_measured_are_left_out() -> None:
     assert not [sample for sample in _page(status) if "_ms" in sample]
 
 
-def test_a_new_session_goes_on_counting() -> None:
+def test_a_new_session_continues_counting() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.update("one", [progress_row(records=5, bytes=50)])

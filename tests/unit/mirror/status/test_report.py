@@ -43,7 +43,7 @@ def piece(what: Found, selected: tuple[str, ...] = (), *, of: FlowSettings | Non
     return piece_together(of or flow(), what, frozenset(selected), any_target=False)
 
 
-def test_topics_are_those_with_a_position_and_those_that_names_tell() -> None:
+def test_topics_are_those_with_a_source_offset_and_those_that_names_show() -> None:
     sight = piece(found())
     assert [(topic.topic, topic.remote_topic, len(topic.partitions)) for topic in sight.topics] == [
         ("heartbeats", "A.heartbeats", 1),
@@ -147,7 +147,7 @@ def test_ages_are_for_people(age_ms: int, words: str) -> None:
     assert ago(NOW_MS - age_ms, NOW_MS) == words
 
 
-def test_the_names_of_a_mirrors_topics_tell_its_sources() -> None:
+def test_the_names_of_a_mirrors_topics_show_its_sources() -> None:
     names = [
         "mm2-offsets.A.internal",
         "A.checkpoints.internal",

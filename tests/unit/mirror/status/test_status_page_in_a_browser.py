@@ -190,7 +190,7 @@ def test_what_is_selected_stays_selected(page: Page, mirror: Mirror) -> None:
     page.wait_for("document.body.innerText.includes('A.later')")
 
 
-def test_it_says_when_the_mirror_is_gone_and_goes_on_when_it_is_back(page: Page, mirror: Mirror) -> None:
+def test_it_says_when_the_mirror_is_gone_and_continues_when_it_is_back(page: Page, mirror: Mirror) -> None:
     # when
     mirror.stop()
     # then

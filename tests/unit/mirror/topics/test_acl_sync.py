@@ -116,7 +116,7 @@ def test_where_acls_may_not_be_described_all_are_sent() -> None:
     assert target.created_acls == [REMOTE_READ]
 
 
-def test_a_source_without_acls_is_told_once_with_advice(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_without_acls_is_reported_once_with_advice(caplog: pytest.LogCaptureFixture) -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """

@@ -275,7 +275,7 @@ def test_a_config_that_the_target_does_not_know_is_told_once_and_the_others_are_
     )
 
 
-def test_a_refusal_is_told_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_reported_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     """K894-22: Per-topic failure logs WARN "Could not alter configuration of topic X" and does not stop other topics or
     later rounds.
     """

@@ -151,7 +151,7 @@ def test_a_remote_topic_that_a_broker_does_not_list_yet_is_copied_on() -> None:
     assert run.published == [(("orders", "A.orders", 2), ("users", "A.users", 1))]
 
 
-def test_a_topic_that_the_target_refuses_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_the_target_refuses_is_reported_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     target.refuses["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
     run = Run(source, target)
@@ -335,7 +335,7 @@ class Picky(FakeCluster):
         return [ConfigEntry("segment.ms", "1", source=ConfigSource.DEFAULT_CONFIG)]
 
 
-def test_a_plan_tells_what_the_target_does_not_know() -> None:
+def test_a_plan_reports_what_the_target_does_not_know() -> None:
     assert planned(Picky(**{"A.orders": 1})) == [
         "! topic A.orders: retention.ms is left out: cluster B does not know it"
     ]

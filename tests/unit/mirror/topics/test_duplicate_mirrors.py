@@ -54,7 +54,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.ERROR]
 
 
-def test_two_mirrors_of_a_flow_tell_of_each_other_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_mirrors_of_a_flow_report_each_other_once(caplog: pytest.LogCaptureFixture) -> None:
     topic = Topic()
     first, second = mirror(topic, "here, process 1, ab"), mirror(topic, "there, process 1, cd")
     beat(20, first)

@@ -80,7 +80,7 @@ def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() 
         assert Heartbeats(pair(), target, Writer()).beat()
 
 
-def test_what_is_wrong_is_told_once_until_it_changes_or_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_wrong_is_reported_once_until_it_changes_or_is_over(caplog: pytest.LogCaptureFixture) -> None:
     """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     target, writer, now = FakeCluster(), Writer(), NOON
     heartbeats = Heartbeats(pair(), target, writer, now=lambda: now)

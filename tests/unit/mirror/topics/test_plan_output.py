@@ -158,7 +158,7 @@ class Nameless:
         ),
     ],
 )
-def test_a_mistake_in_a_class_of_the_users_own_is_told_in_a_line(
+def test_a_mistake_in_a_class_of_the_users_own_is_reported_in_a_line(
     monkeypatch: pytest.MonkeyPatch, key: str, name: str, reason: str
 ) -> None:
     code, lines = printed(monkeypatch, {"A": FakeCluster(orders=1), "B": FakeCluster()}, **{key: f"{__name__}:{name}"})

@@ -58,7 +58,7 @@ class Secretive(FakeCluster):
         return DENIED if topic == "orders" else super().entries(topic)
 
 
-def test_a_refusal_is_told_once_until_its_reason_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_reported_once_until_its_reason_changes(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     run = Run(source, target)
     for reason in ("too few partitions", "too few partitions", "too many", ""):
@@ -93,7 +93,7 @@ def test_a_topic_whose_configs_may_not_be_described_is_shown_as_refused() -> Non
     assert run.refresh() == (("A.orders", error_text(DENIED)),)
 
 
-def test_a_topic_that_goes_away_on_the_source_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_goes_away_on_the_source_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """K894-36: New partitions on source -> target grown; deletions on source are not propagated; target topic deleted
     -> recreated at next refresh.
     """

@@ -23,7 +23,7 @@ def context(*, with_login: bool) -> HandlerContext:
 @pytest.mark.parametrize(
     ("mechanism", "error_code"), [("PLAIN", ErrorCode.NONE), ("GSSAPI", ErrorCode.UNSUPPORTED_SASL_MECHANISM)]
 )
-def test_a_handshake_tells_what_is_enabled(mechanism: str, error_code: ErrorCode) -> None:
+def test_a_handshake_reports_what_is_enabled(mechanism: str, error_code: ErrorCode) -> None:
     request = SaslHandshakeRequest(mechanism=mechanism)
     answer = asyncio.run(api_017_sasl_handshake.handle(request, context(with_login=True)))
     assert (answer.error_code, answer.mechanisms) == (error_code, ["PLAIN"])

@@ -150,7 +150,7 @@ def test_what_a_handler_wants_is_waited_for() -> None:
     assert (wait_s, response.throttle_time_ms) == (2.5, 2500)
 
 
-def test_a_wait_that_no_answer_can_tell_is_told_as_the_longest_one() -> None:
+def test_a_wait_that_is_too_long_for_the_response_is_sent_as_the_longest_one() -> None:
     house = House({(("user", "anna"),): {RATE: 1.0}})
     wait_s, told_ms = house.produce("anna", None, 10**8)
     assert wait_s == pytest.approx(10**8 - 10)

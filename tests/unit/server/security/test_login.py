@@ -41,7 +41,7 @@ def test_a_right_password_opens_everything() -> None:
         login.check(api_key)
 
 
-def test_a_wrong_password_is_told_and_ends_the_login() -> None:
+def test_a_wrong_password_is_reported_and_ends_the_login() -> None:
     login = a_login()
     login.handshake("PLAIN", 1)
     answer = login.authenticate(b"\x00alice\x00wrong")
@@ -98,7 +98,7 @@ def test_a_login_with_a_time_limit_ends_and_can_be_renewed_by_the_same_user() ->
     login.check(ApiKey.METADATA)
 
 
-def test_nobody_becomes_somebody_else_by_logging_in_again() -> None:
+def test_a_new_login_cannot_change_the_principal() -> None:
     login = logged_in(a_login(max_session_ms=1000))
     login.handshake("PLAIN", 1)
     answer = login.authenticate(b"\x00bob\x00other")

@@ -66,7 +66,7 @@ def test_the_last_value_of_every_key_stays_at_its_offset(
     assert read_all(house.log) == expected
 
 
-def test_reading_from_an_offset_that_was_compacted_away_goes_on_behind_it(tmp_path: Path) -> None:
+def test_reading_from_an_offset_that_was_compacted_away_continues_behind_it(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     for number in range(20):
         house.log.append(batch(f"{number}", key=b"same" if number % 2 else b"%d" % number))
@@ -118,7 +118,7 @@ def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
     assert kept() == []
 
 
-def test_a_producer_goes_on_after_its_last_batch_was_emptied(tmp_path: Path) -> None:
+def test_a_producer_continues_after_its_last_batch_was_emptied(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     house.log.append(batch("old", key=b"a", producer_id=7, producer_epoch=0, base_sequence=0))
     for _ in range(10):
@@ -187,7 +187,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(tmp_path: Path, monkeyp
     house.manager.delete_topic(TOPIC_ID)
 
 
-def test_a_damaged_batch_stops_compaction_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = compacted(tmp_path)
     for _ in range(20):
         house.log.append(batch("x" * 100, key=b"a"))

@@ -286,7 +286,7 @@ def test_an_unknown_producer_begins_anywhere(house: LogHouse) -> None:
     assert house.log.append(sequenced(1234)).base_offset == 0
 
 
-def test_a_sequence_goes_on_at_zero_behind_the_largest(house: LogHouse) -> None:
+def test_a_sequence_continues_at_zero_behind_the_largest(house: LogHouse) -> None:
     house.log.append(sequenced(2**31 - 2, count=2))
 
     assert house.log.append(sequenced(0)).base_offset == 2

@@ -77,7 +77,7 @@ def test_a_torn_end_is_cut_wherever_it_was_torn(
     assert [r.offset for r in read_all(house.open().get(TOPIC_ID, 0))] == list(range(whole + 1))  # type: ignore[arg-type]  # it is there
 
 
-def test_a_cut_is_told_in_one_line_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_is_reported_in_one_line_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x"))
     with log_file(house).open("ab") as file:
@@ -147,7 +147,7 @@ def test_an_index_of_zeros_is_not_believed(tmp_path: Path) -> None:
     assert offsets(house) == list(range(60))
 
 
-def test_lost_indexes_of_closed_segments_are_built_anew(tmp_path: Path) -> None:
+def test_lost_indexes_of_closed_segments_are_rebuilt(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, segment_bytes="2000", index_interval_bytes="100")
     for number in range(60):
         house.log.append(batch("x" * 100, at=NOON_MS + number))

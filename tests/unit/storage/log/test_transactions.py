@@ -84,7 +84,7 @@ def test_within_a_transaction_a_producer_writes_nothing_else(tmp_path: Path) -> 
         log.append(batch("y", producer_id=1, producer_epoch=0, base_sequence=1))
 
 
-def test_an_unknown_producer_begins_at_sequence_0_when_told_so(tmp_path: Path) -> None:
+def test_an_unknown_producer_restarts_at_sequence_0_after_its_error(tmp_path: Path) -> None:
     """KIP-890; without it the batches before may have been deleted."""
     log = LogHouse(tmp_path).log
     of_one, of_two = (

@@ -42,7 +42,7 @@ def test_the_history_is_read_while_the_broker_runs(tmp_path: Path) -> None:
     assert len(read_config_history(tmp_path, limit=1)) == 1
 
 
-def test_a_directory_of_nobody_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="is not the data directory"):
         read_config_history(tmp_path)
     (tmp_path / "metadata.sqlite").write_bytes(b"no database at all, only text" * 100)

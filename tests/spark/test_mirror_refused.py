@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import klamm
 from klamm.cli.mirror import main as klamm_mirror
 from tests.support.klamm import KlammBroker
-from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties
+from tests.support.mirror import MirrorProcess, Seen, create_topic, produce
 from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings
 
@@ -27,41 +26,6 @@ def source() -> Iterator[KlammBroker]:
         create_topic(broker.bootstrap_servers, "orders")
         produce(broker.bootstrap_servers, "orders", RECORDS)
         yield broker
-
-
-def run_job(file: str, directory: Path) -> tuple[int, str, float]:
-    """Run a mirror until it has caught up or gives up; return the exit code, the log and how long it took."""
-    began = time.monotonic()
-    with MirrorProcess(file, directory, "--until-caught-up", as_users_run_it=True) as mirror:
-        code = mirror.wait(60)
-        return code, mirror.text(), time.monotonic() - began
-
-
-def plan(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
-    """Plan with the file of the job before."""
-    code = klamm_mirror([str(directory / "mm2.properties"), "--plan"])
-    return code, [line for line in capsys.readouterr().out.splitlines() if "would be refused" in line]
-
-
-def test_a_replication_factor_that_the_target_cannot_have_ends_a_job_and_fails_its_plan(
-    source: KlammBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # given
-    with KlammBroker() as target:
-        file = properties(source.bootstrap_servers, target.bootstrap_servers, topics="orders", replication_factor=3)
-        # when
-        code, log, took_s = run_job(file, tmp_path)
-        planned, refused = plan(tmp_path, capsys)
-    # then
-    assert code == 1
-    assert took_s < 30
-    [line] = [line for line in log.splitlines() if "gives up" in line]
-    assert "INVALID_REPLICATION_FACTOR" in line
-    assert "offset.storage.replication.factor=3" in line
-    assert "Spark" not in log
-    assert planned == 1
-    assert any("mm2-offsets.A.internal" in line for line in refused)
-    assert any("topic A.orders: its creation on cluster B with replication.factor=3" in line for line in refused)
 
 
 class Guarded:
@@ -88,24 +52,51 @@ LOGIN = {
 }
 
 
-@pytest.mark.parametrize("exists", [False, True], ids=["no right to create", "no right to write"])
-def test_a_missing_right_ends_a_job(
-    source: KlammBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, exists: bool
+@pytest.fixture
+def guarded() -> Iterator[tuple[Guarded, Guarded]]:
+    """Two clusters on which alice may do nothing. The second one has the topics that the mirror would create."""
+    without_topics, with_topics = Guarded(), Guarded()
+    with without_topics.broker, with_topics.broker:
+        for name in ("A.orders", "mm2-offsets.A.internal"):
+            create_topic(with_topics.inside, name)
+        yield without_topics, with_topics
+
+
+def test_flows_that_only_an_operator_can_correct_end_a_job_and_fail_its_plan(
+    source: KlammBroker, guarded: tuple[Guarded, Guarded], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A replication factor that the target cannot have, no right to create topics, and no right to write to them."""
     # given
-    guarded = Guarded()
-    more = "emit.heartbeats.enabled = false\nemit.checkpoints.enabled = false\nsync.topic.acls.enabled = false\n"
-    more += "".join(f"B.{key} = {value}\n" for key, value in LOGIN.items())
-    with guarded.broker:
-        if exists:
-            for name in ("A.orders", "mm2-offsets.A.internal"):
-                create_topic(guarded.inside, name)
-        file = properties(source.bootstrap_servers, guarded.outside, more, topics="orders")
+    without_topics, with_topics = guarded
+    with KlammBroker() as small:
+        targets = {
+            "small": small.bootstrap_servers,
+            "nocreate": without_topics.outside,
+            "nowrite": with_topics.outside,
+        }
+        file = f"clusters = A, {', '.join(targets)}\nA.bootstrap.servers = {source.bootstrap_servers}\n"
+        file += "topics = orders\nreplication.factor = 1\nA->small.replication.factor = 3\n"
+        file += "emit.heartbeats.enabled = false\nemit.checkpoints.enabled = false\n"
+        file += "emit.offset-syncs.enabled = false\nsync.topic.acls.enabled = false\n"
+        for alias, address in targets.items():
+            login, factor = ({}, 3) if alias == "small" else (LOGIN, 1)
+            file += f"{alias}.bootstrap.servers = {address}\n{alias}.offset.storage.replication.factor = {factor}\n"
+            file += f"A->{alias}.enabled = true\n"
+            file += "".join(f"{alias}.{key} = {value}\n" for key, value in login.items())
         # when
-        code, log, took_s = run_job(file, tmp_path)
-        planned, refused = plan(tmp_path, capsys)
+        with MirrorProcess(file, tmp_path, "--until-caught-up", as_users_run_it=True) as mirror:
+            code, log = mirror.wait(60), mirror.text()
+        planned = klamm_mirror([str(tmp_path / "mm2.properties"), "--plan"])
+        plan = [line for line in capsys.readouterr().out.splitlines() if "would be refused" in line]
     # then
     assert code == 1, log
-    assert took_s < 40
-    assert "AUTHORIZATION_FAILED" in next(line for line in log.splitlines() if "gives up" in line)
-    assert (planned, bool(refused)) == (1, True)
+    assert "Spark" not in log
+    ends = {flow: line for line in log.splitlines() for flow in targets if f"A->{flow}: gives up" in line}
+    assert "INVALID_REPLICATION_FACTOR" in ends["small"]
+    assert "offset.storage.replication.factor=3" in ends["small"]
+    assert "TOPIC_AUTHORIZATION_FAILED" in ends["nocreate"]
+    assert "TOPIC_AUTHORIZATION_FAILED" in ends["nowrite"]
+    assert planned == 1
+    assert any("mm2-offsets.A.internal" in line for line in plan)
+    assert any("topic A.orders: its creation on cluster small with replication.factor=3" in line for line in plan)
+    assert all(any(f"cluster {alias}" in line for line in plan) for alias in targets), plan

@@ -24,6 +24,9 @@ from klamm.admin import (
 )
 from klamm.embedded.broker import BrokerStartError
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
+from tests.support.wire import WireClient, alter_topic_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,3 +226,50 @@ def test_a_maximum_holds_for_the_brokers_default_too(tmp_path: Path) -> None:
         # then
         alter(admin, "set", "retention.ms", None).result()
         admin.create_topics([NewTopic(name="left-out")]).all().result()
+
+
+def test_an_override_sets_values_right_and_the_response_says_so(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(
+        "rules: [{name: week, effect: override, partitions: {max: 4}, configs: {retention.ms: {max: 1000}}}]"
+    )
+    keys = ("create.topic", "alter.config")
+    config = {f"{key}.policy.class.name": "klamm.policy.rules:RulesPolicy" for key in keys}
+    with (
+        klamm.Broker(config={**config, "policy.rules.file": str(tmp_path / "rules.yaml")}) as broker,
+        WireClient(broker.bootstrap_servers) as client,
+    ):
+        # when
+        asked = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=9, replication_factor=1)
+        created = client.ask(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse, 7).topics[0]
+        # then
+        assert (created.error_code, created.num_partitions) == (0, 4)
+        assert created.error_message == (
+            "Rule 'week': partitions=9 of topic t is above the maximum 4; set to 4."
+            " Rule 'week': retention.ms=604800000 (the broker's default) of topic t is above the maximum 1000 (1 s);"
+            " set to 1000."
+        )
+        assert client.topic_configs("t")["retention.ms"] == "1000"
+        # when
+        changes = alter_topic_request("t", [("retention.ms", 0, "5000"), ("flush.ms", 0, "7")])
+        altered = client.ask(changes, IncrementalAlterConfigsResponse, 1).responses[0]
+        # then
+        assert (altered.error_code, altered.error_message) == (
+            0,
+            "Rule 'week': retention.ms=5000 of topic t is above the maximum 1000 (1 s); set to 1000.",
+        )
+        assert [client.topic_configs("t")[name] for name in ("retention.ms", "flush.ms")] == ["1000", "7"]
+
+
+def test_a_replacement_that_would_drop_configs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("rules: [{name: keep, omission: forbidden}]")
+    config = {
+        "alter.config.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(tmp_path / "rules.yaml"),
+    }
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("t", configs={"flush.ms": "5", "segment.ms": "60000"})]).result()
+        resource = ConfigResource(ResourceType.TOPIC, "t")
+        with pytest.raises(PolicyViolationError, match=r"would remove segment\.ms of topic t by omission"):
+            admin.replace_all_configs({resource: [ConfigEntry("flush.ms", "6")]}).result()
+        both = [ConfigEntry("flush.ms", "6"), ConfigEntry("segment.ms", "60000")]
+        admin.replace_all_configs({resource: both}).result()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from klamm.policy import Override
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
 
@@ -38,17 +39,24 @@ class FakePolicies:
     """Policies that deny some names, and remember what they were asked."""
 
     denied: Collection[str] = ()
+    overrides: Mapping[str, Override] = field(default_factory=dict)
+    """Overrides by name, each given once; ``repeats`` gives them again and again."""
+    repeats: bool = False
     asked: list[Any] = field(default_factory=list)
     refused_creations: RefusedCreations = field(default_factory=RefusedCreations)
 
     def turn(self, kind: object) -> AbstractAsyncContextManager[object]:
         return contextlib.nullcontext()
 
-    async def check(self, kind: object, details: Any) -> None:
-        self.asked.append(details)
+    async def check(self, kind: object, details: Any) -> Override | None:
         name = getattr(details, "topic", None) or details.resource_name
+        is_first = all(name != (getattr(each, "topic", None) or each.resource_name) for each in self.asked)
+        self.asked.append(details)
+        if name in self.overrides and (is_first or self.repeats):
+            return self.overrides[name]
         if name in self.denied:
             raise PolicyViolationError(f"{name}: denied by policy")
+        return None
 
     def as_policies(self) -> Policies:
         """Return this object as the class that interceptors expect."""

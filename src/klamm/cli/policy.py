@@ -16,6 +16,7 @@ from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
 from klamm.client_configs.printing import counted
 from klamm.configs.definitions import POLICY_RULES_FILE, topic_configs
+from klamm.policy.answers import Override
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, Details, TopicDetails
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
@@ -60,7 +61,7 @@ class Verdict:
     topic: str
     kind: str
     verdict: str
-    """``allowed``, ``refused``, or ``failed`` if the policy raised an unexpected error."""
+    """``allowed``, ``refused``, ``overridden``, or ``failed`` if the policy raised an unexpected error."""
     code: str | None
     message: str | None
 
@@ -93,7 +94,9 @@ def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, princip
     for topic in topics:
         verdict, code, message = "allowed", None, None
         try:
-            method(_details(kind, topic, principal))
+            answer = method(_details(kind, topic, principal))
+            if isinstance(answer, Override):
+                verdict, message = "overridden", answer.reason
         except KafkaApiError as refusal:
             verdict, code, message = "refused", refusal.error_code.name, refusal.error_message
         except (Exception, SystemExit) as error:  # noqa: BLE001 -- it is the policy that is tested
@@ -143,7 +146,8 @@ def _test(options: argparse.Namespace) -> int:
     document = {
         "policy": spec.name,
         "topics": len(topics),
-        "refused": len({verdict.topic for verdict in bad}),
+        "refused": len({verdict.topic for verdict in bad if verdict.verdict != "overridden"}),
+        "overridden": len({verdict.topic for verdict in bad if verdict.verdict == "overridden"}),
         "verdicts": [
             {"topic": v.topic, "kind": v.kind, "verdict": v.verdict, "code": v.code, "message": v.message}
             for v in verdicts
@@ -160,8 +164,10 @@ def _table(name: str, count: int, bad: Sequence[Verdict]) -> list[str]:
         rows += [(v.topic, v.kind, v.verdict if v.code is None else v.code, v.message or "") for v in bad]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = ["  ".join([*(row[c].ljust(widths[c]) for c in range(3)), row[3]]) for row in rows] + [""]
-    broken = len({verdict.topic for verdict in bad})
-    return [*lines, f"{name} would refuse {broken} of {counted(count, 'topic')}."]
+    broken = len({verdict.topic for verdict in bad if verdict.verdict != "overridden"})
+    changed = len({verdict.topic for verdict in bad if verdict.verdict == "overridden"})
+    also = f" and override {changed}" if changed else ""
+    return [*lines, f"{name} would refuse {broken}{also} of {counted(count, 'topic')}."]
 
 
 def _spec(name: str, kinds: Sequence[str]) -> PolicySpec:

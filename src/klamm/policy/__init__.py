@@ -14,6 +14,7 @@ A policy is a class named by ``create.topic.policy.class.name``, ``alter.config.
 by a file, without code.
 """
 
+from klamm.policy.answers import Override
 from klamm.policy.base import AlterConfigPolicy, CreatePartitionsPolicy, CreateTopicPolicy, DeleteTopicPolicy, Policy
 from klamm.policy.details import (
     AlterConfigDetails,
@@ -39,6 +40,7 @@ __all__ = [
     "DeleteTopicPolicy",
     "InvalidRequestError",
     "InvalidRequestException",
+    "Override",
     "Policy",
     "PolicyFailedError",
     "PolicyLoadError",

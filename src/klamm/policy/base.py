@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.policy.answers import Override
     from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
 
 
@@ -48,8 +49,8 @@ class CreateTopicPolicy(Policy):
     """Policy that decides whether a topic may be created (KIP-108); named by ``create.topic.policy.class.name``."""
 
     @abstractmethod
-    def validate(self, topic_details: TopicDetails) -> None:
-        """Return to allow the request, raise to reject it.
+    def validate(self, topic_details: TopicDetails) -> Override | None:
+        """Return None to allow the request, an ``Override`` to change it, raise to reject it.
 
         Raises:
             PolicyViolationError: Rejects the request. The client receives POLICY_VIOLATION (44) with the message.
@@ -65,8 +66,10 @@ class AlterConfigPolicy(Policy):
     """
 
     @abstractmethod
-    def validate(self, alter_config_details: AlterConfigDetails) -> None:
-        """Return to allow the request, raise to reject all changes of this resource in the request.
+    def validate(self, alter_config_details: AlterConfigDetails) -> Override | None:
+        """Return None to allow the request, an ``Override`` to change it, raise to reject it.
+
+        A rejection concerns all changes of this resource in the request.
 
         Raises:
             PolicyViolationError: Rejects the changes. The client receives POLICY_VIOLATION (44) with the message.

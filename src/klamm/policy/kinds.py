@@ -35,6 +35,8 @@ class PolicyKind:
     """Display name of the kind, capitalized."""
     method: str
     """Name of the method for this kind, which a class for several kinds may have instead of ``validate``."""
+    can_override: bool = False
+    """Whether the policy may return an ``Override``."""
 
     @property
     def class_key(self) -> str:
@@ -52,8 +54,12 @@ class PolicyKind:
         return f"{self.stem}.policy.mode"
 
 
-CREATE_TOPIC: Final = PolicyKind(stem="create.topic", label="Create topic", method="validate_create_topic")
-ALTER_CONFIG: Final = PolicyKind(stem="alter.config", label="Alter config", method="validate_alter_config")
+CREATE_TOPIC: Final = PolicyKind(
+    stem="create.topic", label="Create topic", method="validate_create_topic", can_override=True
+)
+ALTER_CONFIG: Final = PolicyKind(
+    stem="alter.config", label="Alter config", method="validate_alter_config", can_override=True
+)
 CREATE_PARTITIONS: Final = PolicyKind(
     stem="create.partitions", label="Create partitions", method="validate_create_partitions"
 )

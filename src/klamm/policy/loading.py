@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from klamm.policy.answers import Override
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.following import own_modules, source_of
 
@@ -26,7 +27,7 @@ class LoadedPolicy:
     """A configured policy, ready for use."""
 
     policy: object
-    questions: Mapping[PolicyKind, Callable[[Any], None]]
+    questions: Mapping[PolicyKind, Callable[[Any], Override | None]]
     """Method to call with the details of a request, by kind."""
     files: tuple[Path, ...]
     """Files to watch: the policy's module, the modules it imports from its own directory, and its ``watched_files``."""
@@ -132,22 +133,25 @@ def load_policy(
 
 def _question(
     method: Callable[[Any], object], spec: PolicySpec, advise: Callable[[str], None]
-) -> Callable[[Any], None]:
-    """Return a function that asks the policy.
+) -> Callable[[Any], Override | None]:
+    """Return a function that asks the policy and returns its override, if any.
 
-    A first return value other than None triggers advice: only raising rejects.
+    A first other return value triggers advice: only raising rejects.
     """
     is_advised = False
 
-    def ask(details: Any) -> None:
+    def ask(details: Any) -> Override | None:
         nonlocal is_advised
         answer = method(details)
+        if isinstance(answer, Override):
+            return answer
         if answer is not None and not is_advised:
             is_advised = True
             advise(
                 f"{spec.origin}: the policy returned {reprlib.repr(answer)}, which allows the request; to reject it,"
                 " raise PolicyViolationError"
             )
+        return None
 
     return ask
 

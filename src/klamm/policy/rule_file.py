@@ -45,6 +45,8 @@ class ConfigRule:
     bounds: Bounds = Bounds()
     one_of: tuple[str, ...] = ()
     """Allowed values, or allowed elements of a list config. Empty means that all are allowed."""
+    value: str | None = None
+    """Value that an override sets. None selects the nearest bound or the first allowed value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,10 @@ class Rule:
     only_configs: tuple[str, ...] | None = None
     """Configs that may be set. None allows all, an empty list none."""
     forbids_deletion: bool = False
+    forbids_omission: bool = False
+    """Whether AlterConfigs must name every config that the topic sets, because it removes the others."""
+    overrides: bool = False
+    """Whether wrong values are set right in place of rejecting the request."""
     remedy: str | None = None
     """Advice at the end of every rejection message. None means a default text for the violated part of the rule."""
 
@@ -200,15 +206,13 @@ class _Table:
 def _rule(table: _Table) -> Rule:
     table.only(
         "name", "topics", "principals", "except_principals", "actions", "naming",
-        "partitions", "replication_factor", "configs", "only_configs", "deletion", "remedy",
+        "partitions", "replication_factor", "configs", "only_configs", "omission", "deletion", "effect", "remedy",
     )  # fmt: skip
     actions = table.texts("actions") or ACTIONS
     for action in actions:
         if action not in ACTIONS:
             raise RuleFileError(f"{table.at('actions')}: {action!r} is not one of {', '.join(ACTIONS)}")
-    if table.has("deletion") and table.text("deletion") not in ("forbidden", "allowed"):
-        raise RuleFileError(f"{table.at('deletion')}: expected forbidden or allowed, got {table.text('deletion')!r}")
-    return Rule(
+    rule = Rule(
         name=table.text("name"),
         topics=table.pattern("topics"),
         principals=table.principals("principals"),
@@ -219,9 +223,36 @@ def _rule(table: _Table) -> Rule:
         replication_factor=_bounds(table, "replication_factor"),
         configs=MappingProxyType(_config_rules(table.table("configs"))),
         only_configs=_only_configs(table),
-        forbids_deletion=table.has("deletion") and table.text("deletion") == "forbidden",
+        forbids_deletion=_choice(table, "deletion", "allowed", "forbidden") == "forbidden",
+        forbids_omission=_choice(table, "omission", "allowed", "forbidden") == "forbidden",
+        overrides=_choice(table, "effect", "refuse", "override") == "override",
         remedy=table.text("remedy") if table.has("remedy") else None,
     )
+    _check_effect(rule, table)
+    return rule
+
+
+def _choice(table: _Table, name: str, *choices: str) -> str:
+    """Return the value of a key with these choices, the first of which is the default."""
+    value = table.text(name) if table.has(name) else choices[0]
+    if value not in choices:
+        raise RuleFileError(f"{table.at(name)}: expected {' or '.join(sorted(choices, reverse=True))}, got {value!r}")
+    return value
+
+
+def _check_effect(rule: Rule, table: _Table) -> None:
+    """Reject a rule that cannot set right what it forbids, and values that no override would use."""
+    if rule.overrides:
+        for name in ("naming", "only_configs", "omission", "deletion"):
+            if table.has(name):
+                raise RuleFileError(f"{table.at(name)}: effect: override cannot set this right; use a rule of its own")
+    for name, wanted in rule.configs.items():
+        place = f"{table.at('configs')}.{name}"
+        if wanted.value is not None and (not rule.overrides or wanted.is_forbidden):
+            raise RuleFileError(f"{place}.value: needs effect: override and a config that is not forbidden")
+        is_open = wanted.value is None and not wanted.one_of and wanted.bounds == Bounds()
+        if rule.overrides and wanted.is_required and is_open:
+            raise RuleFileError(f"{place}: effect: override needs the value to set")
 
 
 def _bounds(table: _Table, name: str) -> Bounds:
@@ -271,12 +302,13 @@ def _check_config_name(name: str, place: str) -> None:
 
 
 def _config_rule(table: _Table) -> ConfigRule:
-    table.only("required", "forbidden", "min", "max", "one_of")
+    table.only("required", "forbidden", "min", "max", "one_of", "value")
     return ConfigRule(
         is_required=table.flag("required"),
         is_forbidden=table.flag("forbidden"),
         bounds=table.bounds(),
         one_of=table.texts("one_of"),
+        value=next(iter(table.texts("value")), None),
     )
 
 

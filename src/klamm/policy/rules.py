@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.configs.durations import with_duration
+from klamm.policy.answers import Override
 from klamm.policy.base import Policy
 from klamm.policy.rule_file import Bounds, ConfigRule, Rule, RuleFileError, parse_rules
 from klamm.protocol.errors import PolicyViolationError
@@ -78,45 +79,55 @@ class RulesPolicy(Policy):
         self.watched_files = (path,)
         self.only_computes = all(rule.is_linear for rule in self._rules)
 
-    def validate_create_topic(self, details: TopicDetails) -> None:
-        """Raise PolicyViolationError for the first rule that the new topic violates."""
-        assigned = details.replicas_assignments
-        partitions = len(assigned) if assigned is not None else details.num_partitions or 1
-        factors = dict.fromkeys(map(len, assigned.values())) if assigned else (details.replication_factor or 1,)
-        topic = details.topic
-        for rule in self._concerned("create", topic, details.principal):
-            if rule.naming is not None and not rule.naming.matches(topic):
-                pattern = rule.naming.pattern
-                _refuse(rule, topic, "name", topic, f"does not match {pattern}", "choose a name that matches")
-            _check_bounds(rule, topic, "partitions", partitions, rule.partitions)
-            for factor in factors:
-                _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
-            _check_keys(rule, topic, details.configs)
-            for key, wanted in rule.configs.items():
-                value = _Value.in_force(key, details.configs, details.defaults)
-                _check_config(rule, topic, key, wanted, value, is_set=key in details.configs)
+    def validate_create_topic(self, details: TopicDetails) -> Override | None:
+        """Raise PolicyViolationError for the first rule that the new topic violates.
 
-    def validate_alter_config(self, details: AlterConfigDetails) -> None:
+        Rules with ``effect: override`` come first. If one of them is violated, only their changes are returned, and the
+        other rules decide on the changed topic.
+        """
+        rules = list(self._concerned("create", details.topic, details.principal))
+        found = _Corrections()
+        for rule in rules:
+            if rule.overrides:
+                found.correct_numbers(rule, details)
+                for key, wanted in rule.configs.items():
+                    value = _Value.in_force(key, details.configs, details.defaults)
+                    found.correct(rule, details.topic, key, wanted, value, is_set=key in details.configs)
+        if found:
+            return found.override()
+        for rule in rules:
+            _check_new_topic(rule, details)
+        return None
+
+    def validate_alter_config(self, details: AlterConfigDetails) -> Override | None:
         """Raise PolicyViolationError for the first rule that a topic's config change violates.
 
-        Other resources are allowed.
+        Rules with ``effect: override`` come first, as for new topics. Other resources are allowed.
         """
         if details.resource_type != "TOPIC":
-            return
+            return None
         topic = details.resource_name
-        for rule in self._concerned("alter", topic, details.principal):
+        rules = list(self._concerned("alter", topic, details.principal))
+        found = _Corrections()
+        for rule in sorted(rules, key=lambda rule: not rule.overrides):
+            if found and not rule.overrides:
+                break
             _check_keys(rule, topic, details.configs)
+            _check_omissions(rule, details)
             for key, wanted in rule.configs.items():
                 is_touched = details.configs.get(key) is not None or key in details.removed
                 value = _Value.in_force(key, details.result, details.defaults) if is_touched else None
-                _check_config(rule, topic, key, wanted, value, is_set=key in details.result)
+                check = found.correct if rule.overrides else _check_config
+                check(rule, topic, key, wanted, value, is_set=key in details.result)
+        return found.override() if found else None
 
     def validate_create_partitions(self, details: CreatePartitionsDetails) -> None:
         """Raise PolicyViolationError for the first rule that the new number of partitions violates."""
         topic = details.topic
         factors = dict.fromkeys(map(len, details.new_assignments or ()))
         for rule in self._concerned("partitions", topic, details.principal):
-            _check_bounds(rule, topic, "partitions", details.new_num_partitions, rule.partitions)
+            if details.new_num_partitions != details.num_partitions:  # a reassignment keeps the number
+                _check_bounds(rule, topic, "partitions", details.new_num_partitions, rule.partitions)
             for factor in factors:
                 _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
 
@@ -130,6 +141,87 @@ class RulesPolicy(Policy):
 
     def _concerned(self, action: str, topic: str, principal: str | None) -> Iterator[Rule]:
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))
+
+
+def _check_new_topic(rule: Rule, details: TopicDetails) -> None:
+    assigned = details.replicas_assignments
+    partitions = len(assigned) if assigned is not None else details.num_partitions or 1
+    factors = dict.fromkeys(map(len, assigned.values())) if assigned else (details.replication_factor or 1,)
+    topic = details.topic
+    if rule.naming is not None and not rule.naming.matches(topic):
+        pattern = rule.naming.pattern
+        _refuse(rule, topic, "name", topic, f"does not match {pattern}", "choose a name that matches")
+    _check_bounds(rule, topic, "partitions", partitions, rule.partitions)
+    for factor in factors:
+        _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
+    _check_keys(rule, topic, details.configs)
+    for key, wanted in rule.configs.items():
+        value = _Value.in_force(key, details.configs, details.defaults)
+        _check_config(rule, topic, key, wanted, value, is_set=key in details.configs)
+
+
+class _Corrections:
+    """Changes of a request by rules with ``effect: override``. A value that one rule set stays."""
+
+    def __init__(self) -> None:
+        self._configs: dict[str, str | None] = {}
+        self._numbers: dict[str, int] = {}
+        self._reasons: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._reasons)
+
+    def override(self) -> Override:
+        """Return all changes."""
+        return Override(
+            reason=" ".join(self._reasons),
+            configs=self._configs,
+            num_partitions=self._numbers.get("partitions"),
+            replication_factor=self._numbers.get("replication factor"),
+        )
+
+    def correct_numbers(self, rule: Rule, details: TopicDetails) -> None:
+        """Set the numbers of a new topic right. Assigned replicas cannot be set right and are checked afterwards."""
+        if details.replicas_assignments is not None:
+            return
+        for key, number, bounds in (
+            ("partitions", details.num_partitions or 1, rule.partitions),
+            ("replication factor", details.replication_factor or 1, rule.replication_factor),
+        ):
+            try:
+                _check_bounds(rule, details.topic, key, number, bounds)
+            except _RuleViolationError as violation:
+                self._numbers.setdefault(key, _nearest(bounds, number))
+                self._reasons.append(f"{violation.fault}; set to {self._numbers[key]}.")
+
+    def correct(
+        self, rule: Rule, topic: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool
+    ) -> None:
+        """Set a config right. The arguments are those of ``_check_config``."""
+        try:
+            _check_config(rule, topic, key, wanted, value, is_set=is_set)
+        except _RuleViolationError as violation:
+            new = self._configs.setdefault(key, _corrected(wanted, value))
+            self._reasons.append(f"{violation.fault}; {'left out' if new is None else f'set to {new}'}.")
+
+
+def _corrected(wanted: ConfigRule, value: _Value | None) -> str | None:
+    """Return the value that an override sets; None to leave the config out."""
+    if wanted.is_forbidden:
+        return None
+    if wanted.value is not None or wanted.one_of:
+        return wanted.value if wanted.value is not None else wanted.one_of[0]
+    number = None if value is None else _number(value.text)
+    is_unlimited = number == -1 and wanted.bounds.maximum is not None
+    return str(wanted.bounds.maximum if is_unlimited else _nearest(wanted.bounds, number))
+
+
+def _nearest(bounds: Bounds, number: float | None) -> int:
+    """Return the bound that a number violates; without a violation the lower bound, if there is one."""
+    low, high = bounds.minimum, bounds.maximum
+    if high is not None and (low is None or (number is not None and number > high)):
+        return high
+    return low if low is not None else 0
 
 
 class _Value(NamedTuple):
@@ -149,6 +241,16 @@ class _Value(NamedTuple):
     def __str__(self) -> str:
         """Return the value as shown in a rejection message."""
         return f"{self.text} (the broker's default)" if self.is_default else self.text
+
+
+def _check_omissions(rule: Rule, details: AlterConfigDetails) -> None:
+    """Reject a replacing AlterConfigs that removes configs by not naming them."""
+    omitted = sorted(details.removed.difference(details.configs))
+    if rule.forbids_omission and omitted:
+        keys = ", ".join(omitted)
+        remedy = rule.remedy or "use IncrementalAlterConfigs, or name all configs to keep"
+        fault = f"Rule '{rule.name}': the request would remove {keys} of topic {details.resource_name} by omission"
+        raise _RuleViolationError(fault, remedy)
 
 
 def _check_keys(rule: Rule, topic: str, altered: Mapping[str, str | None]) -> None:
@@ -239,5 +341,13 @@ def _hint(wanted: ConfigRule) -> str:
     return f" to {stated}" if stated else ""
 
 
+class _RuleViolationError(PolicyViolationError):
+    """Rejection by a rule. ``fault`` is its text without the remedy."""
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(f"{fault}; {remedy}.")
+        self.fault = fault
+
+
 def _refuse(rule: Rule, topic: str, key: str, value: object, fault: str, remedy: str) -> NoReturn:  # noqa: PLR0917 -- in the order of the sentence
-    raise PolicyViolationError(f"Rule '{rule.name}': {key}={value} of topic {topic} {fault}; {rule.remedy or remedy}.")
+    raise _RuleViolationError(f"Rule '{rule.name}': {key}={value} of topic {topic} {fault}", rule.remedy or remedy)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.policy.answers import Override
 from klamm.policy.details import (
     AlterConfigDetails,
     CreatePartitionsDetails,
@@ -144,24 +145,43 @@ def a_deletion(
     )
 
 
-def ask(policy: object, details: Details) -> KafkaApiError | None:
-    """Return the policy's rejection, or None if it allows the request. Other exceptions propagate.
+def ask(policy: object, details: Details) -> KafkaApiError | Override | None:
+    """Return the policy's rejection or override, or None if it allows the request. Other exceptions propagate.
 
     Like the broker, this calls a specific method such as ``validate_create_topic`` if there is one, else ``validate``.
     """
     method = getattr(policy, KIND_OF_DETAILS[type(details)].method, None) or policy.validate  # type: ignore[attr-defined]
     try:
-        method(details)
+        answer = method(details)
     except KafkaApiError as refusal:
         return refusal
-    return None
+    return answer if isinstance(answer, Override) else None
 
 
 def assert_allowed(policy: object, details: Details) -> None:
     """Raise AssertionError unless the policy allows the request."""
-    refusal = ask(policy, details)
-    if refusal is not None:
-        raise AssertionError(f"rejected with {refusal.error_code.name}: {refusal.error_message}\n{details}")
+    answer = ask(policy, details)
+    if isinstance(answer, Override):
+        raise AssertionError(f"overridden: {answer.reason}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
+    if answer is not None:
+        raise AssertionError(f"rejected with {answer.error_code.name}: {answer.error_message}\n{details}")
+
+
+def assert_overridden(policy: object, details: Details, *, match: str = "") -> Override:
+    """Raise AssertionError unless the policy overrides the request; return the override.
+
+    Args:
+        policy: The policy.
+        details: Details of the request.
+        match: Regular expression that must be found in the reason.
+    """
+    answer = ask(policy, details)
+    if not isinstance(answer, Override):
+        found = "allowed" if answer is None else f"rejected: {answer.error_message}"
+        raise AssertionError(f"{found}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
+    if re.search(match, answer.reason) is None:
+        raise AssertionError(f"the reason {answer.reason!r} does not match {match!r}")
+    return answer
 
 
 def assert_refused(policy: object, details: Details, *, match: str = "", code: str | None = None) -> KafkaApiError:
@@ -174,8 +194,9 @@ def assert_refused(policy: object, details: Details, *, match: str = "", code: s
         code: ``POLICY_VIOLATION`` or ``INVALID_REQUEST``. None accepts any code.
     """
     refusal = ask(policy, details)
-    if refusal is None:
-        raise AssertionError(f"allowed\n{details}")
+    if not isinstance(refusal, KafkaApiError):
+        found = "allowed" if refusal is None else f"overridden: {refusal.reason}"
+        raise AssertionError(f"{found}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
     message = refusal.error_message or ""
     if re.search(match, message) is None:
         raise AssertionError(f"the message {message!r} does not match {match!r}")

@@ -8,22 +8,29 @@ change, and the policy is asked again if the new decision differs from the one i
 Step     What happens                                                        Next step
 =======  ==================================================================  ===========================================
 decide   ``decide`` is called, without a pause                               check
-check    every decision that was not checked in this form is checked         decide if ``revision`` has changed, else
-                                                                             the caller applies the decisions
+check    every decision that was not checked in this form is checked         decide if ``revision`` has changed or the
+                                                                             policy has overridden a decision, else the
+                                                                             caller applies the decisions
 =======  ==================================================================  ===========================================
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from klamm.policy.errors import PolicyFailedError
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from klamm.policy.answers import Override
+
 Decision = TypeVar("Decision")
 Details = TypeVar("Details")
+
+TWICE: Final = "The policy overrides what it has itself set: two of its rules contradict each other."
+"""Message for a change that a policy overrides a second time."""
 
 
 class Revision:
@@ -54,8 +61,9 @@ class Revision:
 async def decide_and_check(
     decide: Callable[[], Sequence[Decision | KafkaApiError]],
     details: Callable[[Decision], Details],
-    check: Callable[[Details], Awaitable[None]],
+    check: Callable[[Details], Awaitable[Override | None]],
     revision: Revision,
+    override: Callable[[int, Override], None] | None = None,
 ) -> list[Decision | KafkaApiError]:
     """Decide on changes and check each one; return the decisions, or the errors of those that are rejected.
 
@@ -64,12 +72,16 @@ async def decide_and_check(
     Args:
         decide: Function that decides on all changes. Each call returns as many outcomes, in the same order.
         details: Function that returns what is checked of a decision. Equal details are not checked again.
-        check: Function that raises a KafkaApiError to reject a change.
+        check: Function that raises a KafkaApiError to reject a change, or returns an override of it.
         revision: Revision of the state that the decisions depend on.
+        override: Function that applies an override to the request for the decision with this index. ``decide`` is then
+            called again, and the new decision is checked. A second override of the same decision rejects it. None means
+            that ``check`` returns no override.
     """
     checked: dict[int, tuple[Details, KafkaApiError | None]] = {}
+    overridden: set[int] = set()
     while True:
-        before = revision.changes
+        before, is_final = revision.changes, True
         outcomes = list(decide())
         for index, decision in enumerate(outcomes):
             if isinstance(decision, KafkaApiError):
@@ -77,12 +89,18 @@ async def decide_and_check(
             asked = details(decision)
             if index not in checked or checked[index][0] != asked:
                 try:
-                    await check(asked)
+                    changes = await check(asked)
                 except KafkaApiError as error:
                     # Dropping the traceback avoids a reference cycle: this frame refers to the error.
                     checked[index] = asked, error.with_traceback(None)
                 else:
                     checked[index] = asked, None
+                    if changes is not None and index in overridden:
+                        checked[index] = asked, PolicyFailedError(TWICE)
+                    elif changes is not None and override is not None:
+                        overridden.add(index)
+                        override(index, changes)
+                        is_final = False
             outcomes[index] = checked[index][1] or decision
-        if revision.changes == before:
+        if is_final and revision.changes == before:
             return outcomes

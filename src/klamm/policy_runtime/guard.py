@@ -120,8 +120,8 @@ class PolicyGuard:
         """Source files of the policy."""
         return self._instance.loaded.files
 
-    async def ask(self, kind: PolicyKind, details: Details) -> BaseException | None:
-        """Ask the policy; return the error that it raised, None when it allows the change. The caller holds ``turn``.
+    async def ask(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
+        """Ask the policy; return its override, if any, or the error that it raised. The caller holds ``turn``.
 
         Raises:
             PolicyTimeoutError: The policy exceeded its time limit.
@@ -140,15 +140,15 @@ class PolicyGuard:
         if outcome is None:
             self._unfinished = instance.worker.rest(), asyncio.get_running_loop().time()
             outcome = await self._finish(self._unfinished)
-        return outcome.error
+        return outcome
 
-    async def _ask_here(self, kind: PolicyKind, details: Details) -> BaseException | None:
+    async def _ask_here(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
         """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""
         began = time.perf_counter()
-        error = _raised_by(self._instance.loaded.questions[kind], details)
+        outcome = _outcome_of(self._instance.loaded.questions[kind], details)
         seconds = time.perf_counter() - began
         if seconds < INLINE_LIMIT_S:
-            return error
+            return outcome
         self._is_inline = False
         logger.warning(
             "%s: declares that it only computes, but held the event loop for %.0f ms; it runs in its own thread"
@@ -159,7 +159,7 @@ class PolicyGuard:
         if seconds > self._timeout_s:
             await self._replace(is_running=False)
             raise self._too_late()
-        return error
+        return outcome
 
     async def _finish(self, unfinished: tuple[asyncio.Future[PolicyOutcome], float]) -> PolicyOutcome:
         """Wait for the call in progress; replace the instance when it exceeds the time limit."""
@@ -237,12 +237,11 @@ async def make_instance(
     return Instance(worker, outcome.value)
 
 
-def _raised_by(question: Callable[[Any], None], details: Details) -> BaseException | None:
+def _outcome_of(question: Callable[[Any], object], details: Details) -> PolicyOutcome:
     try:
-        question(details)
+        return PolicyOutcome(question(details), None)
     except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
-        return error
-    return None
+        return PolicyOutcome(None, error)
 
 
 def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModules | None) -> Callable[[], LoadedPolicy]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from klamm.policy.answers import Override
     from klamm.policy.details import Details
     from klamm.policy_runtime.decision import Revision
 
@@ -31,7 +32,12 @@ Decision = TypeVar("Decision")
 
 MAX_LATEST: Final = 50
 """Number of decisions that are kept for display."""
-_PAST: Final = {"refuse": "refused", "fail": "failed on", "timeout": "did not decide in time on"}
+_PAST: Final = {
+    "refuse": "refused",
+    "override": "overrode",
+    "fail": "failed on",
+    "timeout": "did not decide in time on",
+}
 """Text of the log line for each action of an enforced policy."""
 
 
@@ -42,7 +48,7 @@ class Decided(NamedTuple):
     """Stem of the policy kind, for example ``create.topic``."""
     mode: str
     action: str
-    """``allow``, ``refuse``, ``fail`` (the policy raised another error) or ``timeout``."""
+    """``allow``, ``refuse``, ``override``, ``fail`` (the policy raised another error) or ``timeout``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,7 @@ class PolicyVerdict:
     principal: str
     client_id: str
     reason: str | None
-    """Why the change was denied. None if it was allowed."""
+    """Why the change was denied or overridden. None if it was allowed."""
 
 
 class Policies:
@@ -136,7 +142,9 @@ class Policies:
         decide: Callable[[], Decision],
         details: Callable[[Decision], Details],
         revision: Revision,
+        *,
         on_denied: Callable[[KafkaApiError], None] = lambda _: None,
+        on_override: Callable[[Override], None] | None = None,
     ) -> Decision:
         """Decide on a change and let the policy check it.
 
@@ -148,13 +156,20 @@ class Policies:
             details: Function that returns what the policy sees of a decision.
             revision: Revision of the state that the decision depends on.
             on_denied: Function that is called with the error when the policy rejects the change.
+            on_override: Function that changes what ``decide`` decides on, when the policy overrides it.
 
         Raises:
             KafkaApiError: ``decide`` raised it, or the policy rejects the change as ``check`` describes.
         """
         if kind not in self._by_kind:
             return decide()
-        (outcome,) = await decide_and_check(lambda: [decide()], details, partial(self.check, kind), revision)
+        (outcome,) = await decide_and_check(
+            lambda: [decide()],
+            details,
+            partial(self.check, kind),
+            revision,
+            None if on_override is None else lambda _, override: on_override(override),
+        )
         if not isinstance(outcome, KafkaApiError):
             return outcome
         on_denied(outcome)
@@ -163,8 +178,11 @@ class Policies:
         finally:
             del outcome  # avoids a reference cycle: the error's traceback refers to this frame
 
-    async def check(self, kind: PolicyKind, details: Details) -> None:
+    async def check(self, kind: PolicyKind, details: Details) -> Override | None:
         """Ask the policy about a change that has passed all other checks. The caller must hold ``turn(kind)``.
+
+        Returns:
+            The policy's changes to the request, which the caller must apply; None when the request is allowed as it is.
 
         Raises:
             KafkaApiError: The policy denies the change. Code and message are those of the error it raised.
@@ -173,12 +191,13 @@ class Policies:
         """
         guard = self._by_kind.get(kind)
         if guard is None:
-            return
+            return None
         refusal: KafkaApiError | None = None
         failure: BaseException | None = None
+        override: Override | None = None
         action = "allow"
         try:
-            error = await guard.ask(kind, details)
+            override, error = await guard.ask(kind, details)
         except PolicyTimeoutError as timeout:
             refusal, action = timeout, "timeout"
         else:
@@ -187,20 +206,33 @@ class Policies:
             elif error is not None:
                 refusal, action = PolicyFailedError(), "fail"
                 failure = error
-        self._conclude(kind, details, action, refusal, failure)
+            elif override is not None:
+                action = "override"
+                if not kind.can_override:
+                    refusal, action = PolicyFailedError(), "fail"
+                    failure = TypeError(f"{kind.label} policy: an Override is not possible; raise PolicyViolationError")
+        is_enforced = self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
+        reason = None if override is None else override.reason
+        self._conclude(kind, details, action, refusal=refusal, failure=failure, reason=reason)
+        if refusal is not None and is_enforced:
+            raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly
+        return override if refusal is None and is_enforced else None
 
     def _conclude(
         self,
         kind: PolicyKind,
         details: Details,
         action: str,
+        *,
         refusal: KafkaApiError | None,
         failure: BaseException | None,
+        reason: str | None,
     ) -> None:
+        """Count a decision, keep it for display, and log it unless the change is allowed."""
         mode = self._modes.get(kind, PolicyMode.ENFORCE)
         decided = Decided(kind.stem, mode.value, action)
         self.decisions[decided] += 1
-        text = None if refusal is None else refusal.error_message
+        text = reason if refusal is None else refusal.error_message
         if failure is not None:
             text = f"it raised {type(failure).__name__}"
         self.latest.append(
@@ -213,11 +245,8 @@ class Policies:
                 reason=text,
             )
         )
-        if refusal is None:
-            return
-        self._log(kind, details, action, text, failure)
-        if mode is PolicyMode.ENFORCE:
-            raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly
+        if action != "allow":
+            self._log(kind, details, action, text, failure)
 
     def _log(
         self, kind: PolicyKind, details: Details, action: str, text: str | None, failure: BaseException | None

@@ -6,8 +6,10 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from klamm.policy import PolicyLoadError
+from klamm.policy import AlterConfigDetails, PolicyLoadError, PolicyViolationError
 from klamm.policy.kinds import read_specs
 from klamm.policy.loading import load_policy
 from klamm.policy.rule_file import RuleFileError, parse_rules
@@ -308,3 +310,109 @@ def test_a_rule_names_the_only_configs_that_may_be_set(tmp_path: Path) -> None:
     assert_allowed(policy, a_config_change(sets={"flush.ms": "7"}, before={"segment.ms": "7"}))
     nothing = rules_of("rules: [{name: keys, only_configs: []}]", tmp_path)
     assert_refused(nothing, a_topic(configs={"flush.ms": "7"}), match="may be set: none")
+
+
+OVERRIDING = """
+    rules:
+      - name: sizes
+        effect: override
+        partitions: {min: 3, max: 12}
+        replication_factor: {min: 2}
+        configs:
+          retention.ms: {max: 1000}
+          cleanup.policy: {one_of: [delete, compact]}
+          unclean.leader.election.enable: {forbidden: true}
+          min.insync.replicas: {required: true, value: 2}
+      - name: names
+        naming: "[a-z]+"
+"""
+
+
+def overriding() -> RulesPolicy:
+    policy = RulesPolicy()
+    policy._rules = parse_rules(textwrap.dedent(OVERRIDING), source="rules.yaml")
+    return policy
+
+
+def test_an_override_sets_every_wrong_value_right() -> None:
+    configs = {"retention.ms": "-1", "cleanup.policy": "compact,other", "unclean.leader.election.enable": "true"}
+    answer = overriding().validate_create_topic(a_topic("Orders", num_partitions=20, configs=configs))
+    assert answer is not None
+    assert (answer.num_partitions, answer.replication_factor) == (12, 2)
+    assert answer.configs == {
+        "retention.ms": "1000",
+        "cleanup.policy": "delete",
+        "unclean.leader.election.enable": None,
+        "min.insync.replicas": "2",
+    }
+    assert answer.reason.startswith(
+        "Rule 'sizes': partitions=20 of topic Orders is above the maximum 12; set to 12. Rule 'sizes': replication"
+    )
+    assert "unclean.leader.election.enable=true of topic Orders must not be set; left out." in answer.reason
+
+
+def test_the_other_rules_decide_on_the_topic_that_was_set_right() -> None:
+    right = {"min.insync.replicas": "2", "retention.ms": "5"}
+    policy = overriding()
+    assert (
+        policy.validate_create_topic(a_topic("orders", num_partitions=3, replication_factor=2, configs=right)) is None
+    )
+    with pytest.raises(PolicyViolationError, match="Rule 'names'"):
+        policy.validate_create_topic(a_topic("Orders", num_partitions=3, replication_factor=2, configs=right))
+
+
+def test_assigned_replicas_are_refused_where_they_cannot_be_set_right() -> None:
+    topic = a_topic("orders", assignments={0: [1]}, configs={"min.insync.replicas": "2"})
+    with pytest.raises(PolicyViolationError, match="partitions=1 of topic orders is below the minimum 3"):
+        overriding().validate_create_topic(topic)
+
+
+def test_a_config_change_is_set_right() -> None:
+    before = {"min.insync.replicas": "2"}
+    answer = overriding().validate_alter_config(a_config_change(sets={"retention.ms": "5000"}, before=before))
+    assert answer is not None
+    assert answer.configs == {"retention.ms": "1000"}
+    removed = overriding().validate_alter_config(a_config_change(removes=["min.insync.replicas"], before=before))
+    assert removed is not None
+    assert removed.configs == {"min.insync.replicas": "2"}
+    assert overriding().validate_alter_config(a_config_change(sets={"retention.ms": "9"}, before=before)) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "place"),
+    [
+        ("{name: a, effect: block}", "rules[0].effect: expected refuse or override, got 'block'"),
+        ("{name: a, effect: override, naming: b}", "rules[0].naming: effect: override cannot set this right"),
+        ("{name: a, effect: override, deletion: forbidden}", "rules[0].deletion: effect: override cannot"),
+        ("{name: a, configs: {flush.ms: {value: 1}}}", "rules[0].configs.flush.ms.value: needs effect: override"),
+        (
+            "{name: a, effect: override, configs: {flush.ms: {required: true}}}",
+            "rules[0].configs.flush.ms: effect: override needs the value to set",
+        ),
+    ],
+)
+def test_an_override_that_cannot_work_is_refused_with_the_place(rule: str, place: str) -> None:
+    with pytest.raises(RuleFileError) as refused:
+        parse_rules(f"rules: [{rule}]", source="rules.yaml")
+    assert place in str(refused.value)
+
+
+def test_a_replacement_that_drops_configs_is_refused() -> None:
+    policy = RulesPolicy()
+    policy._rules = parse_rules("rules: [{name: keep, omission: forbidden}]", source="rules.yaml")
+    dropping = AlterConfigDetails("TOPIC", "t", {"flush.ms": "1"}, {"flush.ms": "1"}, removed=frozenset({"segment.ms"}))
+    with pytest.raises(PolicyViolationError, match=r"Rule 'keep': the request would remove segment\.ms of topic t by"):
+        policy.validate_alter_config(dropping)
+    named = AlterConfigDetails("TOPIC", "t", {"segment.ms": None}, {}, removed=frozenset({"segment.ms"}))
+    assert policy.validate_alter_config(named) is None
+
+
+@given(low=st.integers(1, 50), size=st.integers(0, 50), number=st.integers(1, 100))
+def test_a_corrected_number_satisfies_the_rule(low: int, size: int, number: int) -> None:
+    rules = f"rules: [{{name: a, effect: override, partitions: {{min: {low}, max: {low + size}}}}}]"
+    policy = RulesPolicy()
+    policy._rules = parse_rules(rules, source="rules.yaml")
+    answer = policy.validate_create_topic(a_topic("t", num_partitions=number))
+    assert (answer is None) == (low <= number <= low + size)
+    if answer is not None:
+        assert policy.validate_create_topic(a_topic("t", num_partitions=answer.num_partitions or 0)) is None

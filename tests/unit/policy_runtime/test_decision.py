@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from klamm.policy import Override, PolicyFailedError
 from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
 
@@ -73,6 +74,42 @@ def test_a_rejection_stays_with_its_decision_and_goes_with_it() -> None:
     assert isinstance(second, PolicyViolationError)
     assert second.__traceback__ is None, "it would keep the frames of the request alive until a garbage collection"
     assert room.asked == [("a", -1), ("b", -2), ("a", 1)]
+
+
+class OverridingRoom(Room):
+    """Room whose policy lowers values above 10 to 10; or by 1, as often as it is asked, if it is stubborn."""
+
+    def __init__(self, values: dict[str, int], *, is_stubborn: bool = False) -> None:
+        super().__init__(values)
+        self.is_stubborn = is_stubborn
+        self.names = tuple(values)
+
+    async def judge(self, details: tuple[str, int]) -> Override | None:
+        await self.check(details)
+        name, value = details
+        if value <= 10:
+            return None
+        return Override(reason=f"{name} is too large", num_partitions=value - 1 if self.is_stubborn else 10)
+
+    def apply(self, index: int, override: Override) -> None:
+        self.values[self.names[index]] = override.num_partitions or 0
+
+    def judged(self) -> list[tuple[str, int] | KafkaApiError]:
+        decide = lambda: self.decide(*self.names)  # noqa: E731
+        return asyncio.run(decide_and_check(decide, lambda each: each, self.judge, self.revision, self.apply))
+
+
+def test_an_overridden_decision_is_made_and_checked_again() -> None:
+    room = OverridingRoom({"a": 1, "b": 20})
+    assert room.judged() == [("a", 1), ("b", 10)]
+    assert (room.decided, room.asked) == (2, [("a", 1), ("b", 20), ("b", 10)])
+
+
+def test_a_decision_is_overridden_once_only() -> None:
+    first, second = OverridingRoom({"a": 1, "b": 20}, is_stubborn=True).judged()
+    assert first == ("a", 1)
+    assert isinstance(second, PolicyFailedError)
+    assert "contradict" in str(second)
 
 
 def test_an_error_of_the_decision_itself_is_not_shown_to_the_policy() -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HOUSE_RULES = """
     import os, sys, threading, time
-    from klamm.policy import InvalidRequestError, PolicyViolationError
+    from klamm.policy import InvalidRequestError, Override, PolicyViolationError
 
     class Silent(PolicyViolationError):
         def __init__(self, limit): self.limit = limit
@@ -65,6 +65,7 @@ HOUSE_RULES = """
                 case "deep": self.validate(details)
                 case "interrupt": raise KeyboardInterrupt
                 case "slow": time.sleep(0.02)
+                case "override": return Override(reason=f"{name}: six", num_partitions=6)
                 case "endless":
                     while True: pass
                 case "stuck": time.sleep(3)
@@ -257,6 +258,36 @@ def test_an_audited_policy_decides_counts_logs_and_lets_pass(either: str, caplog
         "Create topic policy, audit only: would refuse 'refused-1', asked by User:anna (client tool):"
         " refused-1: not here"
     )
+
+
+def test_an_override_is_returned_counted_and_logged(either: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(policies: Policies) -> None:
+        topic = TopicDetails("override-1", 1, 1, None, {})
+        override = await policies.check(CREATE_TOPIC, topic)
+        assert override is not None
+        assert (override.reason, override.num_partitions) == ("override-1: six", 6)
+        policies.follow({"create.topic.policy.mode": "audit"})
+        assert await policies.check(CREATE_TOPIC, topic) is None
+        assert dict(policies.decisions) == {
+            ("create.topic", "enforce", "override"): 1,
+            ("create.topic", "audit", "override"): 1,
+        }
+        assert policies.latest[-1].reason == "override-1: six"
+
+    serve({CREATE_KEY: either}, use)
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("service")]
+    assert lines == [
+        "Create topic policy: overrode 'override-1', asked by None (client None): override-1: six",
+        "Create topic policy, audit only: would override 'override-1', asked by None (client None): override-1: six",
+    ]
+
+
+def test_an_override_of_a_request_that_cannot_be_changed_fails_it(either: str) -> None:
+    async def use(policies: Policies) -> None:
+        with pytest.raises(PolicyFailedError):
+            await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="override-1"))
+
+    serve({DELETE_KEY: either}, use)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.configs.decision import ConfigDecision
+    from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
     from klamm.server.author import Author
 
@@ -29,8 +30,8 @@ class AlterConfigGuard(Protocol):
         """Return the context manager to hold from the decision until the change is applied."""
         ...
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
-        """Raise a KafkaApiError to reject a change."""
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> Override | None:
+        """Raise a KafkaApiError to reject a change, or return an override of it."""
         ...
 
 
@@ -45,9 +46,9 @@ class _PolicyGuard:
     def turn(self) -> AbstractAsyncContextManager[object]:
         return self._policies.turn(ALTER_CONFIG)
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> Override | None:
         details = alter_config_details(decision, author, validate_only=validate_only)
-        await self._policies.check(ALTER_CONFIG, details)
+        return await self._policies.check(ALTER_CONFIG, details)
 
 
 def alter_config_guard(policies: Policies) -> AlterConfigGuard | None:

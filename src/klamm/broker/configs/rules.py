@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
@@ -22,6 +22,7 @@ from klamm.configs.operations import (
     plan_legacy_alter,
 )
 from klamm.configs.topics import TopicSchema
+from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.types import ConfigOperation, ResourceType
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.image import ConfigImage
     from klamm.configs.layers import BrokerLayers
+    from klamm.policy.answers import Override
 
 ROOT: Final = "root"
 """Name of the root logger."""
@@ -52,6 +54,13 @@ class ResourceAlteration:
     """Operations of IncrementalAlterConfigs; None for the legacy AlterConfigs, which uses ``replacement``."""
     replacement: LegacyConfigs = ()
     """All configs of the resource after a legacy AlterConfigs; configs not named are removed."""
+
+
+def overridden(alteration: ResourceAlteration, override: Override) -> ResourceAlteration:
+    """Return an alteration with the changes of a policy's override."""
+    if alteration.operations is None:
+        return replace(alteration, replacement=overridden_configs(alteration.replacement, override.configs))
+    return replace(alteration, operations=overridden_operations(alteration.operations, override.configs))
 
 
 def decide(

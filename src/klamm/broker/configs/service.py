@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
-from klamm.broker.configs.rules import LegacyConfigs, ResourceAlteration, decide, parts
+from klamm.broker.configs.rules import LegacyConfigs, ResourceAlteration, decide, overridden, parts
 from klamm.configs.decision import ConfigDecision
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from klamm.broker.configs.guard import AlterConfigGuard
     from klamm.broker.configs.loggers import PythonLoggers
     from klamm.configs.values import ConfigValue
+    from klamm.policy.answers import Override
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
@@ -49,6 +50,20 @@ class ConfigsChanged:
     resource_name: str
     """Name of the resource; for brokers ``""`` is the cluster-wide default."""
     names: frozenset[str]
+
+
+class _Part:
+    """Part of a request, decided and applied in one step, with the overrides of a policy."""
+
+    def __init__(self, alterations: Sequence[ResourceAlteration]) -> None:
+        self.alterations = list(alterations)
+        self.notes: dict[int, str] = {}
+        """Text about what a policy changed, by position."""
+
+    def override(self, index: int, override: Override) -> None:
+        """Apply an override to the alteration at this position."""
+        self.alterations[index] = overridden(self.alterations[index], override)
+        self.notes[index] = override.reason
 
 
 class ConfigService:
@@ -223,7 +238,7 @@ class ConfigService:
         author: Author,
         validate_only: bool,
         time_slice: TimeSlice | None = None,
-    ) -> list[KafkaApiError | None]:
+    ) -> list[KafkaApiError | str | None]:
         """Alter resources, each one completely or not at all; return when the changes are durable.
 
         Args:
@@ -234,7 +249,7 @@ class ConfigService:
             time_slice: Time slice of the request; None creates one.
 
         Returns:
-            For each alteration in order: None when it succeeded, else its error.
+            For each alteration in order: its error; or None when it succeeded, or a text about what a policy changed.
         """
         slices = TimeSlice() if time_slice is None else time_slice
         seen: set[tuple[int, str]] = set()
@@ -245,22 +260,27 @@ class ConfigService:
         identities = list(seen)
         seen.clear()
         await slices.free(identities)
-        altered: list[_Altered] = []
-        for part in parts(alterations):
+        altered: list[tuple[Mapping[int, str], _Altered]] = []
+        for some in parts(alterations):
             if altered:
                 await asyncio.sleep(0)
-            decide_part = partial(self._decide, part, repeated, node_id)
-            types = {alteration.resource_type for alteration in part}
+            part = _Part(some)
+            decide_part = partial(self._decide, part.alterations, repeated, node_id)
+            types = {alteration.resource_type for alteration in some}
             guards = [guard for guard in self._guards if not types.isdisjoint(guard.resource_types)]
             if guards:
-                altered.append(await self._alter_guarded(guards, decide_part, author, validate_only=validate_only))
+                applied = await self._alter_guarded(
+                    guards, decide_part, author, override=part.override, validate_only=validate_only
+                )
             else:
-                altered.append(self._apply(decide_part(), author, validate_only=validate_only))
-        errors: list[KafkaApiError | None] = []
-        async for outcomes, durable in slices.over(altered):
-            errors += await _ended(outcomes, durable)
+                applied = self._apply(decide_part(), author, validate_only=validate_only)
+            altered.append((part.notes, applied))
+        outcomes: list[KafkaApiError | str | None] = []
+        async for notes, (errors, durable) in slices.over(altered):
+            ended = await _ended(errors, durable)
+            outcomes += [error or notes.get(index) for index, error in enumerate(ended)] if notes else ended
         await slices.free(altered)
-        return errors
+        return outcomes
 
     def _decide(
         self, alterations: Sequence[ResourceAlteration], repeated: Set[tuple[int, str]], node_id: int
@@ -283,22 +303,30 @@ class ConfigService:
         decide_part: Callable[[], Sequence[_Outcome]],
         author: Author,
         *,
+        override: Callable[[int, Override], None],
         validate_only: bool,
     ) -> _Altered:
         """Apply decisions after the guards have checked them in their final form. Each guard's turn is held so long."""
         time_slice = TimeSlice()
 
-        async def check(decision: ConfigDecision) -> None:
+        async def check(decision: ConfigDecision) -> Override | None:
             for guard in guards:
                 if decision.resource_type in guard.resource_types:
                     await time_slice.give_way()
-                    await guard.check(decision, author, validate_only=validate_only)
+                    changes = await guard.check(decision, author, validate_only=validate_only)
+                    if changes is not None:
+                        return changes  # the other guards check the changed decision
+            return None
 
         async with contextlib.AsyncExitStack() as turns:
             for guard in guards:
                 await turns.enter_async_context(guard.turn())
             outcomes = await decide_and_check(
-                decide_part, details=lambda decision: decision, check=check, revision=self.revision
+                decide_part,
+                details=lambda decision: decision,
+                check=check,
+                revision=self.revision,
+                override=override,
             )
             return self._apply(outcomes, author, validate_only=validate_only)
 

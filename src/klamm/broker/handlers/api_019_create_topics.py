@@ -151,7 +151,7 @@ def _created(created: CreatableTopic, context: RequestContext) -> _Result:
             CreateTopicsResponse.CreatableTopicResult(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                error_message=None,
+                error_message=created.note,
                 topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 configs=[],
             )
@@ -159,7 +159,7 @@ def _created(created: CreatableTopic, context: RequestContext) -> _Result:
     head = CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
-        error_message=None,
+        error_message=created.note,
         num_partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0]),
         configs=[],

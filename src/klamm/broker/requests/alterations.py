@@ -67,8 +67,8 @@ async def alter_resources(
     outcomes = await slices.listed(next(following) if error is None else error for error in errors)
     entries = [
         to_entry(
-            error_code=ErrorCode.NONE if outcome is None else outcome.error_code,
-            error_message=None if outcome is None else outcome.error_message,
+            error_code=ErrorCode.NONE if outcome is None or isinstance(outcome, str) else outcome.error_code,
+            error_message=outcome if outcome is None or isinstance(outcome, str) else outcome.error_message,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )

@@ -9,7 +9,7 @@ The rejection of an automatic creation is remembered for a moment, because such 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.topics.catalog import Topic
@@ -18,6 +18,7 @@ from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.details import topic_details
+from klamm.policy_runtime.overrides import overridden_configs
 from klamm.protocol.errors import (
     InvalidReplicaAssignmentError,
     InvalidRequestError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas.mutations import MutationQuota
+    from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
 
 RESERVED_NAMES: Final = INTERNAL_TOPICS | {REGISTRATIONS_TOPIC}
@@ -61,6 +63,8 @@ class CreatableTopic:
     """Configs set on the topic, without defaults."""
     durable: asyncio.Future[None] | None = None
     """Future that is done when the topic is on disk; None with ``validate_only``."""
+    note: str | None = None
+    """Text about what a policy changed in the request; None if it changed nothing."""
 
 
 async def create_topic(spec: TopicSpec, context: RequestContext) -> Topic:
@@ -83,11 +87,15 @@ async def begin_topic(
     Raises:
         KafkaApiError: The name, configs, placement, policy or quota rejects the topic.
     """
-    services = context.services
+    services, note = context.services, None
 
     def remember(denial: KafkaApiError) -> None:
         if spec.is_automatic:
             services.policies.refused_creations.remember(spec.name, context.author, denial.error_code)
+
+    def change(override: Override) -> None:
+        nonlocal spec, note
+        spec, note = _overridden(spec, override), override.reason
 
     async with services.policies.turn(CREATE_TOPIC):
         placement, configs = await services.policies.decide(
@@ -96,14 +104,25 @@ async def begin_topic(
             details=lambda decided: _details(spec, *decided, context, validate_only=validate_only),
             revision=services.configs.revision,
             on_denied=remember,
+            on_override=change,
         )
         quota.charge(len(placement.partitions))
         topics = services.topics
         if validate_only:
             topic = Topic(name=spec.name, topic_id=topics.new_topic_id(), partitions=placement.partitions)
-            return CreatableTopic(topic=topic, configs=configs)
+            return CreatableTopic(topic=topic, configs=configs, note=note)
         topic, durable = topics.begin_create(spec.name, placement.partitions, configs=configs, author=context.author)
-    return CreatableTopic(topic=topic, configs=configs, durable=durable)
+    return CreatableTopic(topic=topic, configs=configs, durable=durable, note=note)
+
+
+def _overridden(spec: TopicSpec, override: Override) -> TopicSpec:
+    partitions, factor = override.num_partitions, override.replication_factor
+    return replace(
+        spec,
+        num_partitions=spec.num_partitions if partitions is None else partitions,
+        replication_factor=spec.replication_factor if factor is None else factor,
+        configs=overridden_configs(spec.configs, override.configs),
+    )
 
 
 async def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.gateway.policies.facts import config_decision, describe_configs
-from klamm.gateway.policies.judging import denial
+from klamm.gateway.policies.judging import OVERRIDDEN_TWICE, verdict
 from klamm.gateway.policies.parts import in_order
 from klamm.policy.kinds import ALTER_CONFIG
 from klamm.policy_runtime.details import alter_config_details
+from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import ConfigEntry
     from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
 
 Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
@@ -66,6 +68,15 @@ LEGACY: Final = _Api(
     response=AlterConfigsResponse,
     entry=AlterConfigsResponse.AlterConfigsResourceResponse,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedResource:
+    """Resource that the upstream and the policy allow to alter."""
+
+    resource: Asked
+    note: str | None = None
+    """Text about what the policy changed; None if it changed nothing."""
 
 
 def resource_key(resource: Asked | Entry) -> tuple[int, str]:
@@ -109,6 +120,33 @@ class AlterConfigsJudge:
         )
         return entry
 
+    def overridden_resource(self, resource: Asked, override: Override) -> Asked:
+        """Return a resource of a request with the changes of a policy."""
+        if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+            pairs = overridden_configs([(config.name, config.value) for config in resource.configs], override.configs)
+            return AlterConfigsRequest.AlterConfigsResource(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=[AlterConfigsRequest.AlterableConfig(name=name, value=value) for name, value in pairs],
+            )
+        return IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=overridden_operations(resource.configs, override.configs),
+        )
+
+    def with_note(self, entry: Entry, note: str | None) -> Entry:
+        """Return the entry of an altered resource with a text about what the policy changed; others as they are."""
+        if note is None or entry.error_code:
+            return entry
+        noted: Entry = self._api.entry(
+            error_code=entry.error_code,
+            error_message=note,
+            resource_type=entry.resource_type,
+            resource_name=entry.resource_name,
+        )
+        return noted
+
     async def handle(self, request: Request, context: InterceptedCall) -> Response:
         """Return one entry per resource. A denied resource does not affect the others."""
         trial: Response = await context.forward(self.with_resources(request, request.resources, validate_only=True))
@@ -117,33 +155,62 @@ class AlterConfigsJudge:
         asked = [resource for resource in request.resources if resource_key(resource) in passed]
         throttle_time_ms = trial.throttle_time_ms
         async with self._policies.turn(ALTER_CONFIG):
-            judged = {resource_key(resource) for resource in asked if resource.resource_type in _JUDGED}
-            known = await describe_configs(context.admin, judged)
-            allowed: list[Asked] = []
+            described = {resource_key(resource) for resource in asked if resource.resource_type in _JUDGED}
+            known = await describe_configs(context.admin, described)
+            allowed: dict[tuple[int, str], AllowedResource] = {}
             for resource in asked:
-                error = await self._denial(
-                    resource, known.get(resource_key(resource)), context, validate_only=request.validate_only
-                )
-                if error is None:
-                    allowed.append(resource)
+                judged = await self._judge(resource, known.get(resource_key(resource)), context, request)
+                if isinstance(judged, AllowedResource):
+                    allowed[resource_key(resource)] = judged
                 else:
-                    entries.append(self.denied_resource(resource, error))
+                    entries.append(judged)
             if request.validate_only:
-                entries += [passed[resource_key(resource)] for resource in allowed]
+                entries += [self.with_note(passed[key], each.note) for key, each in allowed.items()]
             elif allowed:
-                real: Response = await context.forward(self.with_resources(request, allowed))
-                entries += real.responses
+                real: Response = await context.forward(
+                    self.with_resources(request, [each.resource for each in allowed.values()])
+                )
+                for entry in real.responses:
+                    forwarded = allowed.get(resource_key(entry))
+                    entries.append(self.with_note(entry, None if forwarded is None else forwarded.note))
                 throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
         return self.merge_resources(request, entries, throttle_time_ms=throttle_time_ms)
 
-    async def _denial(
+    async def _judge(
+        self,
+        resource: Asked,
+        described: Mapping[str, ConfigEntry] | KafkaApiError | None,
+        context: InterceptedCall,
+        request: Request,
+    ) -> AllowedResource | Entry:
+        """Return a valid resource as the policy allows it, or its entry when it may not be altered.
+
+        An overridden resource is checked once more by the upstream and by the policy.
+        """
+        answer = await self._ask(resource, described, context, validate_only=request.validate_only)
+        if answer is None:
+            return AllowedResource(resource=resource)
+        if isinstance(answer, ApiError):
+            return self.denied_resource(resource, answer)
+        changed = self.overridden_resource(resource, answer)
+        trial: Response = await context.forward(self.with_resources(request, [changed], validate_only=True))
+        rejected = next((entry for entry in trial.responses if entry.error_code), None)
+        if rejected is not None:
+            return rejected
+        second = await self._ask(changed, described, context, validate_only=request.validate_only)
+        if second is not None:
+            error = second if isinstance(second, ApiError) else OVERRIDDEN_TWICE
+            return self.denied_resource(resource, error)
+        return AllowedResource(resource=changed, note=answer.reason)
+
+    async def _ask(
         self,
         resource: Asked,
         described: Mapping[str, ConfigEntry] | KafkaApiError | None,
         context: InterceptedCall,
         *,
         validate_only: bool,
-    ) -> ApiError | None:
+    ) -> ApiError | Override | None:
         if described is None:
             return None
         if isinstance(described, KafkaApiError):
@@ -155,4 +222,4 @@ class AlterConfigsJudge:
         else:
             decision = config_decision(resource_key(resource), described, operations=resource.configs)
         details = alter_config_details(decision, context.author, validate_only=validate_only)
-        return await denial(self._policies, ALTER_CONFIG, details, api=self._api.key)
+        return await verdict(self._policies, ALTER_CONFIG, details, api=self._api.key)

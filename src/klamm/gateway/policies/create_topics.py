@@ -6,7 +6,8 @@ Step    What happens
 trial   The request is forwarded with ``validate_only``, as the client. Errors of the upstream, also of its
         authorization, come before the policy, as in the broker. The response has the numbers and defaults that the
         policy sees.
-judge   The policy decides on each topic that the upstream would create.
+judge   The policy decides on each topic that the upstream would create. A topic that it overrides is tried and judged
+        once more.
 real    The allowed topics are forwarded. Left out if the request itself is ``validate_only``.
 merge   The entries of all three steps are returned in the order of the request.
 ======  ================================================================================================
@@ -20,22 +21,24 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import NewTopic
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.policies.facts import default_configs
-from klamm.gateway.policies.judging import denial
+from klamm.gateway.policies.judging import OVERRIDDEN_TWICE, verdict
 from klamm.gateway.policies.parts import in_order
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.details import topic_details
+from klamm.policy_runtime.overrides import overridden_configs
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.types import ConfigSource
+from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from klamm.gateway.intercept import InterceptedCall
+    from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
-    from klamm.server.attempt import ApiError
 
 Asked = CreateTopicsRequest.CreatableTopic
 Entry = CreateTopicsResponse.CreatableTopicResult
@@ -51,6 +54,17 @@ class ValidTopic:
     replication_factor: int
     defaults: Mapping[str, str]
     """Value of each topic config that the request does not set. Empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedTopic:
+    """Topic that the upstream and the policy allow."""
+
+    topic: Asked
+    entry: Entry
+    """Entry in the response to the trial."""
+    note: str | None = None
+    """Text about what the policy changed; None if it changed nothing."""
 
 
 def with_topics(
@@ -75,6 +89,26 @@ def merge_topics(
 def denied_topic(name: str, error: ApiError) -> Entry:
     """Return the entry of a topic that is not created."""
     return Entry(name=name, error_code=error.error_code, error_message=error.error_message, configs=[])
+
+
+def with_note(entry: Entry, note: str | None) -> Entry:
+    """Return the entry of a created topic with a text about what the policy changed; others as they are."""
+    if note is None or entry.error_code:
+        return entry
+    return Entry(**{field.name: getattr(entry, field.name) for field in Entry.FIELDS} | {"error_message": note})
+
+
+def overridden_topic(topic: Asked, override: Override) -> Asked:
+    """Return a topic of a request with the changes of a policy."""
+    configs = overridden_configs([(config.name, config.value) for config in topic.configs], override.configs)
+    partitions, factor = override.num_partitions, override.replication_factor
+    return Asked(
+        name=topic.name,
+        num_partitions=topic.num_partitions if partitions is None else partitions,
+        replication_factor=topic.replication_factor if factor is None else factor,
+        assignments=topic.assignments,
+        configs=[CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in configs],
+    )
 
 
 def valid_topic(entry: Entry) -> ValidTopic | None:
@@ -126,24 +160,77 @@ class CreateTopicsJudge:
         entries = [entry for entry in trial.topics if entry.error_code]
         passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
         asked = [topic for topic in request.topics if topic.name in passed]
-        known = await describe_valid(asked, passed, context, is_detailed=context.api_version >= _DETAILS_SINCE)
-        allowed: list[Asked] = []
+        is_detailed = context.api_version >= _DETAILS_SINCE
+        known = await describe_valid(asked, passed, context, is_detailed=is_detailed)
+        allowed: list[AllowedTopic] = []
         for topic in asked:
-            details = details_of(topic, known[topic.name], context.author, validate_only=request.validate_only)
-            async with self._policies.turn(CREATE_TOPIC):
-                error = await denial(self._policies, CREATE_TOPIC, details, api=ApiKey.CREATE_TOPICS)
-            if error is None:
-                allowed.append(topic)
+            judged = await judge_topic(
+                AllowedTopic(topic=topic, entry=passed[topic.name]),
+                known[topic.name],
+                self._policies,
+                context,
+                send=context.forward,
+                is_detailed=is_detailed,
+                validate_only=request.validate_only,
+            )
+            if isinstance(judged, AllowedTopic):
+                allowed.append(judged)
             else:
-                entries.append(denied_topic(topic.name, error))
+                entries.append(judged)
         throttle_time_ms = trial.throttle_time_ms
         if request.validate_only:
-            entries += [passed[topic.name] for topic in allowed]
+            entries += [with_note(each.entry, each.note) for each in allowed]
         elif allowed:
-            real: CreateTopicsResponse = await context.forward(with_topics(request, allowed))
-            entries += real.topics
+            real: CreateTopicsResponse = await context.forward(with_topics(request, [each.topic for each in allowed]))
+            notes = {each.topic.name: each.note for each in allowed}
+            entries += [with_note(entry, notes.get(entry.name)) for entry in real.topics]
             throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
         return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
+
+
+async def judge_topic(
+    valid: AllowedTopic,
+    known: ValidTopic,
+    policies: Policies,
+    context: InterceptedCall,
+    *,
+    send: Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]],
+    is_detailed: bool,
+    validate_only: bool,
+) -> AllowedTopic | Entry:
+    """Ask the policy about a valid topic; return it as the policy allows it, or its entry when it may not be created.
+
+    Args:
+        valid: The topic.
+        known: Its properties.
+        policies: Policies in use.
+        context: Context of the request.
+        send: Function that sends a CreateTopics request as the client.
+        is_detailed: Whether the responses to ``send`` have the numbers and the configs of a topic.
+        validate_only: Whether the client's request only validates.
+    """
+    name = valid.topic.name
+
+    async def ask(topic: Asked, properties: ValidTopic) -> ApiError | Override | None:
+        details = details_of(topic, properties, context.author, validate_only=validate_only)
+        async with policies.turn(CREATE_TOPIC):
+            return await verdict(policies, CREATE_TOPIC, details, api=ApiKey.CREATE_TOPICS)
+
+    answer = await ask(valid.topic, known)
+    if isinstance(answer, ApiError):
+        return denied_topic(name, answer)
+    if answer is None:
+        return valid
+    changed = overridden_topic(valid.topic, answer)
+    trial = await send(CreateTopicsRequest(topics=[changed], validate_only=True))
+    (entry,) = trial.topics
+    if entry.error_code:
+        return entry
+    again = await describe_valid([changed], {name: entry}, context, is_detailed=is_detailed)
+    second = await ask(changed, again[name])
+    if second is not None:
+        return denied_topic(name, second if isinstance(second, ApiError) else OVERRIDDEN_TWICE)
+    return AllowedTopic(topic=changed, entry=entry, note=answer.reason)
 
 
 async def describe_valid(

@@ -22,10 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import ConfigResource
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.names import INTERNAL_TOPICS
-from klamm.gateway.policies.create_topics import Asked, describe_valid, details_of
-from klamm.gateway.policies.judging import denial
-from klamm.policy.kinds import CREATE_TOPIC
-from klamm.protocol.api import ApiKey
+from klamm.gateway.policies.create_topics import AllowedTopic, Asked, describe_valid, judge_topic
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -158,13 +155,22 @@ class MetadataJudge:
         valid = [topic for topic in asked if topic.name in passed]
         known = await describe_valid(valid, passed, context, is_detailed=True)
         for topic in valid:
-            details = details_of(topic, known[topic.name], context.author, validate_only=False)
-            async with self._policies.turn(CREATE_TOPIC):
-                error = await denial(self._policies, CREATE_TOPIC, details, api=ApiKey.METADATA)
-            if error is not None:
-                remembered.remember(topic.name, context.author, error.error_code)
-                code = remembered.answer(topic.name, context.author) or error.error_code
-                found[topic.name] = failed_topic(topic.name, code)
+            judged = await judge_topic(
+                AllowedTopic(topic=topic, entry=passed[topic.name]),
+                known[topic.name],
+                self._policies,
+                context,
+                send=lambda request: context.call(request, CreateTopicsResponse),
+                is_detailed=True,
+                validate_only=False,
+            )
+            if not isinstance(judged, AllowedTopic):
+                remembered.remember(topic.name, context.author, ErrorCode(judged.error_code))
+                again = remembered.answer(topic.name, context.author)
+                found[topic.name] = failed_topic(topic.name, judged.error_code if again is None else again)
+            elif judged.note is not None:
+                # The upstream would create the topic with its defaults. CreateTopics creates it as the policy says.
+                await context.call(CreateTopicsRequest(topics=[judged.topic]), CreateTopicsResponse)
         return found
 
 

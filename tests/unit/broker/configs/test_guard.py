@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.protocol.errors import ErrorCode, PolicyViolationError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
 from klamm.protocol.types import ResourceType
 from tests.support.configs import (
     ANNA,
@@ -57,7 +57,7 @@ class SlowGuard:
 
 async def alter(service: ConfigService, *alterations: ResourceAlteration) -> list[ErrorCode]:
     outcomes = await service.alter(alterations, node_id=1, author=ANNA, validate_only=False)
-    return [ErrorCode.NONE if outcome is None else outcome.error_code for outcome in outcomes]
+    return [outcome.error_code if isinstance(outcome, KafkaApiError) else ErrorCode.NONE for outcome in outcomes]
 
 
 def test_a_topic_that_goes_while_the_policy_thinks_is_not_changed() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
+from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
@@ -155,6 +156,39 @@ def test_a_policy_sees_what_a_replacement_removes() -> None:
     assert details.result == {"flush.ms": "7"}
     assert details.removed == {"retention.ms"}
     assert details.validate_only
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_an_overridden_change_is_checked_again_and_the_entry_says_so(is_legacy: bool, validate_only: bool) -> None:
+    # given
+    override = Override(reason="a: set right", configs={"flush.ms": "2", "retention.ms": None})
+    policies, context = FakePolicies(overrides={"a": override}), FakeContext(alters(()), with_own(retention_ms="9"))
+    request: Any = (
+        AlterConfigsRequest(resources=[replacement("a", flush_ms="5")], validate_only=validate_only)
+        if is_legacy
+        else IncrementalAlterConfigsRequest(
+            resources=[incremental("a", ("flush.ms", ConfigOperation.SET, "5"))], validate_only=validate_only
+        )
+    )
+    # when
+    response = ask(request, policies, context)
+    # then
+    assert [(each.error_code, each.error_message) for each in response.responses] == [(0, "a: set right")]
+    assert policies.asked[1].result == {"flush.ms": "2"}
+    assert [sent.validate_only for sent in context.forwarded] == [True, True] + [False] * (not validate_only)
+    changed = context.forwarded[-1].resources[0].configs
+    expected = [("flush.ms", "2")] if is_legacy else [("flush.ms", "2"), ("retention.ms", None)]
+    assert [(config.name, config.value) for config in changed] == expected
+
+
+def test_a_policy_that_overrides_itself_denies_the_change() -> None:
+    policies = FakePolicies(overrides={"a": Override(reason="again", configs={"flush.ms": "2"})}, repeats=True)
+    request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", ConfigOperation.SET, "5"))])
+    context = FakeContext(alters(()), with_own())
+    response = ask(request, policies, context)
+    assert [each.error_code for each in response.responses] == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert all(sent.validate_only for sent in context.forwarded)
 
 
 def test_loggers_are_forwarded_without_a_question() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from klamm.admin import ConfigEntry, ConfigResource
 from klamm.admin.results import DescribeConfigsResult
 from klamm.gateway.policies.metadata import MetadataJudge
+from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -32,11 +33,15 @@ class Upstream:
         self.existing, self.creates, self.rejected = set(existing), creates, rejected
         self.created: list[str] = []
         self.trials: list[str] = []
+        self.made: list[CreateTopicsRequest.CreatableTopic] = []
 
     def __call__(self, request: Message) -> Message:
         if isinstance(request, CreateTopicsRequest):
-            assert request.validate_only
-            self.trials += [topic.name for topic in request.topics]
+            if request.validate_only:
+                self.trials += [topic.name for topic in request.topics]
+            else:
+                self.made += request.topics
+                self.existing |= {topic.name for topic in request.topics}
             return CreateTopicsResponse(
                 topics=[
                     CreateTopicsResponse.CreatableTopicResult(
@@ -118,6 +123,16 @@ def test_only_allowed_topics_are_created(
     assert sorted(upstream.created) == sorted(name for name in missing if name not in denied)
     assert {details.topic for details in policies.asked} == set(missing)
     assert all(details.num_partitions == 4 for details in policies.asked)
+
+
+def test_an_overridden_topic_is_created_as_the_policy_says() -> None:
+    upstream = Upstream()
+    policies = FakePolicies(overrides={"a": Override(reason="a: more", num_partitions=6)})
+    context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
+    response = asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("a"), context))
+    assert codes(response) == {"a": 0}
+    (created,) = upstream.made
+    assert (created.name, created.num_partitions) == ("a", 6)
 
 
 def test_a_denial_is_remembered_for_a_moment() -> None:

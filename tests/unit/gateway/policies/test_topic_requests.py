@@ -18,7 +18,7 @@ from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
-from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
+from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -147,6 +147,39 @@ def test_a_client_that_may_not_describe_configs_is_judged_by_what_the_gateway_se
     (details,) = policies.asked
     assert (details.num_partitions, details.replication_factor) == (5, 3)
     assert details.defaults["retention.ms"] == "604800000"
+
+
+def test_an_overridden_topic_is_tried_and_judged_again_and_the_entry_says_so() -> None:
+    # given
+    override = Override(reason="a: set right", configs={"flush.ms": "2", "segment.ms": None}, num_partitions=6)
+    policies, context = FakePolicies(overrides={"a": override}), FakeContext(creates(()))
+    configs = [
+        CreateTopicsRequest.CreatableTopicConfig(name=name, value="1") for name in ("flush.ms", "segment.ms", "b.c")
+    ]
+    # when
+    request = CreateTopicsRequest(topics=[new_topic("b"), new_topic("a", configs=configs)])
+    response = asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, context))
+    # then
+    assert [(topic.name, topic.error_code, topic.error_message) for topic in response.topics] == [
+        ("b", 0, None),
+        ("a", 0, "a: set right"),
+    ]
+    assert [details.topic for details in policies.asked] == ["b", "a", "a"]
+    assert [sent.validate_only for sent in context.forwarded] == [True, True, False]
+    changed = context.forwarded[-1].topics[1]
+    assert changed == context.forwarded[1].topics[0]
+    assert (changed.num_partitions, changed.replication_factor) == (6, -1)
+    assert [(config.name, config.value) for config in changed.configs] == [("b.c", "1"), ("flush.ms", "2")]
+
+
+def test_a_policy_that_overrides_itself_denies_the_topic() -> None:
+    policies = FakePolicies(overrides={"a": Override(reason="again", num_partitions=6)}, repeats=True)
+    context = FakeContext(creates(()))
+    request = CreateTopicsRequest(topics=[new_topic("a")])
+    response = asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, context))
+    assert [topic.error_code for topic in response.topics] == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert "contradict" in (response.topics[0].error_message or "")
+    assert all(sent.validate_only for sent in context.forwarded)
 
 
 def grows(rejected: Collection[str]) -> Callable[[Message], Message]:

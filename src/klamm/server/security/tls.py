@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from klamm.properties import SettingsError
 from klamm.server.listeners import Listener, SecurityProtocol, setting_of
@@ -13,6 +14,8 @@ from klamm.tls import load_own, load_trusted, restrict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
 
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -32,6 +35,49 @@ class ReplaceableContext(ssl.SSLContext):
     def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
         """Create the TLS object of a new connection with the current context."""
         return self.current.wrap_bio(*arguments, **named)
+
+
+class AlertingTls(ssl.SSLObject):
+    """TLS object of a connection whose client receives the alert that says why its handshake failed.
+
+    asyncio closes a connection whose handshake fails, and with it drops the alert that OpenSSL has written. So the
+    first failure is reported as "more bytes are needed", upon which asyncio sends what there is to send. A client that
+    receives the alert closes the connection; any further bytes raise the failure itself, and a silent client is ended
+    by the time limit of handshakes.
+    """
+
+    outgoing: ssl.MemoryBIO | None = None
+    """Bytes to send to the client."""
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """Continue the handshake with the bytes received so far.
+
+        Raises:
+            ssl.SSLWantReadError: More bytes are needed, or the alert of a failed handshake is to be sent.
+            ssl.SSLError: The handshake failed.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            logger.info("A client was rejected: its TLS handshake failed: %s", error.strerror or error)
+            if self.outgoing is None or not self.outgoing.pending:
+                raise
+            self._failure = error
+            raise ssl.SSLWantReadError from error
+
+
+class _ServerContext(ssl.SSLContext):
+    sslobject_class = AlertingTls
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **named: Any) -> ssl.SSLObject:
+        made = cast("AlertingTls", super().wrap_bio(incoming, outgoing, *more, **named))
+        made.outgoing = outgoing
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +103,7 @@ def server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
 
 
 def _server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
     setting = partial(setting_of, configs, listener.name)
     restrict(context, setting)
     certificate = load_own(context, setting)

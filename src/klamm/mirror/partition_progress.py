@@ -33,8 +33,8 @@ class CopyState(StrEnum):
                           retriable error. ``reason`` says which; nothing is tried before ``retry_at``.
     WAITING    COPYING    A fetch succeeds or the target acknowledges a batch, and no failed batch is left to resend.
     any        STOPPED    Continuing would lose or duplicate records: source records were purged or truncated, a batch
-                          is damaged, the target rejects records for good, the topic was recreated on the source, or
-                          the remote topic holds records of unknown origin.
+                          is damaged (the batches before it are copied first), the target rejects records for good,
+                          the topic was recreated on the source, or the remote topic holds records of unknown origin.
     STOPPED    (start)    Only with a new copier, for example after a restart of the mirror.
     =========  =========  ==========================================================================================
 

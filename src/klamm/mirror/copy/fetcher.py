@@ -272,6 +272,8 @@ class Fetcher:
         self._nearest = {key: nearest for key, nearest in self._nearest.items() if nearest != node}
 
     def _has_room(self, copy: PartitionCopy, now: float) -> bool:
+        if copy.is_held and not copy.is_settled:
+            return False
         return now >= copy.retry_at and copy.pending_bytes < self._settings.fetch_limits.partition_max_bytes
 
     def _send_behind(self, leader: int, lane: _Lane, wanted: list[WantedRecords], now: float) -> None:
@@ -388,12 +390,21 @@ class Fetcher:
             self._active[key] = copy
 
     def _queue(self, copy: PartitionCopy, fetched: FetchedPartition, memory: FrameBuffer) -> None:
+        """Queue the fetched batches. A damaged one stops the partition.
+
+        The batches before it are copied and their source offset is committed first. Then the fetch is repeated, and
+        gets the same answer if the damage is in the log of the source.
+        """
+        copy.is_held = False
         copy.fetched(end_offset=fetched.end_offset)
         try:
             is_far = self._target_is_far()
             copy.take(fetched.records, memory, fetched.aborted, join_up_to=self._settings.join_up_to, is_far=is_far)
         except CorruptBatchError as error:
-            stop_and_log(copy, self._settings.flow, f"a batch of the source is damaged: {error}")
+            if copy.is_settled:
+                stop_and_log(copy, self._settings.flow, f"a batch of the source is damaged: {error}")
+            else:
+                copy.is_held = True
 
     def _refused(self, copy: PartitionCopy, error_code: int, now: float) -> None:
         if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

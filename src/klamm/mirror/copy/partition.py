@@ -78,6 +78,7 @@ class PartitionCopy:
         "end_offset",
         "fetch_offset",
         "in_flight",
+        "is_held",
         "lane",
         "last_timestamp",
         "next_base_offset",
@@ -130,8 +131,10 @@ class PartitionCopy:
         """Wall clock in milliseconds when the target last acknowledged a batch of this producer. Since then the broker
         knows which sequence comes next.
         """
-        self.retrying = False
-        """Whether a batch failed. To keep the order, nothing is sent until all batches in flight are answered."""
+        self.is_held = self.retrying = False
+        """``is_held``: whether nothing is fetched until all fetched records are settled. ``retrying``: whether a batch
+        failed. To keep the order, nothing is sent until all batches in flight are answered.
+        """
         self.retry_at = 0.0
         self._source_failures = self._target_failures = 0
         """Number of failures in a row."""

@@ -323,6 +323,42 @@ def test_a_damaged_batch_stops_the_partition_alone() -> None:
     assert rig.copies["t", 2].fetch_offset == 1
 
 
+def test_the_batches_before_a_damaged_one_are_copied_before_the_partition_stops() -> None:
+    # given
+    rig = Rig(0)
+    damaged = bytearray(batch(1))
+    damaged[-1] ^= 1
+    (asked,) = rig.send()
+    # when
+    asked.answer(response(part(end=9, records=batch(0) + bytes(damaged))))
+    # then
+    assert (rig.copy.state, rig.copy.fetch_offset, len(rig.copy.pending)) == (CopyState.COPYING, 1, 1)
+    assert not rig.send(after_s=5.0), "nothing is fetched behind the damage meanwhile"
+    # when
+    outgoing = rig.copy.next_batch(ProducerStamp(1, 0))
+    rig.copy.acknowledge(outgoing)
+    rig.copy.committed_offset = 1
+    (asked,) = rig.send()
+    asked.answer(response(part(end=9, records=bytes(damaged))))
+    # then
+    assert (rig.copy.state, rig.copy.acked_offset) == (CopyState.STOPPED, 1)
+
+
+def test_damage_on_the_way_is_mended_by_the_next_fetch() -> None:
+    rig = Rig(0)
+    damaged = bytearray(batch(1))
+    damaged[-1] ^= 1
+    (asked,) = rig.send()
+    asked.answer(response(part(end=2, records=batch(0) + bytes(damaged))))
+    rig.copy.acknowledge(rig.copy.next_batch(ProducerStamp(1, 0)))
+    rig.copy.committed_offset = 1
+    # when
+    (asked,) = rig.send()
+    asked.answer(response(part(end=2, records=batch(1))))
+    # then
+    assert (rig.copy.state, rig.copy.fetch_offset) == (CopyState.COPYING, 2)
+
+
 def test_a_connection_that_does_not_answer_for_40_seconds_is_closed_and_asked_again() -> None:
     rig = Rig(0)
     rig.send()

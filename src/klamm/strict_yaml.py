@@ -50,7 +50,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if isinstance(key, (list, dict)):
             raise StrictYamlError(f"{line}: {key}: expected a name as the key")
         if key in seen:
-            raise StrictYamlError(f"{line}: {key}: stands twice, expected once")
+            raise StrictYamlError(f"{line}: {key}: is given twice, expected once")
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 

@@ -10,7 +10,7 @@ import pytest
 
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.copy.source_offset_store import PositionStore
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import SourceOffset
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
@@ -85,15 +85,15 @@ def test_nobody_waits_for_positions_that_are_taken_slowly(address: str, monkeypa
     produce(address, "slowly", few)
     settings, partition = copy_settings(address, address, alias="A"), PartitionId("slowly", 0, "A.slowly")
     has_begun, has_more, may_go_on = threading.Event(), threading.Event(), threading.Event()
-    write = PositionStore.write
+    write = SourceOffsetStore.write
 
-    def write_slowly(store: PositionStore, moved: Mapping[tuple[str, int], SourceOffset], *ids: Any) -> None:
+    def write_slowly(store: SourceOffsetStore, moved: Mapping[tuple[str, int], SourceOffset], *ids: Any) -> None:
         if moved.get(("slowly", 0), SourceOffset(0)).next_offset:
             has_begun.set()
             assert may_go_on.wait(30)
         write(store, moved, *ids)
 
-    monkeypatch.setattr(PositionStore, "write", write_slowly)
+    monkeypatch.setattr(SourceOffsetStore, "write", write_slowly)
     copier = Copier(settings, [partition])
 
     def is_copied_meanwhile() -> bool:

@@ -15,7 +15,7 @@ from klamm.client.buffers import BufferPool
 from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
-from klamm.mirror.copy.source_offset_store import PositionStore, StoredPositions
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.source_offsets import (
     ShardPlan,
@@ -68,11 +68,11 @@ class Topics:
         seen = ((partition_for_key(key, PARTITIONS), Seen(key, value, (), 1_700_000_000_000)) for key, value in records)
         produce(self.target, topic, seen)
 
-    def stored(self) -> StoredPositions:
+    def stored(self) -> StoredSourceOffsets:
         """What the copying of the flow finds."""
         settings = ConnectionSettings.of((self.target,), {}, "test")
         with contextlib.closing(
-            PositionStore(settings, BufferPool(max_free_bytes=1_000_000), topic=self.own, source_alias="A")
+            SourceOffsetStore(settings, BufferPool(max_free_bytes=1_000_000), topic=self.own, source_alias="A")
         ) as store:
             return store.read()
 

@@ -17,7 +17,7 @@ from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.control_connection import ControlConnection
-from klamm.mirror.copy.source_offset_store import PositionStore
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.admin_calls import GroupUse, group_uses
 from klamm.mirror.settings.mirror import parse_settings
@@ -229,7 +229,7 @@ def _wait_for_position(flow: FlowSettings, names: Names, offset: int, mirrormake
     """Wait until the flow's own topic says that a record is mirrored."""
 
     def is_there() -> bool:
-        with _positions(flow, flow.positions_topic) as store, contextlib.suppress(ConnectionLostError):
+        with _positions(flow, flow.source_offsets_topic) as store, contextlib.suppress(ConnectionLostError):
             return store.read().offsets.get((names.topic, 0)) == offset
         return False
 
@@ -243,10 +243,10 @@ def _put_back(flow: FlowSettings, names: Names, offset: int) -> None:
         store.write({(names.topic, 0): SourceOffset(offset + 1)})
 
 
-def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[PositionStore]:
+def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[SourceOffsetStore]:
     settings = ConnectionSettings.of(flow.target.bootstrap_servers, {}, "test")
     pool = BufferPool(max_free_bytes=1_000_000)
-    return contextlib.closing(PositionStore(settings, pool, topic=topic, source_alias=flow.source.alias))
+    return contextlib.closing(SourceOffsetStore(settings, pool, topic=topic, source_alias=flow.source.alias))
 
 
 def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster) -> None:

@@ -116,7 +116,7 @@ def _kafkas_partition(key: str, count: int) -> int:
         (lambda rows: rows.drop("value"), {"topic": "t"}, "column value: missing"),
         (lambda rows: rows, {}, "topic: expected the option, or a column"),
         (lambda rows: rows, {"topic": "nowhere"}, "nowhere: no such topic"),
-        (lambda rows: rows, {"topic": "t", "subscribe": "t"}, "subscribe: no option of klamm-kafka"),
+        (lambda rows: rows, {"topic": "t", "subscribe": "t"}, "subscribe: not an option of klamm-kafka"),
     ],
 )
 def test_what_can_not_be_written_is_said(

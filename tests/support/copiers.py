@@ -47,7 +47,7 @@ def copy_settings(
         source_alias=alias,
         source=ConnectionSettings(bootstrap_servers=tuple(source.split(",")), client_id="copier"),
         target=ConnectionSettings(bootstrap_servers=tuple(target.split(",")), client_id="copier"),
-        positions_topic=f"mm2-offsets.{alias}.internal",
+        source_offsets_topic=f"mm2-offsets.{alias}.internal",
         positions_interval_s=0.05,
         read_committed=True,
         start_at_latest=False,

@@ -25,7 +25,7 @@ def test_a_mapping_may_take_over_another_one() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a: 1\nb: 2\na: 3", "line 3: a: stands twice, expected once"),
+        ("a: 1\nb: 2\na: 3", "line 3: a: is given twice, expected once"),
         ("{[a]: 1}", "line 1: ['a']: expected a name as the key"),
         ("a: [", "line 1 column 5: no YAML: "),
         ("a: !!python/object/apply:os.getpid []", "no YAML: "),

@@ -174,7 +174,7 @@ async def _start(
 ) -> OwnConnection | None:
     """Start to request configs. Return when the first answer has taken effect, or after some seconds."""
     if configs.get("sasl_oauth_token_provider") is not None:
-        logger.warning("Dynamic configs are off for client %s: its tokens are given to aiokafka alone", client_id)
+        logger.warning("Dynamic configs are off for client %s: only aiokafka can use its token provider", client_id)
         return None
     static, normalise = decide()
     loop = asyncio.get_running_loop()

@@ -194,7 +194,9 @@ class Consumer:
         try:
             successor = self._build(properties)
         except confluent_kafka.KafkaException as error:
-            logger.warning("Dynamic configs %s are refused by librdkafka, the last good stay: %s", dict(values), error)
+            logger.warning(
+                "Dynamic configs %s are rejected by librdkafka, the last good ones stay: %s", dict(values), error
+            )
             return
         if self._resumed_from is None:  # otherwise the latest consumer has no assignment yet and knows no positions
             self._resumed_from = self._progress.positions(self._consumer)

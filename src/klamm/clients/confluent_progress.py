@@ -71,7 +71,7 @@ class DeliveryProgress:
                     _, one.offset = consumer.get_watermark_offsets(one, timeout=_LOOK_UP_TIMEOUT_S)
                     found = True
         except confluent_kafka.KafkaException as error:
-            logger.info("The end of new partitions is not known, they begin where it is when reading does: %s", error)
+            logger.info("End offsets of new partitions are unknown; reading starts at their end then: %s", error)
             return False
         self.begin(unknown)
         return found

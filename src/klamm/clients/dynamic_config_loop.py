@@ -48,7 +48,7 @@ class DynamicConfigLoop(ABC):
                     await self._ask_once()
         except Exception:
             if not self._is_closed:  # otherwise the client is closing and its event loop accepts no further waits
-                logger.exception("Dynamic configs stop: the client goes on with %s", dict(self._configs.effective))
+                logger.exception("Dynamic configs have stopped: the client keeps %s", dict(self._configs.effective))
         finally:
             self._first.set()
 

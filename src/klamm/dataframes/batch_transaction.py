@@ -77,8 +77,8 @@ class BatchTransaction:
         newest = max(found.values(), key=lambda committed: committed.offset, default=CommittedOffset(0, ""))
         if newest.offset > self._batch_id + 1:
             raise WritingError(
-                f"{self.transactional_id}: batch {self._batch_id} is to be written, but {newest.offset - 1} was before "
-                "it: was an older checkpoint put in place?"
+                f"{self.transactional_id}: batch {self._batch_id} must be written, but {newest.offset - 1} was written "
+                "before it: was an older checkpoint restored?"
             )
         if newest.offset == self._batch_id + 1:
             self._written = _count(newest.metadata)
@@ -95,7 +95,7 @@ class BatchTransaction:
         refused = self._coordinator.add(self.identity, partitions)
         for (topic, _), code in refused.items():
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                raise WritingError(f"{topic}: {error_name(code)}: no right to write to it")
+                raise WritingError(f"{topic}: {error_name(code)}: the principal may not write to the topic")
         if refused:
             raise ConnectionLostError(f"No transaction for {sorted(refused)}: {error_name(max(refused.values()))}")
 

@@ -134,7 +134,9 @@ def refuse_unknown(given: Mapping[str, str], known: Sequence[str], without_effec
     allowed = {name.lower() for name in (*known, *without_effect, *_SPARKS)}
     unknown = sorted(name for name in given if name not in allowed and not name.startswith(_KAFKA))
     if unknown:
-        raise SettingsError(f"{', '.join(unknown)}: no option of klamm-kafka; it knows {', '.join(known)} and kafka.*")
+        raise SettingsError(
+            f"{', '.join(unknown)}: not an option of klamm-kafka; expected {', '.join(known)} or kafka.*"
+        )
 
 
 def _refuse_others(name: str, positions: Positions, topics: Sequence[str]) -> None:

@@ -65,7 +65,9 @@ class TopicReader:
         self._cluster.refresh(self._options.topics)
         missing = [topic for topic in self._options.topics if topic not in self._cluster.topics]
         if missing and self._options.fail_on_missing_topic:
-            raise ReadingError(f"{', '.join(missing)}: no such topic on {self._servers}, or it may not be described")
+            raise ReadingError(
+                f"{', '.join(missing)}: not a topic on {self._servers}, or the principal may not describe it"
+            )
         return [
             (topic, partition)
             for topic in sorted(set(self._options.topics) - set(missing))

@@ -53,7 +53,9 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
     topic = given.get("topic", "").strip() or None
     exactly_once = flag("exactlyOnce", given, default=streaming)
     if exactly_once and not streaming:
-        raise SettingsError("exactlyOnce=true: a batch has no id by which it would be known again; only a stream has")
+        raise SettingsError(
+            "exactlyOnce=true: only the batches of a stream have ids by which a repeated one is recognized"
+        )
     kafka = with_prefix(given, _KAFKA)
     if kafka.get("acks", "all").strip() not in {"all", "-1"}:
         raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; other values are not supported")

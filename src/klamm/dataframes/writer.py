@@ -37,11 +37,11 @@ _RETRY_S: Final = 0.2
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _PASSING: Final = RETRIABLE_PRODUCE_CODES | {ErrorCode.CONCURRENT_TRANSACTIONS}
 _HINTS: Final[Mapping[int, str]] = {
-    ErrorCode.INVALID_RECORD: "a compacted topic takes no record without a key",
+    ErrorCode.INVALID_RECORD: "a compacted topic rejects records without a key",
     ErrorCode.INVALID_TIMESTAMP: "a timestamp is further away from now than the topic allows",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "no right to write to it",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "no right to write idempotently",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "another attempt writes for this task now, or it took longer than "
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "the principal may not write to the topic",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the principal may not write idempotently",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another attempt of this task writes now, or the batch took longer than "
     "kafka.transaction.timeout.ms",
     ErrorCode.INVALID_TXN_STATE: "the batch took longer than kafka.transaction.timeout.ms",
 }
@@ -80,7 +80,7 @@ class TargetCluster:
             self.insist(lambda: self.wire.refresh([topic]))
         state = self.wire.topics.get(topic)
         if state is None:
-            raise WritingError(f"{topic}: no such topic on {self._servers}, or it may not be described")
+            raise WritingError(f"{topic}: not a topic on {self._servers}, or the principal may not describe it")
         return state.partitions
 
     def insist(self, work: Callable[[], Value]) -> Value:
@@ -240,7 +240,7 @@ class RecordWriter:
         if len(too_large.batch) == 1:
             size = int((lengths(rows.keys[start : start + 1]) + lengths(rows.values[start : start + 1]))[0])
             raise WritingError(
-                f"{topic}-{partition}: a record of {size:,} bytes is more than the topic takes (max.message.bytes)"
+                f"{topic}-{partition}: a record of {size:,} bytes exceeds max.message.bytes of the topic"
             ) from error
         first, second = too_large.batch.halves()
         middle = too_large.sequence + len(first) & MAX_SEQUENCE

@@ -125,7 +125,7 @@ def _read_to_end(consumer: Any, partitions: Sequence[Any], directory: Path) -> _
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
             batches = consumer.poll(timeout_ms=int(_IDLE_TIMEOUT_S * 1000), max_records=10_000)
             if not batches:
-                raise TimeoutError(f"Nothing more came from {partitions[0].topic}, though its end is not reached")
+                raise TimeoutError(f"No more records came from {partitions[0].topic}, although its end is not reached")
             for partition, records in batches.items():
                 files[partition.partition].write(b"".join(map(_canonical, records)))
                 counts[partition.partition] += len(records)

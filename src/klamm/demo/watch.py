@@ -47,7 +47,7 @@ class Watch:
             if self._traffic.errors:
                 raise DemoError(f"a record could not be produced: {self._traffic.errors[0]}")
             if time.monotonic() - begun > timeout_s:
-                raise DemoError(f"waited {timeout_s:.0f} s in vain for {what}")
+                raise DemoError(f"{what}: not within {timeout_s:.0f} s")
             time.sleep(_TICK_S)
         self._show()
         return time.monotonic() - begun

@@ -174,6 +174,6 @@ def is_cycle(policy: ReplicationPolicy, target_alias: str, topic: str) -> bool:
     return False
 
 
-def positions_topic(source_alias: str) -> str:
+def source_offsets_topic(source_alias: str) -> str:
     """Return the default name of the topic with the source offsets on the target (``offset.storage.topic``)."""
     return f"mm2-offsets.{source_alias}.internal"

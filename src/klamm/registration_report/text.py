@@ -107,7 +107,7 @@ def unreadable(report: Report) -> list[str]:
     """Return a phrase with the number of records that are not registrations, empty if there are none."""
     if not report.unreadable:
         return []
-    return [f"{report.unreadable} of {report.records} records are no registrations and were left out."]
+    return [f"{report.unreadable} of {report.records} records are not registrations and were left out."]
 
 
 def _names(users: Sequence[str], shown: int = 3) -> str:

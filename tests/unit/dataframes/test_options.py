@@ -38,7 +38,7 @@ def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
         ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition=0: expected a number"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss=maybe: expected true or false"),
         ({"kafka.isolation.level": "clean"}, "kafka.isolation.level=clean: expected read_committed"),
-        ({"subscripe": "orders"}, "subscripe: no option of klamm-kafka; it knows subscribe, startingOffsets"),
+        ({"subscripe": "orders"}, "subscripe: not an option of klamm-kafka; expected subscribe, startingOffsets"),
         ({"startingOffsets": '{"order":{"0":1}}'}, "startingOffsets: order: not among subscribe=orders,payments"),
         ({"endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets=earliest"),
         ({"kafka.request.timeout.ms": "soon"}, "kafka.request.timeout.ms=soon: expected milliseconds"),

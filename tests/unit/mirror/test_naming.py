@@ -8,7 +8,7 @@ from klamm.mirror.naming import (
     is_cycle,
     is_heartbeats_topic,
     original_topic,
-    positions_topic,
+    source_offsets_topic,
 )
 
 DEFAULT = DefaultReplicationPolicy()
@@ -94,4 +94,4 @@ def test_heartbeats_are_known_over_any_number_of_hops() -> None:
 
 
 def test_positions_live_where_connect_keeps_them() -> None:
-    assert positions_topic("A") == "mm2-offsets.A.internal"
+    assert source_offsets_topic("A") == "mm2-offsets.A.internal"

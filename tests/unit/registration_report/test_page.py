@@ -70,7 +70,7 @@ def test_the_bars_say_who_follows_and_who_would_not() -> None:
     assert widths["follow"][0] > 2 * widths["ignore"][1]
     assert "and 2 more" in page
     assert "and 6 more users" in page
-    assert "1 of 12 records are no registrations" in page
+    assert "1 of 12 records are not registrations" in page
 
 
 def test_a_client_cannot_write_into_the_page() -> None:

@@ -78,7 +78,7 @@ def test_the_summary_says_who_would_follow_and_who_would_not() -> None:
     """
     assert summary(REPORT) == [
         "5 clients, 6 records.",
-        "1 of 6 records are no registrations and were left out.",
+        "1 of 6 records are not registrations and were left out.",
         "If acks is set: 2 of 5 clients would follow, 3 would ignore it:",
         "  bob app1 (other 7, registered [])",
         "  bob app2 (other 7, unknown, never registered)",

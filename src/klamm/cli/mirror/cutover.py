@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         "committed there, only forwards. Its consumers must be stopped on both sides. Nothing is committed "
         "unless all of its offsets can be translated. LAG is the number of records not yet read on the source, AGAIN "
         "the number of records that may be read twice.",
-        epilog="Exit codes: 0 nothing stands in the way (--dry-run) or the group was moved, 1 it cannot be moved now, "
+        epilog="Exit codes: 0 nothing prevents the move (--dry-run) or the group was moved, 1 it cannot be moved now, "
         "2 wrong usage.",
         allow_abbrev=False,
     )

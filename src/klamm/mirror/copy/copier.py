@@ -44,8 +44,8 @@ from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.offset_sync_writer import SyncWriter
 from klamm.mirror.copy.producer import CopyProducer
-from klamm.mirror.copy.source_offset_store import PositionStore
-from klamm.mirror.copy.source_offset_writer import PositionWriter
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore
+from klamm.mirror.copy.source_offset_writer import SourceOffsetWriter
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.partition_progress import CopyState, PartitionProgress
@@ -123,10 +123,10 @@ class Copier:
         settings = self._settings
         self._source = Cluster(settings.source, self._pool)
         self._target = Cluster(settings.target, self._pool)
-        self._store = PositionStore(
-            settings.target, self._small, topic=settings.positions_topic, source_alias=settings.source_alias
+        self._store = SourceOffsetStore(
+            settings.target, self._small, topic=settings.source_offsets_topic, source_alias=settings.source_alias
         )
-        self._positions = PositionWriter(self._store, self._syncs, flow=settings.flow)
+        self._positions = SourceOffsetWriter(self._store, self._syncs, flow=settings.flow)
         self._transactions: ShardTransactions | None = None
         if settings.transactions is not None:
             self._transactions = ShardTransactions(

@@ -36,7 +36,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         source_alias=flow.source.alias,
         source=ConnectionSettings.of(flow.source.bootstrap_servers, consumer, f"klamm-mirror-{flow.name}"),
         target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
-        positions_topic=flow.positions_topic,
+        source_offsets_topic=flow.source_offsets_topic,
         positions_interval_s=flow.positions_interval.total_seconds(),
         read_committed=flow.isolation_level is IsolationLevel.READ_COMMITTED,
         start_at_latest=flow.auto_offset_reset is OffsetReset.LATEST,

@@ -21,7 +21,7 @@ class CopySettings:
     source_alias: str
     source: ConnectionSettings
     target: ConnectionSettings
-    positions_topic: str
+    source_offsets_topic: str
     positions_interval_s: float
     read_committed: bool
     start_at_latest: bool

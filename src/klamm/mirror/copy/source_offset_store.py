@@ -33,7 +33,7 @@ _ATTEMPTS: Final = 40
 
 
 @dataclass(slots=True)
-class StoredPositions:
+class StoredSourceOffsets:
     """Source offsets of one source cluster, by source topic and partition number."""
 
     offsets: dict[PartitionTuple, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _Place(NamedTuple):
     """Partition number in the offsets topic."""
 
 
-class PositionStore:
+class SourceOffsetStore:
     """Store of the source offsets of one source cluster on one target.
 
     Has its own connections. Calls block and must come from one thread at a time.
@@ -69,7 +69,7 @@ class PositionStore:
         self._places: dict[PartitionTuple, _Place] = {}
         """Cache of keys and partitions: computing one costs more than the rest of writing a source offset."""
 
-    def read(self) -> StoredPositions:
+    def read(self) -> StoredSourceOffsets:
         """Read the whole offsets topic and return what is committed.
 
         Raises:
@@ -80,7 +80,7 @@ class PositionStore:
         newest, hidden = read_newest(self.cluster, self.topic, attempts=_ATTEMPTS)
         if hidden:
             raise ConnectionLostError(f"An open transaction hides source offsets in {hidden}")
-        found = StoredPositions()
+        found = StoredSourceOffsets()
         # Busy partitions have a record in every transaction, so before compaction most keys occur many times. Parsing a
         # key costs more than replacing it in a dictionary: only the newest record of each key is parsed.
         for key, record in newest.items():
@@ -93,7 +93,7 @@ class PositionStore:
             raise ConnectionLostError(f"{self.topic} does not exist yet on the target")
         return range(len(state.partitions))
 
-    def _keep(self, raw_key: bytes, value: bytes | None, found: StoredPositions) -> None:
+    def _keep(self, raw_key: bytes, value: bytes | None, found: StoredSourceOffsets) -> None:
         key = source_offsets.parse_key(raw_key)
         if key is not None:
             if key.cluster == self._source_alias:

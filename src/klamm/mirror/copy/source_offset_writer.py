@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.mirror.copy.offset_sync_writer import SyncWriter
-    from klamm.mirror.copy.source_offset_store import PositionStore
+    from klamm.mirror.copy.source_offset_store import SourceOffsetStore
     from klamm.mirror.source_offsets import SourceOffset
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
@@ -33,13 +33,13 @@ class _Outcome(NamedTuple):
     """Error that kept the offset syncs from being written. None: they are written."""
 
 
-class PositionWriter:
+class SourceOffsetWriter:
     """Writer with its own thread, which writes one bundle at a time. Call its methods from the copier's thread only.
 
     A failed write loses nothing: source offsets and syncs are written later, or records are copied again.
     """
 
-    def __init__(self, store: PositionStore, syncs: SyncWriter | None, *, flow: str) -> None:
+    def __init__(self, store: SourceOffsetStore, syncs: SyncWriter | None, *, flow: str) -> None:
         """Start the writer thread.
 
         Args:

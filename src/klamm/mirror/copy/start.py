@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from klamm.client.cluster import Cluster
     from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.copy.settings import CopySettings
-    from klamm.mirror.copy.source_offset_store import PositionStore, StoredPositions
+    from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
     from klamm.mirror.copy.transactions import ShardTransactions
     from klamm.protocol.types import PartitionTuple
 
@@ -49,7 +49,7 @@ class Start:
         settings: CopySettings,
         source: Cluster,
         target: Cluster,
-        store: PositionStore,
+        store: SourceOffsetStore,
         transactions: ShardTransactions | None = None,
     ) -> None:
         self._settings = settings
@@ -87,7 +87,7 @@ class Start:
             out += [self._stopped(self._resumed(partition, known), _created_again(partition)) for partition in again]
         return out + self._first_time(fresh)
 
-    def _positions(self) -> StoredPositions:
+    def _positions(self) -> StoredSourceOffsets:
         """Return the stored source offsets. With transactions, fence all other writers of the shard first."""
         if self._transactions is None:
             return self._store.read()
@@ -113,13 +113,13 @@ class Start:
             return True
         return False
 
-    def _is_another(self, partition_id: PartitionId, known: StoredPositions) -> bool:
+    def _is_another(self, partition_id: PartitionId, known: StoredSourceOffsets) -> bool:
         remembered = known.topic_ids.get(_key(partition_id))
         now = self._source.topic_id(partition_id.topic)
         return remembered is not None and now not in (ZERO_UUID, remembered)
 
     @staticmethod
-    def _resumed(partition_id: PartitionId, known: StoredPositions) -> PartitionCopy:
+    def _resumed(partition_id: PartitionId, known: StoredSourceOffsets) -> PartitionCopy:
         offset = source_offsets.resume_offset(known.offsets[_key(partition_id)])
         leader_epoch = known.leader_epochs.get(_key(partition_id), -1)
         return PartitionCopy(partition_id, start_offset=offset, committed=True, leader_epoch=leader_epoch)
@@ -181,8 +181,9 @@ class Start:
 
     def _unknown_origin(self, partition_id: PartitionId) -> str:
         return (
-            f"{partition_id.remote_topic}-{partition_id.partition} holds records, but {self._settings.positions_topic} "
-            f"has no source offset for it: copying would duplicate records. Delete the remote topic or write an offset"
+            f"{partition_id.remote_topic}-{partition_id.partition} holds records, but "
+            f"{self._settings.source_offsets_topic} has no source offset for it: copying would duplicate records. "
+            "Delete the remote topic or write an offset"
         )
 
 

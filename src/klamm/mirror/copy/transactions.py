@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from klamm.client.batches import ProducerStamp
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-    from klamm.mirror.copy.source_offset_store import PositionStore
+    from klamm.mirror.copy.source_offset_store import SourceOffsetStore
     from klamm.mirror.source_offsets import SourceOffset
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
@@ -157,7 +157,7 @@ class ShardTransactions:
     def __init__(
         self,
         settings: ShardSettings,
-        store: PositionStore,
+        store: SourceOffsetStore,
         *,
         positions_interval_s: float,
         on_acknowledged: Acknowledged,
@@ -286,7 +286,7 @@ class ShardTransactions:
             partition = copy.partition_id
             raise TransactionLostError(
                 f"{partition.remote_topic}-{partition.partition}: the target has a batch at offset {base_offset}, "
-                f"where {copy.next_base_offset} or more was due"
+                f"where {copy.next_base_offset} or more was expected"
             )
         copy.next_base_offset = base_offset + outgoing.record_count
         self._touched[_source(copy)] = copy

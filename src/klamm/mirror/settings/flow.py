@@ -62,7 +62,7 @@ class FlowSettings:
     refresh_topics_interval: timedelta = timedelta(seconds=600)
     replication_factor: int = 2
     """Replication factor of new remote topics. -1: the target's default."""
-    positions_topic: str
+    source_offsets_topic: str
     """Offsets topic: ``offsets.storage.topic`` of the flow, or else ``offset.storage.topic`` of the Connect worker."""
     worker_positions_topic: str | None = None
     """``offset.storage.topic`` of the Connect worker if the flow has its own offsets topic.
@@ -119,7 +119,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     policy = _policy(reader, source.alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
     syncs_topic = _syncs_topic(reader, policy, source.alias, target.alias)
-    positions_topic, worker_positions_topic = _positions_topics(reader, source.alias)
+    source_offsets_topic, worker_positions_topic = _positions_topics(reader, source.alias)
     groups, warnings = parse_groups(
         reader, checkpoints_topic=policy.checkpoints_topic(source.alias), has_syncs=syncs_topic is not None
     )
@@ -142,7 +142,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         refresh_topics_enabled=reader.boolean("refresh.topics.enabled", True),
         refresh_topics_interval=reader.seconds("refresh.topics.interval.seconds", 600),
         replication_factor=reader.replication_factor("replication.factor", 2),
-        positions_topic=positions_topic,
+        source_offsets_topic=source_offsets_topic,
         worker_positions_topic=worker_positions_topic,
         positions_partitions=reader.integer("offset.storage.partitions", 25, at_least=1, worker=True),
         positions_replication_factor=reader.replication_factor("offset.storage.replication.factor", 3, worker=True),
@@ -169,7 +169,7 @@ def _positions_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | 
 
     The precedence is that of KIP-618 (``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``).
     """
-    workers = reader.topic("offset.storage.topic", naming.positions_topic(source_alias), worker=True)
+    workers = reader.topic("offset.storage.topic", naming.source_offsets_topic(source_alias), worker=True)
     found = reader.find_in_flow(keys.OWN_POSITIONS_TOPIC)
     if found is None or found[1] == workers:
         return workers, None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from klamm.protocol.types import PartitionTuple
 
 
-class ReportedPosition(NamedTuple):
+class ReportedSourceOffset(NamedTuple):
     """Committed source offset of a partition."""
 
     next_offset: int
@@ -39,7 +39,7 @@ class Found:
 
     topics: Mapping[str, int]
     """Number of partitions of all topics of the target, by name."""
-    positions: dict[PartitionTuple, ReportedPosition] = field(default_factory=dict)
+    positions: dict[PartitionTuple, ReportedSourceOffset] = field(default_factory=dict)
     """Committed source offsets, by source topic and partition."""
     plan: ShardPlan | None = None
     heartbeats: list[Heartbeat] = field(default_factory=list)

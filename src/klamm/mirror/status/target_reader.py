@@ -23,7 +23,7 @@ from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.status.newest_records import newest_timestamps
-from klamm.mirror.status.report import Found, ReportedPosition, piece_together
+from klamm.mirror.status.report import Found, ReportedSourceOffset, piece_together
 from klamm.mirror.status.tail_reader import Tail, read_tail
 from klamm.mirror.topics.plans import selected_topics
 
@@ -170,7 +170,7 @@ class _Looking:
 
     def _positions(self) -> None:
         # The flow's own topic has precedence over the worker's topic, so it is read last.
-        topics = [topic for topic in (self._flow.worker_positions_topic, self._flow.positions_topic) if topic]
+        topics = [topic for topic in (self._flow.worker_positions_topic, self._flow.source_offsets_topic) if topic]
         tails = [tail for topic in topics if (tail := self._tail("source offsets", topic)) is not None]
         if not tails:
             self._found.unknown.append(f"source offsets: {topics[-1]} does not exist or cannot be described")
@@ -185,7 +185,9 @@ class _Looking:
                 if offset is None:
                     self._found.positions.pop((where.topic, where.partition), None)
                 else:
-                    self._found.positions[where.topic, where.partition] = ReportedPosition(offset + 1, record.timestamp)
+                    self._found.positions[where.topic, where.partition] = ReportedSourceOffset(
+                        offset + 1, record.timestamp
+                    )
             elif source_offsets.parse_own_key(key) == alias:
                 self._found.plan = source_offsets.parse_shard_plan(record.value)
 

@@ -198,7 +198,7 @@ class FlowControl:
         factor = settings.positions_replication_factor
         refused = create_internal_topic(
             self._target,
-            settings.positions_topic,
+            settings.source_offsets_topic,
             replication_factor=factor,
             partition_count=settings.positions_partitions,
             configs=settings.positions_topic_configs,
@@ -206,7 +206,7 @@ class FlowControl:
         if refused is not None:
             raise api_error(
                 refused.error_code,
-                f"{settings.positions_topic} could not be created with "
+                f"{settings.source_offsets_topic} could not be created with "
                 f"offset.storage.replication.factor={factor}: {error_text(refused)}",
             )
         self._carry(settings)
@@ -292,7 +292,7 @@ class FlowControl:
         if not topics:
             return {}
         # DescribeConfigs of any topic returns all config names that the target knows. This topic exists.
-        known = topic_configs(self._target, [self._settings.positions_topic])[self._settings.positions_topic]
+        known = topic_configs(self._target, [self._settings.source_offsets_topic])[self._settings.source_offsets_topic]
         if isinstance(known, KafkaApiError):
             return {}
         fewer = []

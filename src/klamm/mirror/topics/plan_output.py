@@ -201,7 +201,7 @@ def _internal_topics(
     """Return lines for the mirror's internal topics that are missing, and validate their creation."""
     source, target = sides
     positions = internal_topic(
-        flow.positions_topic,
+        flow.source_offsets_topic,
         replication_factor=flow.positions_replication_factor,
         partition_count=flow.positions_partitions,
         configs=flow.positions_topic_configs,

@@ -89,11 +89,11 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
         ConnectionLostError, KafkaApiError, ProtocolError: The source offsets cannot be read now.
     """
     with _target(flow) as cluster:
-        topics = [topic for topic in (flow.worker_positions_topic, flow.positions_topic) if topic is not None]
+        topics = [topic for topic in (flow.worker_positions_topic, flow.source_offsets_topic) if topic is not None]
         cluster.refresh(topics)
         there = [topic for topic in topics if topic in cluster.topics]
         if not there:
-            raise ConnectionLostError(f"{flow.positions_topic} does not exist yet on the target")
+            raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
         found = _Stored()
         for topic in there:  # the flow's topic is last, because it has precedence
             stored = _read(cluster, topic, flow.source.alias, attempts=_ATTEMPTS)
@@ -116,27 +116,27 @@ def _target(flow: FlowSettings) -> Iterator[Cluster]:
 
 def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
     """Copy the source offsets, topic ids and shard plan that only the worker's topic has."""
-    cluster.refresh([workers_topic, flow.positions_topic])
+    cluster.refresh([workers_topic, flow.source_offsets_topic])
     if workers_topic not in cluster.topics:
         return
     workers = _read(cluster, workers_topic, flow.source.alias)
     if not workers.newest and not workers.hidden:
         return
-    if flow.positions_topic not in cluster.topics:
-        raise ConnectionLostError(f"{flow.positions_topic} does not exist yet on the target")
-    own = _read(cluster, flow.positions_topic, flow.source.alias)
+    if flow.source_offsets_topic not in cluster.topics:
+        raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
+    own = _read(cluster, flow.source_offsets_topic, flow.source.alias)
     carried = {key for key in workers.newest.keys() - own.newest.keys() if workers.offset(key) is not None}
     if hidden := workers.hidden or (own.hidden if carried else ""):
         raise ConnectionLostError(f"An open transaction hides source offsets in {hidden}")
     _warn_of_newer(flow, workers, own)
     # Write the source offsets last: they mark the copy as complete. After a crash in between, the next run writes the
     # topic ids again.
-    _write(cluster, flow.positions_topic, [workers.newest[key] for key in _beside(carried, workers, own)])
-    _write(cluster, flow.positions_topic, [workers.newest[key] for key in sorted(carried)])
+    _write(cluster, flow.source_offsets_topic, [workers.newest[key] for key in _beside(carried, workers, own)])
+    _write(cluster, flow.source_offsets_topic, [workers.newest[key] for key in sorted(carried)])
     if carried:
         logger.info(
             "%s: copied %d source offsets from %s to %s, which lacked them",
-            flow.name, len(carried), workers_topic, flow.positions_topic,
+            flow.name, len(carried), workers_topic, flow.source_offsets_topic,
         )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def _warn_of_newer(flow: FlowSettings, workers: _Stored, own: _Stored) -> None:
         logger.warning(
             "%s: %d source offsets in %s are ahead of those in %s, for example that of %s-%d. The latter are used, as "
             "in MirrorMaker, so records are mirrored again",
-            flow.name, len(ahead), flow.worker_positions_topic, flow.positions_topic, ahead[0].topic,
+            flow.name, len(ahead), flow.worker_positions_topic, flow.source_offsets_topic, ahead[0].topic,
             ahead[0].partition,
         )  # fmt: skip
 

@@ -158,7 +158,7 @@ def test_a_batch_that_is_too_large_goes_in_halves_with_the_sequences_of_the_whol
     halves = send(copy, 3)
     assert sequences(halves) == [0, 2, 5]
     copy.acknowledge(halves[0])
-    assert copy.acked_offset == 2, "a crash here goes on with the second half"
+    assert copy.acked_offset == 2, "a crash here continues with the second half"
     copy.acknowledge(halves[1])
     assert copy.acked_offset == 5
     values = [record.value for half in halves for record in decode_records(RecordBatch(half.view))]

@@ -15,7 +15,7 @@ from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import internal_records, source_offsets
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.copy.source_offset_store import PositionStore
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.records import Record
 
@@ -33,7 +33,7 @@ class Target:
 
     def __init__(self, partitions: int) -> None:
         self.logs: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(partitions)]
-        self.store = PositionStore(
+        self.store = SourceOffsetStore(
             ConnectionSettings(bootstrap_servers=("h:1",), client_id="c"),
             BufferPool(max_free_bytes=0),
             topic=TOPIC,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from klamm.client.errors import ConnectionLostError
-from klamm.mirror.copy.source_offset_writer import PositionWriter
+from klamm.mirror.copy.source_offset_writer import SourceOffsetWriter
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.errors import UnsupportedVersionError
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from klamm.mirror.copy.offset_sync_writer import SyncWriter
-    from klamm.mirror.copy.source_offset_store import PositionStore
+    from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 
 MOVED = {("orders", 0): SourceOffset(7)}
 _PATIENCE_S = 10.0
 
 
 class Store:
-    """Stands for ``PositionStore``: takes positions when it is let, or fails."""
+    """Stands for ``SourceOffsetStore``: takes positions when it is let, or fails."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -71,14 +71,14 @@ def syncs() -> Syncs:
 
 
 @pytest.fixture
-def writer(store: Store, syncs: Syncs) -> Iterator[PositionWriter]:
-    made = PositionWriter(cast("PositionStore", store), cast("SyncWriter", syncs), flow="A->B")
+def writer(store: Store, syncs: Syncs) -> Iterator[SourceOffsetWriter]:
+    made = SourceOffsetWriter(cast("SourceOffsetStore", store), cast("SyncWriter", syncs), flow="A->B")
     yield made
     store.may_go_on.set()
     made.close()
 
 
-def test_nobody_waits_for_a_store_that_does_not_answer(writer: PositionWriter, store: Store) -> None:
+def test_nobody_waits_for_a_store_that_does_not_answer(writer: SourceOffsetWriter, store: Store) -> None:
     # given
     store.may_go_on.clear()
     # when
@@ -93,13 +93,13 @@ def test_nobody_waits_for_a_store_that_does_not_answer(writer: PositionWriter, s
     assert store.written == [MOVED]
 
 
-def test_nothing_due_is_nothing_to_write(writer: PositionWriter, syncs: Syncs) -> None:
+def test_nothing_due_is_nothing_to_write(writer: SourceOffsetWriter, syncs: Syncs) -> None:
     writer.begin({})
     assert not writer.is_busy
     assert syncs.settled == []
 
 
-def test_syncs_are_sent_without_positions(writer: PositionWriter, store: Store, syncs: Syncs) -> None:
+def test_syncs_are_sent_without_positions(writer: SourceOffsetWriter, store: Store, syncs: Syncs) -> None:
     syncs.due = ["a", "b"]
     writer.begin({})
     assert writer.collect(wait=True) == {}
@@ -108,7 +108,7 @@ def test_syncs_are_sent_without_positions(writer: PositionWriter, store: Store, 
 
 @pytest.mark.parametrize("error", [ConnectionLostError("nobody answers"), UnsupportedVersionError("no Produce")])
 def test_what_fails_is_reported_and_leaves_the_other(
-    writer: PositionWriter, store: Store, syncs: Syncs, caplog: pytest.LogCaptureFixture, error: Exception
+    writer: SourceOffsetWriter, store: Store, syncs: Syncs, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     # given
     syncs.due, syncs.error = ["a"], error
@@ -130,7 +130,7 @@ def test_what_fails_is_reported_and_leaves_the_other(
 
 
 def test_what_keeps_failing_is_reported_once(
-    writer: PositionWriter, store: Store, caplog: pytest.LogCaptureFixture
+    writer: SourceOffsetWriter, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     for error in (ConnectionLostError("away"), ConnectionLostError("away"), None, ConnectionLostError("away")):
         store.error = error
@@ -142,14 +142,14 @@ def test_what_keeps_failing_is_reported_once(
 
 
 def test_what_is_being_written_when_it_closes_is_settled(store: Store, syncs: Syncs) -> None:
-    writer = PositionWriter(cast("PositionStore", store), cast("SyncWriter", syncs), flow="A->B")
+    writer = SourceOffsetWriter(cast("SourceOffsetStore", store), cast("SyncWriter", syncs), flow="A->B")
     syncs.due = ["a"]
     writer.begin(MOVED)
     writer.close()
     assert (syncs.settled, store.written) == ([None], [MOVED])
 
 
-def test_an_error_that_nobody_expects_is_not_swallowed(writer: PositionWriter, store: Store) -> None:
+def test_an_error_that_nobody_expects_is_not_swallowed(writer: SourceOffsetWriter, store: Store) -> None:
     store.error = ZeroDivisionError()
     writer.begin(MOVED)
     with pytest.raises(ZeroDivisionError):

@@ -10,7 +10,7 @@ import pytest
 
 from klamm.client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy.source_offset_store import StoredPositions
+from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.copy.start import Start
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import ShardPlan, SourceOffset
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.client.cluster import Cluster
-    from klamm.mirror.copy.source_offset_store import PositionStore
+    from klamm.mirror.copy.source_offset_store import SourceOffsetStore
     from klamm.mirror.copy.transactions import ShardTransactions
     from klamm.protocol.types import PartitionTuple
 
@@ -34,10 +34,10 @@ OLD_ID, NEW_ID = UUID(int=7), UUID(int=8)
 class Store:
     """Offsets topic in memory; ``log`` is the order of what was done."""
 
-    known: StoredPositions
+    known: StoredSourceOffsets
     log: list[object] = field(default_factory=list)
 
-    def read(self) -> StoredPositions:
+    def read(self) -> StoredSourceOffsets:
         self.log.append("read")
         return self.known
 
@@ -85,7 +85,7 @@ class Rig:
     target: FakeSource = field(default_factory=lambda: FakeSource({"A.t": 1}, topic_ids={}))
 
     def start(self) -> tuple[list[PartitionCopy], dict[PartitionId, str]]:
-        known = StoredPositions()
+        known = StoredSourceOffsets()
         if self.offset is not None:
             known.offsets[KEY] = self.offset
             known.leader_epochs[KEY] = 3
@@ -98,7 +98,7 @@ class Rig:
             replace(settings, start_at_latest=self.latest),
             cast("Cluster", self.source),
             cast("Cluster", self.target),
-            cast("PositionStore", self.store),
+            cast("SourceOffsetStore", self.store),
             cast("ShardTransactions | None", transactions),
         )
         return start.copies([P]), start.reasons

@@ -18,7 +18,7 @@ from klamm.client.transport import ConnectionSettings
 from klamm.mirror import internal_records
 from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy.source_offset_store import PositionStore
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.copy.transactions import HeldUpError, ShardSettings, ShardTransactions
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
@@ -128,7 +128,7 @@ class Shard:
 
     def __init__(self, target: Target) -> None:
         connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c")
-        self.store = PositionStore(connection, POOL, topic=TOPIC, source_alias="A")
+        self.store = SourceOffsetStore(connection, POOL, topic=TOPIC, source_alias="A")
         numbers = tuple(range(25))
         self.store.cluster.topics[TOPIC] = TopicState(topic_id=UUID(int=1), leaders={}, partitions=numbers)
         self.heard: list[int] = []

@@ -61,7 +61,7 @@ def test_defaults_are_those_of_mirrormaker() -> None:
     assert parsed.replication_factor == 2
     assert parsed.refresh_topics_interval == timedelta(seconds=600)
     assert parsed.sync_topic_configs_interval == timedelta(seconds=600)
-    assert parsed.positions_topic == "mm2-offsets.A.internal"
+    assert parsed.source_offsets_topic == "mm2-offsets.A.internal"
     assert parsed.positions_partitions == 25
     assert parsed.positions_replication_factor == 3
     assert parsed.isolation_level is IsolationLevel.READ_UNCOMMITTED
@@ -179,7 +179,7 @@ def test_a_client_property_that_stands_where_only_those_of_security_count_is_rep
 def test_keys_of_the_worker_may_stand_at_the_target() -> None:
     assert flow("offset.storage.replication.factor=1\n").positions_replication_factor == 1
     assert flow("B.offset.storage.replication.factor=2\n").positions_replication_factor == 2
-    assert flow("B.offset.storage.topic=mine\n").positions_topic == "mine"
+    assert flow("B.offset.storage.topic=mine\n").source_offsets_topic == "mine"
 
 
 def test_the_topic_of_positions_gets_the_configs_that_the_worker_is_given() -> None:
@@ -196,19 +196,19 @@ def test_the_topic_of_positions_gets_the_configs_that_the_worker_is_given() -> N
 def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
     """KIP-618; K894-27: Kafka's own classes are asked in the interop tests."""
     alone = flow()
-    assert (alone.positions_topic, alone.worker_positions_topic) == ("mm2-offsets.A.internal", None)
+    assert (alone.source_offsets_topic, alone.worker_positions_topic) == ("mm2-offsets.A.internal", None)
     both = flow("A->B.offsets.storage.topic= own \nB.offset.storage.topic=mine\n")
-    assert (both.positions_topic, both.worker_positions_topic) == ("own", "mine")
+    assert (both.source_offsets_topic, both.worker_positions_topic) == ("own", "mine")
     assert settings("A->B.offsets.storage.topic=own\n").notes == ()
     same = flow("A->B.offsets.storage.topic=mine\nB.offset.storage.topic=mine\n")
-    assert (same.positions_topic, same.worker_positions_topic) == ("mine", None)
+    assert (same.source_offsets_topic, same.worker_positions_topic) == ("mine", None)
 
 
 @pytest.mark.parametrize("place", ["", "A.", "B."])
 def test_a_topic_of_its_own_that_stands_elsewhere_is_reported_and_passed_over(place: str) -> None:
     """K894-27: as in MirrorMaker."""
     parsed = settings(f"{place}offsets.storage.topic=own\n")
-    assert parsed.flows[0].positions_topic == "mm2-offsets.A.internal"
+    assert parsed.flows[0].source_offsets_topic == "mm2-offsets.A.internal"
     assert parsed.notes == (
         f"{place}offsets.storage.topic has no effect: MirrorMaker takes it as A->B.offsets.storage.topic only; "
         "offset.storage.topic counts here",

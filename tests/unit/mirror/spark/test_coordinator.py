@@ -49,7 +49,7 @@ def share(partitions: int) -> Share:
         source_alias="A",
         source=connection,
         target=connection,
-        positions_topic="p",
+        source_offsets_topic="p",
         positions_interval_s=1.0,
         read_committed=False,
         start_at_latest=False,

@@ -21,7 +21,7 @@ def share(flow: str, partitions: int) -> Share:
         source_alias=flow[0],
         source=connection,
         target=connection,
-        positions_topic="p",
+        source_offsets_topic="p",
         positions_interval_s=1.0,
         read_committed=False,
         start_at_latest=False,

@@ -11,7 +11,7 @@ from klamm.mirror.formats import Checkpoint, Heartbeat, OffsetSync
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.source_offsets import ShardPlan
 from klamm.mirror.status.model import FlowSight, as_document
-from klamm.mirror.status.report import Found, ReportedPosition, piece_together
+from klamm.mirror.status.report import Found, ReportedSourceOffset, piece_together
 from klamm.mirror.status.target_reader import source_aliases
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def found(**fields: object) -> Found:
     what: dict[str, object] = {
         "topics": {"A.orders": 2, "A.heartbeats": 1, "own": 1, "C.orders": 1, "A.checkpoints.internal": 1},
         "positions": {
-            ("orders", 0): ReportedPosition(10, NOW_MS - 4000),
-            ("orders", 1): ReportedPosition(7, NOW_MS - 2000),
+            ("orders", 0): ReportedSourceOffset(10, NOW_MS - 4000),
+            ("orders", 1): ReportedSourceOffset(7, NOW_MS - 2000),
         },
         "heartbeats": [Heartbeat(source_alias="A", target_alias="B", timestamp=NOW_MS - 500)],
         "target_ends": {("A.orders", 0): 12, ("A.orders", 1): 7, ("A.heartbeats", 0): 99},

@@ -102,7 +102,7 @@ def test_a_batch_that_was_committed_is_known_again_and_others_are_not(address: s
     after.write(b"c")
     after.commit(1)
     # and when an older checkpoint is restored
-    with pytest.raises(WritingError, match="batch 7 is to be written, but 9 was written before it"):
+    with pytest.raises(WritingError, match="batch 7 must be written, but 9 was written before it"):
         Task(address, "known", 7)
     # then other tasks and queries have numbers of their own
     assert not Task(address, "known", 7, task=1).transaction.is_written

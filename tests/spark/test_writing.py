@@ -115,7 +115,7 @@ def _kafkas_partition(key: str, count: int) -> int:
         (lambda rows: rows.withColumn("value", rows.partition), {"topic": "t"}, "column value int: expected binary"),
         (lambda rows: rows.drop("value"), {"topic": "t"}, "column value: missing"),
         (lambda rows: rows, {}, "topic: expected the option, or a column"),
-        (lambda rows: rows, {"topic": "nowhere"}, "nowhere: no such topic"),
+        (lambda rows: rows, {"topic": "nowhere"}, "nowhere: not a topic"),
         (lambda rows: rows, {"topic": "t", "subscribe": "t"}, "subscribe: not an option of klamm-kafka"),
     ],
 )

@@ -30,13 +30,18 @@ _CUTS_CHECKED: Final = 100_000 if _IS_SOAK else 40
 
 
 def run_load(
-    directory: Path, ledger: Ledger, chance: random.Random, *, loses_synced_data: bool = False
+    directory: Path,
+    ledger: Ledger,
+    chance: random.Random,
+    *,
+    loses_synced_data: bool = False,
+    stops: bool | None = None,
 ) -> RecordedDisk:
     """Run a load and return its disk, which can be cut at each moment."""
     disk = RecordedDisk(directory)
     disk.loses_synced_data = loses_synced_data
     with disk.recording():
-        asyncio.run(Load(directory, disk, ledger, chance).run(_STEPS))
+        asyncio.run(Load(directory, disk, ledger, chance).run(_STEPS, stops=stops))
     return disk
 
 
@@ -69,6 +74,27 @@ def test_what_is_durable_survives_power_cuts_at_any_moment(
     logger.info("seed %d: %d power cuts survived: %s", seed, checked.total(), dict(checked))
     assert checked.total() >= _GENERATIONS * 40
     assert checked.keys() >= {"pwritev", "before fsync", "after fsync", "open", "replace"}
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_what_a_stop_syncs_with_the_whole_file_system_survives_power_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_synced: bool
+) -> None:
+    """It takes the place of every fsync of a log: if it did nothing, the same checks would find losses."""
+    caplog.set_level(logging.CRITICAL, "klamm")
+    if not is_synced:
+        monkeypatch.setattr(RecordedDisk, "_syncfs", lambda *_: None)
+    chance, ledger, directory = random.Random(7), new_ledger(7), tmp_path / "logs"
+    directory.mkdir()
+    # when
+    disk = run_load(directory, ledger, chance, stops=True)
+    # then
+    end = len(disk.journal)
+    begun = next((at for at, entry in enumerate(disk.journal) if entry.operation == "before syncfs"), end - 1)
+    cuts = list(disk.cuts(range(begun - 5, end + 1), chance))
+    wrong = [what_is_wrong_after(cut, ledger, tmp_path / "after") for cut in cuts]
+    assert any(wrong) is not is_synced
+    assert any(cut.operation == "after syncfs" for cut in cuts) is is_synced
 
 
 def test_the_checker_notices_a_disk_that_loses_what_was_synced(

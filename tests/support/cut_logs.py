@@ -111,22 +111,36 @@ class Load:
             self._noted = known
             self._disk.note(known)
 
-    async def run(self, steps: int) -> None:
-        """Do some random things; end without closing, as by kill -9."""
+    async def run(self, steps: int, *, stops: bool | None = None) -> None:
+        """Do some random things.
+
+        Args:
+            steps: Number of them.
+            stops: Whether to stop at the end with one sync of the whole file system; None to draw the end, which is
+                mostly that of a kill -9.
+        """
         await self._manager.start()
         actions = (self._append, self._append, self._append, self._append, self._flush, self._flush, self._transaction)
         rare = (self._keep_house, self._delete_records, self._compact, self._create_again, self._checkpoint)
         for _ in range(steps):
             self._clock.now_ms += 1000
             await self._chance.choice(rare if self._chance.random() < 0.2 else actions)()
-        if self._chance.random() < 0.3:
-            await self._manager.close()
+        if stops or (stops is None and self._chance.random() < 0.3):
+            await self._close(many_logs=1 if stops else self._chance.choice((1, 500)))
         else:
             await self._manager._housekeeper.close()
             await self._manager._cleaner.close()
             for log in self._manager.loaded():
                 log.close()
         self._note_known()
+
+    async def _close(self, many_logs: int) -> None:
+        """Stop cleanly: with an fsync of each file, or from ``many_logs`` on with a sync of the whole file system."""
+        ends = [(log, log.end_offset) for log in self._manager.loaded()]
+        with mock.patch("klamm.storage.log.flusher.MANY_LOGS", many_logs):
+            await self._manager.close()
+        for log, end_offset in ends:
+            self._promise(log, durable_end=end_offset)
 
     def _log(self, *names: str) -> PartitionLog:
         name = self._chance.choice(names or ("plain", "compacted", "retained", "again"))

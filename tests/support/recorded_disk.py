@@ -13,8 +13,9 @@ Both follow one of four fates: ``none`` or ``all`` of the unsynced changes survi
 which they were made, or each one at ``random``. Names and every single file have their own fate. A prefix of names is
 taken over all directories or for each directory separately, as file systems with one or with several journals do.
 
-fsync never reaches the real disk, which makes simulated runs fast. When the recording ends, the journal is compared
-with the real files: a change made by a function that is not recorded fails the test instead of being missed.
+``syncfs`` makes everything durable that was changed before. Neither it nor fsync reaches the real disk, which makes
+simulated runs fast. When the recording ends, the journal is compared with the real files: a change made by a function
+that is not recorded fails the test instead of being missed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from unittest import mock
 
 import apsw
 
+from klamm.storage.log import file_system
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 SECTOR: Final = 512
 FATES: Final = ("none", "all", "prefix", "random")
 _ROOT: Final = 0
+_EVERYTHING: Final = -1
+"""Number that stands for all files and directories in a sync of the whole file system."""
 _WRITING: Final = frozenset("wax+")
 _SHARED_MEMORY: Final = "-shm"
 """End of the name of a file that SQLite uses as memory and builds again at each start."""
@@ -186,6 +191,8 @@ class RecordedDisk:
         with (
             mock.patch.multiple(os, fsync=self._fsync, **recorders),
             mock.patch.object(io, "open", self._open_python(io.open)),
+            mock.patch.object(file_system, "syncfs", self._syncfs),
+            mock.patch.object(file_system, "is_trusted", return_value=True),
         ):
             yield
         self._compare_with_real_files()
@@ -293,6 +300,14 @@ class RecordedDisk:
         # Between the two, other threads may write. This fsync does not make such writes durable.
         with self._during("fsync"):
             self._end_sync(inode, begun)
+
+    def _syncfs(self, _: int) -> None:
+        with self._during("syncfs"):
+            for descriptor in tuple(self._rewritten):
+                self._catch_up(descriptor)
+            begun = self._begin_sync(_EVERYTHING)
+        with self._during("syncfs"):
+            self._end_sync(_EVERYTHING, begun)
 
     def _begin_sync(self, inode: int) -> int:
         with self._during(f"before {self._operation}"):
@@ -477,14 +492,14 @@ class _State:
                 self._sync(event)
 
     def _sync(self, sync: Sync) -> None:
-        file = self._files.get(sync.inode)
-        if file is not None:
+        whole = sync.inode == _EVERYTHING
+        for file in self._files.values() if whole else filter(None, (self._files.get(sync.inode),)):
             due = [write for index, write in file.pending if index < sync.begun]
             file.durable = _applied(file.durable, due)
             file.pending = [item for item in file.pending if item[0] >= sync.begun]
         kept = []
         for index, rename in self._pending:
-            if index < sync.begun and sync.inode in rename.directories():
+            if index < sync.begun and (whole or sync.inode in rename.directories()):
                 _apply_edits(self._directories, rename)
             else:
                 kept.append((index, rename))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from klamm.storage.log import file_system
 from tests.support.recorded_disk import FATES, SECTOR, Cut, RecordedDisk
 
 if TYPE_CHECKING:
@@ -89,6 +90,14 @@ def test_names_and_files_have_their_own_fates(tmp_path: Path) -> None:
 
 def test_synced_changes_survive_every_fate(tmp_path: Path) -> None:
     assert found(recorded(tmp_path / "disk", change, sync), None, *FATES) == ({"xyz"}, {"nnn"})
+
+
+def sync_everything(_: Path) -> None:
+    file_system.syncfs(0)
+
+
+def test_a_sync_of_the_file_system_makes_all_changes_durable(tmp_path: Path) -> None:
+    assert found(recorded(tmp_path / "disk", change, sync_everything), None, *FATES) == ({"xyz"}, {"nnn"})
 
 
 def test_a_disk_that_lies_loses_synced_changes(tmp_path: Path) -> None:

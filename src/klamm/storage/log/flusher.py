@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.storage.descriptors import FLUSH_THREADS
+from klamm.storage.log.file_system import FileSystem
 from klamm.storage.log.files import FsyncError, fsync_path
 
 if TYPE_CHECKING:
@@ -21,8 +23,13 @@ if TYPE_CHECKING:
 
     from klamm.storage.log.partition import PartitionLog
 
+logger = logging.getLogger(__name__)
+
 FLUSHED_TOGETHER: Final = 16
 """Number of logs that one thread flushes or creates in a row, to limit thread switches."""
+MANY_LOGS: Final = 500
+"""Number of changed logs from which a sync of the whole file system takes less time than an fsync of each file. Other
+programs' unwritten data are written with it."""
 T = TypeVar("T")
 Result = TypeVar("Result")
 
@@ -41,7 +48,8 @@ class RecoveryState:
 class Flusher:
     """The threads that make logs durable. Used on the event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, data_dir: Path) -> None:
+        self._file_system = FileSystem(data_dir)
         self._threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
         self._offline: dict[UUID, set[int]] = {}
         """Partitions whose fsync failed, by topic."""
@@ -64,10 +72,11 @@ class Flusher:
     async def flush_together(
         self, logs: Sequence[PartitionLog], besides: Mapping[PartitionLog, Sequence[Path]] = MappingProxyType({})
     ) -> Sequence[OSError | None]:
-        """Flush logs one after the other in one thread, and return each log's error or None.
+        """Flush logs, up to ``FLUSHED_TOGETHER`` in a row in one thread, and return each log's error or None.
 
         Args:
-            logs: At most ``FLUSHED_TOGETHER`` logs.
+            logs: The logs. If ``MANY_LOGS`` or more have changed, one sync of the whole file system flushes them where
+                that is possible.
             besides: Further files to make durable with a log.
         """
         async with AsyncExitStack() as locks:
@@ -75,10 +84,21 @@ class Flusher:
                 await locks.enter_async_context(log.flushing)
             flushes = [_Flush(log, besides.get(log, ())) for log in logs]
             try:
-                await self.fsync([flush for flush in flushes if flush.files])
+                await self._make_durable([flush for flush in flushes if flush.files])
             finally:
                 self._settle(flushes)
             return [flush.error for flush in flushes]
+
+    async def _make_durable(self, flushes: Sequence[_Flush]) -> None:
+        if len(flushes) >= MANY_LOGS:
+            directories = [flush.log.directory for flush in flushes]
+            try:
+                are_done = await self.run(self._file_system.sync, directories)
+            except OSError as error:
+                logger.info("The file system is not synced as a whole, but file by file: %s", error)
+            else:
+                flushes = [flush for flush, is_done in zip(flushes, are_done, strict=True) if not is_done]
+        await self.fsync(flushes)
 
     async def fsync(self, items: Sequence[_Flush | RecoveryState]) -> None:
         """Make the files of logs durable, in several threads if there are many."""
@@ -120,6 +140,7 @@ class Flusher:
     def close(self) -> None:
         """Wait for the threads to end."""
         self._threads.shutdown()
+        self._file_system.close()
 
 
 async def to_its_end(working: asyncio.Future[Any]) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from klamm.storage.log import flusher
+from klamm.storage.log import file_system, flusher
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS, read_offsets
 from klamm.storage.log.files import FsyncError
 from tests.support.logs import TOPIC_ID, LogHouse, batch
@@ -83,3 +83,64 @@ def test_a_log_that_cannot_be_flushed_keeps_its_recovery_point_and_no_other_does
     assert read_offsets(tmp_path / RECOVERY_POINTS) == expected
     assert house.manager.flush_failures == 1
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+class WholeDisk:
+    """A file system that may refuse to be synced as a whole."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> None:
+        self.syncs = 0
+        self._error = error
+        monkeypatch.setattr(flusher, "MANY_LOGS", COUNT)
+        monkeypatch.setattr(file_system, "is_trusted", lambda _: True)
+        monkeypatch.setattr(file_system, "syncfs", self.sync)
+
+    def sync(self, _: int) -> None:
+        self.syncs += 1
+        if self._error is not None:
+            raise self._error
+
+
+def test_very_many_logs_are_durable_after_one_sync_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, single, house = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
+    monkeypatch.setattr(flusher, "fsync_path", single)
+
+    asyncio.run(house.manager.close())
+
+    assert (whole.syncs, single.paths) == (1, [])
+    assert read_offsets(tmp_path / RECOVERY_POINTS) == {f"t-{number}": 2 for number in range(COUNT)}
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
+    house.open()
+    assert house.manager.was_clean
+
+
+def test_a_file_system_that_reports_an_error_is_synced_file_by_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only so it is known whose data are lost: that log is offline, the others are not."""
+    whole, house = WholeDisk(monkeypatch, OSError(errno.EIO, "broken")), filled(tmp_path)
+    single = SlowDisk(broken="t-7")
+    monkeypatch.setattr(flusher, "fsync_path", single)
+
+    asyncio.run(house.manager.close())
+
+    assert whole.syncs == 1
+    assert f"t-8/{0:020d}.log" in single.paths
+    assert read_offsets(tmp_path / RECOVERY_POINTS) == {f"t-{number}": 2 for number in range(COUNT) if number != 7}
+    assert house.manager.offline_partitions(TOPIC_ID) == {7}
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+def test_a_partition_on_another_file_system_has_its_own_fsyncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, single, house = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
+    monkeypatch.setattr(flusher, "fsync_path", single)
+    device_of = file_system.device_of
+    monkeypatch.setattr(file_system, "device_of", lambda path: -1 if path.name == "t-7" else device_of(path))
+
+    asyncio.run(house.manager.close())
+
+    assert whole.syncs == 1
+    assert {path.split("/")[-2:][0] for path in single.paths if path.endswith(".log")} == {"t-7"}
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()

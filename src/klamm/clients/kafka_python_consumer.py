@@ -82,11 +82,12 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
 
 
 class _Joins:
-    """Workaround for two behaviours of kafka-python that disturb a group when the session timeout changes.
+    """Workaround for three behaviours of kafka-python that disturb a group when the session timeout changes.
 
     First, an assignment that arrives between two short polls is discarded and requested again; if the leader does that,
-    the whole group rebalances. Second, a request to join is forgotten while a join is in progress, although that join
-    may carry the old timeout.
+    the whole group rebalances. Second, a join that fails between two polls, for example because the group rebalances,
+    may never be repeated; without heartbeats the member is then removed from its group. Third, a request to join is
+    forgotten while a join is in progress, although that join may carry the old timeout.
 
     Args:
         coordinator: kafka-python's ``ConsumerCoordinator`` of a consumer that has not joined yet.
@@ -104,11 +105,14 @@ class _Joins:
         return self._protocols()
 
     def catch_up(self) -> None:
-        """Repeat a forgotten join. Runs in the application's thread, before a poll."""
+        """Finish a join whose outcome was lost, or repeat it. Runs in the application's thread, before a poll."""
         coordinator = self._coordinator
         join = coordinator._join_task
-        if coordinator.rejoining and join is not None and join.succeeded():
-            coordinator._net.run(self._finish, join.value)
+        if coordinator.rejoining and join is not None and join.is_done:
+            if join.succeeded():
+                coordinator._net.run(self._finish, join.value)
+            else:
+                coordinator.request_rejoin()
         if not coordinator.rejoining and self._joined_with not in {None, coordinator.config["session_timeout_ms"]}:
             coordinator.request_rejoin()
 

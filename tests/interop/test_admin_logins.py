@@ -21,6 +21,7 @@ from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
 from klamm.client.transport import ConnectionSettings
+from tests.support.klamm_tools import run_ours
 from tests.support.processes import free_port
 from tests.support.security import Certificates, sasl_settings
 from tests.support.tokens import claims_of, unsecured
@@ -123,6 +124,21 @@ def test_tokens_come_from_the_login_module_a_file_or_a_server(guarded: str, tmp_
         server.shutdown()
     credentials = base64.b64encode(b"me:hush").decode()
     assert requests == [(f"Basic {credentials}", b"grant_type=client_credentials&scope=kafka")] * 2
+
+
+def test_records_are_produced_and_consumed_with_a_token(
+    guarded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    properties = login("OAUTHBEARER", 'unsecuredLoginStringClaim_sub="alice"')
+    (tmp_path / "client.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    file = str(tmp_path / "client.properties")
+    # when
+    sent = run_ours(guarded, ["produce", "--topic", "tokens", "--command-config", file], capsys, b"hello\n")
+    words = ["consume", "--topic", "tokens", "--from-beginning", "--max-messages", "1", "--command-config", file]
+    received = run_ours(guarded, words, capsys)
+    # then
+    assert (sent.exit_code, received.exit_code, received.stdout) == (0, 0, "hello\n"), (sent, received)
 
 
 def test_certificates_that_one_side_rejects_are_named(tmp_path: Path) -> None:

@@ -124,15 +124,19 @@ def _mechanism(security: Security, host: str) -> Any:
     """Return kafka-python's object of the SASL mechanism, which has no types."""
     from kafka.net.sasl import get_sasl_mechanism  # noqa: PLC0415  # only logins pay for importing kafka-python
 
+    return get_sasl_mechanism(security.mechanism)(host=host, **login_settings(security))
+
+
+def login_settings(security: Security) -> dict[str, Any]:
+    """Return the settings of the login under kafka-python's names."""
     settings = {
-        "host": host,
+        "sasl_mechanism": security.mechanism,
         "sasl_plain_username": security.username,
         "sasl_plain_password": security.password,
-        "sasl_mechanism": security.mechanism,
-        **security.login,
     }
-    if security.mechanism == "OAUTHBEARER" and "sasl_oauth_token_provider" not in settings:
-        from klamm.client.bearer_token import BearerTokenProvider  # noqa: PLC0415  # see above
+    if security.mechanism != "OAUTHBEARER":
+        return {**settings, **security.login}
+    from klamm.client.bearer_token import BearerTokenProvider  # noqa: PLC0415  # only logins import kafka-python
 
-        settings["sasl_oauth_token_provider"] = BearerTokenProvider(security.login)
-    return get_sasl_mechanism(security.mechanism)(**settings)
+    provider = security.login.get("sasl_oauth_token_provider") or BearerTokenProvider(security.login)
+    return {**settings, "sasl_oauth_token_provider": provider}

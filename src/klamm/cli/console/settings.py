@@ -62,23 +62,14 @@ def kafka_python_settings(properties: Mapping[str, str], known: Mapping[str, Any
 
 
 def _security(properties: Mapping[str, str]) -> dict[str, Any]:
-    from klamm.client.security import Security  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.client.login import login_settings  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.client.security import Security  # noqa: PLC0415
 
     found = Security.of(properties)
-    if found.login:
-        raise RefusedError(f"sasl.mechanism={found.mechanism}: this command logs in only by PLAIN and SCRAM")
     return {
         "security_protocol": found.protocol,
         **({"ssl_context": found.tls_context()} if found.uses_tls else {}),
-        **(
-            {
-                "sasl_mechanism": found.mechanism,
-                "sasl_plain_username": found.username,
-                "sasl_plain_password": found.password,
-            }
-            if found.uses_sasl
-            else {}
-        ),
+        **(login_settings(found) if found.uses_sasl else {}),
     }
 
 

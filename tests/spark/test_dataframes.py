@@ -115,7 +115,7 @@ def test_a_topic_of_apache_kafka_is_read_alike(spark: SparkSession, real_kafka: 
 
 
 def test_what_cannot_be_read_is_said(spark: SparkSession, broker: KlammBroker) -> None:
-    with pytest.raises(PySparkException, match="nowhere: no such topic"):
+    with pytest.raises(PySparkException, match="nowhere: not a topic"):
         source(spark, broker.bootstrap_servers, "nowhere").load().collect()
 
 

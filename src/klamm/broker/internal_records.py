@@ -82,6 +82,8 @@ class InternalRecords:
         """
         topic = self._topics.get(self._name) or await self._create()
         batch = encode_batch([Record(key=key, value=value, timestamp=self._now_ms())])
+        if self._logs.is_new(topic.topic_id, PARTITION):
+            await self._logs.create_directories([(topic.topic_id, PARTITION)])
         self._log(topic).append(memoryview(batch))
 
     def _log(self, topic: Topic) -> PartitionLog:

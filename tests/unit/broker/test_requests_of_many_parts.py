@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +18,7 @@ from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTop
 from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
+from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tests.support.held_loop import HeldLoop, a_held_broker
 from tests.support.long_requests import long_requests
 from tests.support.wire import WireClient
@@ -99,6 +102,43 @@ def test_a_transaction_of_many_partitions_ends_and_its_topic_goes_while_others_a
         gone = client.ask(DeleteTopicsRequest(topics=[state], timeout_ms=30_000), DeleteTopicsResponse, 6)
         assert gone.responses[0].error_code == 0
         assert held.longest().seconds < MOST_S
+
+
+def test_no_first_marker_of_a_log_waits_for_the_disk_on_the_event_loop(
+    held: HeldLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new partition gets its directory in a thread, as by Produce."""
+    fsync, threads = os.fsync, set[str]()
+
+    def noted(descriptor: int) -> None:
+        threads.add(threading.current_thread().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with WireClient(held.address, timeout_s=60) as client:
+        client.create_topic("marked", partitions=4)
+        begun = client.ask(
+            InitProducerIdRequest(transactional_id="m", transaction_timeout_ms=60_000), InitProducerIdResponse, 4
+        )
+        of_producer = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+        adding = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="m",
+            v3_and_below_producer_id=begun.producer_id,
+            v3_and_below_producer_epoch=begun.producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="marked", partitions=[0, 1])],
+        )
+        client.ask(adding, AddPartitionsToTxnResponse, 3)
+        client.ask(EndTxnRequest(transactional_id="m", committed=True, **of_producer), EndTxnResponse, 3)
+        marker = WriteTxnMarkersRequest.WritableTxnMarker(
+            transaction_result=True,
+            coordinator_epoch=0,
+            topics=[WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="marked", partition_indexes=[2, 3])],
+            **of_producer,
+        )
+        client.ask(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, 1)
+        assert [client.end_offset("marked", index) for index in range(4)] == [1, 1, 1, 1]
+    assert threads
+    assert not {name for name in threads if name.startswith("held-loop")}
 
 
 WIDE: Final = (

@@ -97,6 +97,12 @@ async def _codes(
             name = transaction.transactional_id
             return {place: _verify(name, producer, item, context) async for place, item in slices.over(found.items())}
         await transactions.add(transaction.transactional_id, producer, partitions=frozenset(found.values()))
+        # Each partition gets at least a marker, which would create its directory on the event loop.
+        logs = context.services.logs
+        new = await slices.listed(
+            (topic_id, index) for topic_id, index in found.values() if logs.is_new(topic_id, index)
+        )
+        await logs.create_directories(new)
     except KafkaApiError as error:
         return dict.fromkeys(found, _code_for_version(error.error_code, context))
     return dict.fromkeys(found, ErrorCode.NONE)

@@ -63,6 +63,8 @@ async def _write(
         if topic is None:
             raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
         log = leader_log(context, topic, partition)
+        if not log.has_directory:
+            await context.services.logs.create_directories([(topic.topic_id, partition)])
         append_marker(
             log,
             ControlType.COMMIT if marker.transaction_result else ControlType.ABORT,

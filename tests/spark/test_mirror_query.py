@@ -103,7 +103,7 @@ def test_what_can_not_be_is_refused_before_anything_starts(spark: SparkSession) 
     # then
     with pytest.raises(SettingsError, match=r"A\.bootstrap\.servers: expected host:port"):
         start(spark, {"clusters": "A,B", "A->B.enabled": "true"})
-    assert mirror_threads() == before
+    wait_until(lambda: mirror_threads() <= before, timeout_s=20, what="the end of all threads")
 
 
 def test_a_checkpoint_directory_that_can_not_be_written_is_refused(
@@ -117,7 +117,7 @@ def test_a_checkpoint_directory_that_can_not_be_written_is_refused(
     # then
     with pytest.raises(SettingsError, match=r"cannot start the query with checkpoint directory .*/checkpoint: "):
         start(spark, parse_properties(asked))
-    assert mirror_threads() == before
+    wait_until(lambda: mirror_threads() <= before, timeout_s=20, what="the end of all threads")
 
 
 def test_a_second_mirror_in_a_session_is_refused_with_what_to_do(spark: SparkSession, broker: KlammBroker) -> None:
@@ -157,4 +157,4 @@ def test_a_python_without_klamm_is_reported_with_what_to_do(
         SettingsError, match=f"Spark's Python {bare} cannot import a module that the mirror needs: No module named"
     ):
         start(spark, parse_properties(properties(address, address, NO_HEARTBEATS, topics="noted")))
-    assert mirror_threads() == before
+    wait_until(lambda: mirror_threads() <= before, timeout_s=20, what="the end of all threads")

@@ -7,17 +7,22 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from klamm.embedded.broker import Broker
+    from klamm.embedded.gateway import Gateway
 
-__all__ = ["Broker", "__version__"]
+__all__ = ["Broker", "Gateway", "__version__"]
 
 __version__ = "0.1.0"
 """Version of klamm. The packages take it from here."""
 
 
 def __getattr__(name: str) -> object:
-    """Import ``klamm.Broker`` on first use: the broker's own process imports this package too and starts faster so."""
+    """Import a class on first use: the broker's own process imports this package, too, and starts faster so."""
     if name == "Broker":
         from klamm.embedded.broker import Broker  # noqa: PLC0415 - see above
 
         return Broker
+    if name == "Gateway":
+        from klamm.embedded.gateway import Gateway  # noqa: PLC0415 - see above
+
+        return Gateway
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@
 - ``make_klamm_broker``: a function that starts any number of brokers, with the arguments of ``klamm.Broker``.
 - ``klamm_topic``: the name of a new topic on ``klamm_session_broker``, deleted after the test.
 - ``make_klamm_topic``: a function that creates such topics, with the arguments of ``Broker.create_topic``.
+- ``make_klamm_gateway``: a function that starts any number of gateways, with the arguments of ``klamm.Gateway``.
 - ``klamm_broker_options``: arguments of ``klamm.Broker`` for the first three. Override it to change them.
 
 All brokers have ``control=True``. After each test, the faults of the shared brokers are removed, and a paused one
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from klamm.embedded.broker import Broker
+    from klamm.embedded.gateway import Gateway
 
 _MADE: Final = pytest.StashKey["list[Broker]"]()
 _MODULE: Final = "klamm.embedded.broker"
@@ -84,6 +86,15 @@ def make_klamm_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..., 
             return stack.enter_context(broker)
 
         yield make
+
+
+@pytest.fixture
+def make_klamm_gateway() -> Iterator[Callable[..., Gateway]]:
+    """Provide a function that starts gateways, with the arguments of ``klamm.Gateway``; they stop after the test."""
+    from klamm.embedded.gateway import Gateway  # noqa: PLC0415 - a run that uses no fixture of ours pays nothing
+
+    with ExitStack() as stack:
+        yield lambda *given, **options: stack.enter_context(Gateway(*given, **options))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ a change sees it.
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,10 +49,13 @@ DECIDED: dict[str, list[Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def env() -> Iterator[Any]:
-    """A broker of its own, and the kit's connection to it."""
-    with klamm.Broker(config=STATIC_CONFIGS) as broker:
+@pytest.fixture(scope="module", params=["broker", "gateway"])
+def env(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A broker of its own, and the kit's connection to it or to a gateway in front of it."""
+    with ExitStack() as stack:
+        broker: klamm.Broker | klamm.Gateway = stack.enter_context(klamm.Broker(config=STATIC_CONFIGS))
+        if request.param == "gateway":
+            broker = stack.enter_context(klamm.Gateway(broker.bootstrap_servers))
         host, _, port = broker.bootstrap_servers.rpartition(":")
         connection = RUNNER.Connection(host, int(port), 10.0)
         environment = RUNNER.Env(connection, 1, settle=0, patience=0, messages=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import klamm
-from klamm.embedded.broker import BrokerStartError
+from klamm.embedded.server_process import BrokerStartError
 from tests.support.conformance_kit import load_runner
 
 if TYPE_CHECKING:

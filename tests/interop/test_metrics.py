@@ -14,7 +14,7 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, NewTopic
-from klamm.embedded.broker import BrokerStartError
+from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.errors import PolicyViolationError
 from tests.support.processes import free_port
 

@@ -22,7 +22,7 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
-from klamm.embedded.broker import BrokerStartError
+from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse

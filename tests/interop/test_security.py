@@ -26,7 +26,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as PythonError
 
 import klamm
-from klamm.embedded.broker import BrokerStartError, _free_addresses
+from klamm.embedded.broker import _free_addresses
+from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse

@@ -19,7 +19,7 @@ from klamm.cli import main
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.transport import ConnectionSettings
-from klamm.embedded.broker import BrokerStartError
+from klamm.embedded.server_process import BrokerStartError
 from tests.support.java import QUICK_TO_START, java_executable, java_tool
 from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates, client_properties, sasl_settings

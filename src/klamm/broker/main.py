@@ -8,7 +8,6 @@ import gc
 import itertools
 import logging
 import signal
-import socket
 import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -20,9 +19,11 @@ from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.listeners import ANY_HOST, Address, Listener, own_host_name
+from klamm.server.sockets import bind, bound_address, start_listening
 from klamm.storage.errors import DataDirectoryError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping, Sequence
 
 EXIT_OK: Final = 0
@@ -58,8 +59,9 @@ def main(arguments: Sequence[str], surroundings: Surroundings = PLAIN) -> int:
 
 
 def _run(settings: BrokerSettings, stdout: TextIO, surroundings: Surroundings) -> None:
-    sockets = {listener.name: [_bind(address) for address in listener.listen] for listener in settings.listeners}
-    scrapes = None if settings.metrics is None else _bind(settings.metrics)
+    # All sockets are bound before the data directory is opened, so a port in use fails early.
+    sockets = {listener.name: [bind(address) for address in listener.listen] for listener in settings.listeners}
+    scrapes = None if settings.metrics is None else bind(settings.metrics)
     with asyncio.Runner(loop_factory=surroundings.new_event_loop) as runner:
         runner.run(_serve(settings, sockets, scrapes, stdout, surroundings))
 
@@ -79,12 +81,12 @@ async def _serve(
     app = await BrokerApp.start(settings, nodes, surroundings)
     try:
         for sock in (*itertools.chain(*sockets.values()), *([] if scrapes is None else [scrapes])):
-            _listen(sock)
+            start_listening(sock)
         for name, of_listener in sockets.items():
             await app.listen(name, dict(zip(settings.node_ids, of_listener, strict=True)))
         if scrapes is not None:
             await app.listen_for_scrapes(scrapes)
-            logger.info("Metrics on http://%s/metrics", _bound(scrapes))
+            logger.info("Metrics on http://%s/metrics", bound_address(scrapes))
         GarbageSettings().apply()
         surroundings.on_ready(app.services)
         first = settings.listeners[0]
@@ -98,45 +100,12 @@ async def _serve(
         await app.stop()
 
 
-def _bind(address: Address) -> socket.socket:
-    """Return a bound socket.
-
-    All sockets are bound before the data directory is opened, so a port in use fails early.
-    """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((address.host or ANY_HOST, address.port))
-    except OSError as error:
-        sock.close()
-        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
-    return sock
-
-
-def _listen(sock: socket.socket) -> None:
-    """Listen on a bound socket.
-
-    With SO_REUSEADDR, binding succeeds although another process listens on the address. uvloop does not report the
-    error of listening either, so it is detected here.
-    """
-    try:
-        sock.listen()
-    except OSError as error:
-        raise OSError(f"cannot listen on {_bound(sock)}: {error.strerror or error}") from error
-
-
-def _bound(sock: socket.socket) -> Address:
-    host, port = sock.getsockname()[:2]
-    return Address(host=host, port=port)
-
-
 def _listened(listener: Listener, sockets: Sequence[socket.socket]) -> list[Address]:
     """Return the addresses of a listener with the host as configured.
 
     A certificate may be issued for the host name and not for its IP address.
     """
-    bound = [_bound(sock) for sock in sockets]
+    bound = [bound_address(sock) for sock in sockets]
     return [Address(host=asked.host or at.host, port=at.port) for asked, at in zip(listener.listen, bound, strict=True)]
 
 

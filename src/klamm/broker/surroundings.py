@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from klamm.broker.routing import ROUTES
+from klamm.server.sockets import fastest_event_loop
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
 
     from klamm.broker.services import Services
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
 def wall_clock_ms() -> int:
     """Return the wall clock time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def fastest_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of uvloop if that is installed, else of asyncio."""
-    try:
-        import uvloop  # noqa: PLC0415  # not on every platform
-    except ModuleNotFoundError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _ignore(_services: Services) -> None:

@@ -40,6 +40,11 @@ class Command:
 
 COMMANDS: Final = (
     Command(name="broker", module="klamm.broker.main", summary="run a broker that any Kafka client can talk to"),
+    Command(
+        name="gateway",
+        module="klamm.gateway.main",
+        summary="run a gateway that clients connect to instead of a Kafka cluster",
+    ),
     Command(name="topics", module="klamm.cli.topics", summary="create, describe, change topics like kafka-topics.sh"),
     Command(
         name="configs",

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
-import re
-import selectors
 import shutil
 import socket
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from klamm.embedded.channel import ControlChannel
 from klamm.embedded.controls import BrokerControls, config_text
-from klamm.embedded.process import TiedProcess
+from klamm.embedded.server_process import BrokerStartError, ServerProcess
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
     from types import TracebackType
 
-_READY: Final = re.compile(rb"klamm broker ready on (\S+) \(data in ")
 _CANNOT_LISTEN: Final = "cannot listen on"
-_LOG_TAIL_BYTES: Final = 16 * 1024
 _PORTS: Final = range(20_000, 32_000)
 """Range in which free ports are searched. It is below the range that operating systems use for outgoing connections.
 Otherwise a client that tries to reconnect while the broker restarts could be assigned the broker's port.
@@ -37,10 +32,6 @@ others. Kafka's own server.properties has the same line.
 """
 _ATTEMPTS: Final = 5
 """Number of attempts to find free ports, in case other processes bind them at the same moment."""
-
-
-class BrokerStartError(RuntimeError):
-    """The broker's process did not start. The message ends with its output on stderr."""
 
 
 class Broker(BrokerControls):
@@ -270,8 +261,8 @@ def _free_addresses(host: str, count: int) -> tuple[str, ...]:
     raise BrokerStartError(f"{_CANNOT_LISTEN} {host}: no free port in {_PORTS.start}..{_PORTS.stop - 1}")
 
 
-class _Child:
-    """One process of the broker, with its log and its control channel.
+class _Child(ServerProcess):
+    """One process of the broker, with its control channel.
 
     Args:
         arguments: Arguments of ``klamm broker``.
@@ -281,81 +272,24 @@ class _Child:
     """
 
     def __init__(self, arguments: list[str], *, remove: Path | None, is_tied: bool, moved_s: float | None) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed in end()
-        self._last_words = ""
-        self.is_ready = False
         self.channel = None if moved_s is None else ControlChannel()
         module, fds = "klamm.broker.main", []
         if self.channel is not None:
             module, fds = "klamm.broker.faults.main", [self.channel.inherited_fd]
             arguments = [str(self.channel.inherited_fd), str(moved_s), *arguments]
         try:
-            self._tied = TiedProcess(
-                module,
-                arguments,
-                log=self._log,
-                pipe_stdout=True,
-                remove=remove,
-                is_tied=is_tied,
-                pass_fds=fds,
-            )
+            super().__init__(module, arguments, name="broker", remove=remove, is_tied=is_tied, pass_fds=fds)
         except BaseException:
             self._close_channel()
-            self._log.close()
             raise
         if self.channel is not None:
             self.channel.started()
-        self.process = self._tied.process
-
-    def wait_until_ready(self, timeout_s: float) -> tuple[str, ...]:
-        """Wait for the ready line and return its addresses.
-
-        Raises:
-            BrokerStartError: The process ended, or printed no ready line in time.
-        """
-        deadline = time.monotonic() + timeout_s
-        said = bytearray()
-        while (found := _READY.search(said)) is None:
-            chunk = self._read_stdout(deadline - time.monotonic())
-            if chunk is None:
-                raise BrokerStartError(
-                    f"The broker was not ready within {timeout_s:g} s. Its output:\n{self.log_text() or '(none)'}"
-                )
-            if not chunk:
-                code = self.process.wait()
-                raise BrokerStartError(
-                    f"The broker ended with exit code {code} before it was ready. Its output:\n"
-                    f"{self.log_text() or '(none)'}"
-                )
-            said += chunk
-        self.is_ready = True
-        return tuple(found.group(1).decode().split(","))
-
-    def _read_stdout(self, timeout_s: float) -> bytes | None:
-        """Return bytes from stdout, b"" at the end of the stream, or None if nothing arrived in time."""
-        if self.process.stdout is None or timeout_s <= 0:
-            return None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout_s):
-                return None
-        return os.read(self.process.stdout.fileno(), 4096)
 
     def _close_channel(self) -> None:
         if self.channel is not None:
             self.channel.close()
 
-    def log_text(self) -> str:
-        """Return the end of the log. Reads by position, because the process appends through the same open file."""
-        if self._log.closed:
-            return self._last_words
-        size = os.fstat(self._log.fileno()).st_size
-        start = max(0, size - _LOG_TAIL_BYTES)
-        return os.pread(self._log.fileno(), size - start, start).decode(errors="replace").strip()
-
     def end(self, timeout_s: float) -> None:
-        """End the process like ``TiedProcess.end``, and keep only the end of its log."""
-        self._close_channel()  # a paused broker continues, so that it can stop in order
-        self._tied.end(timeout_s)
-        self._last_words = self.log_text()
-        self._log.close()
+        """End the process. A paused broker continues, so that it can stop in order."""
+        self._close_channel()
+        super().end(timeout_s)

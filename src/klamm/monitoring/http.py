@@ -33,14 +33,17 @@ class HttpListener:
     Args:
         pages: Functions that return content type and text, by path.
         views: Coroutine functions that return content type and text for the query of the request, by path.
+        checks: Functions that return why a check fails, None when it succeeds, by path. A failed one is status 503.
     """
 
     def __init__(
         self,
         pages: Mapping[str, Callable[[], tuple[str, str]]],
         views: Mapping[str, View] = MappingProxyType({}),
+        checks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
     ) -> None:
         self._pages = pages
+        self._checks = checks
         self._views = views
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -75,13 +78,18 @@ class HttpListener:
             return _response("400 Bad Request", "text/plain", "Not HTTP/1\n")
         method, (path, _, query) = words[0], words[1].partition("?")
         view = self._views.get(path)
-        if view is None and path not in self._pages:
-            return _response("404 Not Found", "text/plain", f"There is {', '.join([*self._views, *self._pages])}\n")
+        if view is None and path not in self._pages and path not in self._checks:
+            known = ", ".join([*self._views, *self._pages, *self._checks])
+            return _response("404 Not Found", "text/plain", f"There is {known}\n")
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "text/plain", "GET only\n", "Allow: GET, HEAD\r\n")
         if view is not None:
             content_type, text = await view(dict(parse_qsl(query, keep_blank_values=True)))
             return _response("200 OK", content_type, text, _NO_SCRIPTS, has_body=method == "GET")
+        if path in self._checks:
+            failure = self._checks[path]()
+            status = "200 OK" if failure is None else "503 Service Unavailable"
+            return _response(status, "text/plain", f"{failure or 'OK'}\n", has_body=method == "GET")
         content_type, text = self._pages[path]()
         return _response("200 OK", content_type, text, has_body=method == "GET")
 

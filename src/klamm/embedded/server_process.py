@@ -1,0 +1,113 @@
+"""Child process of a server command, ``klamm broker`` or ``klamm gateway``: its ready line, its log and its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import tempfile
+import time
+from typing import IO, TYPE_CHECKING, Final
+
+from klamm.embedded.process import TiedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_LOG_TAIL_BYTES: Final = 16 * 1024
+
+
+class BrokerStartError(RuntimeError):
+    """The process of a broker or a gateway did not start. The message ends with its output on stderr."""
+
+
+class ServerProcess:
+    """One process of a server command, with its log.
+
+    Args:
+        module: Module whose ``main`` is run.
+        arguments: Arguments of ``main``.
+        name: Name of the command, for the ready line ``klamm NAME ready on ADDRESSES (`` and for messages.
+        remove: Directory that the process removes when this one has vanished.
+        is_tied: Whether the process ends when this one has vanished.
+        pass_fds: File descriptors that the process inherits.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        name: str,
+        remove: Path | None,
+        is_tied: bool,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self._name = name
+        self._ready = re.compile(rb"klamm %s ready on (\S+) \(" % name.encode())
+        self._log: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed in end()
+        self._last_words = ""
+        self.is_ready = False
+        try:
+            self._tied = TiedProcess(
+                module,
+                arguments,
+                log=self._log,
+                pipe_stdout=True,
+                remove=remove,
+                is_tied=is_tied,
+                pass_fds=pass_fds,
+            )
+        except BaseException:
+            self._log.close()
+            raise
+        self.process = self._tied.process
+
+    def wait_until_ready(self, timeout_s: float) -> tuple[str, ...]:
+        """Wait for the ready line and return its addresses.
+
+        Raises:
+            BrokerStartError: The process ended, or printed no ready line in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        said = bytearray()
+        while (found := self._ready.search(said)) is None:
+            chunk = self._read_stdout(deadline - time.monotonic())
+            if chunk is None:
+                raise BrokerStartError(
+                    f"The {self._name} was not ready within {timeout_s:g} s. Its output:\n{self.log_text() or '(none)'}"
+                )
+            if not chunk:
+                code = self.process.wait()
+                raise BrokerStartError(
+                    f"The {self._name} ended with exit code {code} before it was ready. Its output:\n"
+                    f"{self.log_text() or '(none)'}"
+                )
+            said += chunk
+        self.is_ready = True
+        return tuple(found.group(1).decode().split(","))
+
+    def _read_stdout(self, timeout_s: float) -> bytes | None:
+        """Return bytes from stdout, b"" at the end of the stream, or None if nothing arrived in time."""
+        if self.process.stdout is None or timeout_s <= 0:
+            return None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                return None
+        return os.read(self.process.stdout.fileno(), 4096)
+
+    def log_text(self) -> str:
+        """Return the end of the log. Reads by position, because the process appends through the same open file."""
+        if self._log.closed:
+            return self._last_words
+        size = os.fstat(self._log.fileno()).st_size
+        start = max(0, size - _LOG_TAIL_BYTES)
+        return os.pread(self._log.fileno(), size - start, start).decode(errors="replace").strip()
+
+    def end(self, timeout_s: float) -> None:
+        """End the process like ``TiedProcess.end``, and keep only the end of its log."""
+        self._tied.end(timeout_s)
+        self._last_words = self.log_text()
+        self._log.close()

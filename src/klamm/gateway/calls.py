@@ -1,0 +1,123 @@
+"""Context of one intercepted request: its facts, and calls to the upstream over the client's own connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from klamm.client.errors import ConnectionLostError
+from klamm.client.versions import negotiate
+from klamm.gateway.exchange import RelayedExchange
+from klamm.gateway.wire import request_frame, response_body
+from klamm.protocol.codec import decode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.server.author import Author
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.gateway.cutter import Piece
+    from klamm.gateway.intercept import Interceptor
+    from klamm.gateway.shared import OpenRelay, Shared
+    from klamm.gateway.wire import RequestHead
+    from klamm.protocol.schema import Message
+
+AnyResponse = TypeVar("AnyResponse", bound="Message")
+
+_API_VERSIONS_VERSION: Final = 3
+
+
+class InterceptedRequest:
+    """Context of one intercepted request; see ``intercept.InterceptedCall``.
+
+    Args:
+        shared: Objects that all relays share.
+        relay: OpenRelay of the connection.
+        head: Header of the request.
+        interceptor: Interceptor that handles the request; None for a filter, which must not call the upstream.
+    """
+
+    def __init__(
+        self, shared: Shared, relay: OpenRelay, head: RequestHead, interceptor: Interceptor | None = None
+    ) -> None:
+        self._shared = shared
+        self._relay = relay
+        self._head = head
+        self._interceptor = interceptor
+        self._waiting: set[asyncio.Future[Any]] = set()
+
+    @property
+    def api_version(self) -> int:
+        """Version of the request and of its response."""
+        return self._head.api_version
+
+    @property
+    def author(self) -> Author:
+        """Principal and client id of the request."""
+        return Author(principal=self._relay.peer.principal, client_id=self._head.client_id)
+
+    @property
+    def client_host(self) -> str:
+        """IP address of the client."""
+        return self._relay.peer.host
+
+    @property
+    def admin(self) -> AdminClient:
+        """Admin client towards the upstream, with the gateway's own credentials."""
+        return self._shared.admin
+
+    async def forward(self, request: Message) -> Any:
+        """Send a request of the intercepted API in the same version; return the response.
+
+        Raises:
+            ConnectionLostError: The connection broke.
+        """
+        if self._interceptor is None:
+            raise RuntimeError("A filter cannot call the upstream")
+        return await self._send(request, self._interceptor.response, self._head.api_version)
+
+    async def call(self, request: Message, response_class: type[AnyResponse]) -> AnyResponse:
+        """Send a request of any API in the highest version that both sides support; return the response.
+
+        Raises:
+            ConnectionLostError: The connection broke.
+            UnsupportedVersionError: The upstream does not offer the API.
+        """
+        version = negotiate(type(request), await self._versions())
+        return await self._send(request, response_class, version)
+
+    def lose(self) -> None:
+        """Fail the calls in flight. The connection is closed."""
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(ConnectionLostError("The connection was closed"))
+                answer.exception()  # for asyncio, which else logs errors that no call waits for
+
+    async def _versions(self) -> dict[int, tuple[int, int]]:
+        if self._relay.upstream_versions is None:
+            request = ApiVersionsRequest(client_software_name="klamm", client_software_version="gateway")
+            response = await self._send(request, ApiVersionsResponse, _API_VERSIONS_VERSION)
+            self._relay.upstream_versions = {
+                api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+            }
+        return self._relay.upstream_versions
+
+    async def _send(self, request: Message, response_class: type[AnyResponse], version: int) -> AnyResponse:
+        answer: asyncio.Future[AnyResponse] = asyncio.get_running_loop().create_future()
+
+        def on_response(frame: memoryview) -> Sequence[Piece]:
+            kept = memoryview(bytes(frame))  # the response outlives this callback
+            response = decode(response_class, version, kept, response_body(response_class, version, kept))
+            if not answer.done():
+                answer.set_result(response)
+            return ()
+
+        correlation_id = self._head.correlation_id
+        self._waiting.add(answer)
+        try:
+            frame = request_frame(request, version, correlation_id, self._head.client_id)
+            self._relay.send_upstream(frame, RelayedExchange(correlation_id, on_response))
+            return await answer
+        finally:
+            self._waiting.discard(answer)

@@ -1,0 +1,30 @@
+"""Counters of requests, bounded in number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+MOST_CLIENT_IDS: Final = 500
+"""Client ids that have their own counters. Requests of further ones are counted under ``OTHER``."""
+OTHER: Final = "(other)"
+
+
+class RequestCounts:
+    """Requests by API and client id. Used on the event loop only."""
+
+    __slots__ = ("_client_ids", "counts")
+
+    def __init__(self) -> None:
+        self._client_ids: set[str | None] = set()
+        self.counts: Counter[tuple[int, str | None]] = Counter()
+        """Requests by API key and client id."""
+
+    def count(self, api_key: int, client_id: str | None) -> None:
+        """Count one request."""
+        if client_id not in self._client_ids:
+            if len(self._client_ids) >= MOST_CLIENT_IDS:
+                client_id = OTHER
+            else:
+                self._client_ids.add(client_id)
+        self.counts[api_key, client_id] += 1

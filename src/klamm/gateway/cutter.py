@@ -1,0 +1,164 @@
+"""Sans-I/O cutter of a byte stream into frames, of which most are passed on unread.
+
+A judge looks at the first bytes of each frame and decides:
+
+========  =============================================================================================================
+CutVerdict   Meaning of the number
+========  =============================================================================================================
+PASS      The frame of so many bytes, size included, is passed on as it arrives. It is never kept.
+NEED      The judge must see so many bytes of the frame before it can decide. They are kept until then.
+TAKE      So many bytes are complete and removed from the stream; the pieces of the verdict take their place.
+STOP      Nothing more may be cut at present. The rest of the chunk is kept until ``resume``.
+========  =============================================================================================================
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Piece: TypeAlias = "bytes | bytearray | memoryview"
+
+
+class CutVerdict(IntEnum):
+    """Decision about the first bytes of a frame."""
+
+    PASS = 0
+    NEED = 1
+    TAKE = 2
+    STOP = 3
+
+
+Judgement: TypeAlias = "tuple[CutVerdict, int, Sequence[Piece]]"
+Judge: TypeAlias = "Callable[[memoryview, int, int], Judgement]"
+"""Takes the chunk, the position of a frame in it and the number of available bytes from there on."""
+
+PASS: Final = CutVerdict.PASS
+NEED: Final = CutVerdict.NEED
+TAKE: Final = CutVerdict.TAKE
+STOP: Final = CutVerdict.STOP
+DEFAULT_HELD_BYTES: Final = 256 * 1024 * 1024
+_SMALL_BYTES: Final = 64 * 1024
+
+
+class HeldBudget:
+    """Budget of the bytes that all cutters of a process keep. Clients cannot fill the memory with unfinished frames.
+
+    Args:
+        most_bytes: Limit in bytes. Frames of up to 64 KiB do not count.
+    """
+
+    __slots__ = ("_most_bytes", "held_bytes")
+
+    def __init__(self, most_bytes: int = DEFAULT_HELD_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+
+    def change(self, before: int, after: int) -> None:
+        """Account for a cutter that kept ``before`` bytes and keeps ``after`` bytes now.
+
+        Raises:
+            ProtocolError: The budget is exceeded; the caller closes the connection that needs more.
+        """
+        self.held_bytes += max(after - _SMALL_BYTES, 0) - max(before - _SMALL_BYTES, 0)
+        if after > before and after > _SMALL_BYTES and self.held_bytes > self._most_bytes:
+            raise ProtocolError(f"Unfinished frames of all connections exceed {self._most_bytes} bytes")
+
+
+class FrameCutter:
+    """Cutter of one direction of one connection."""
+
+    __slots__ = ("_budget", "_held", "_judge", "_left", "_stopped", "_wanted")
+
+    def __init__(self, judge: Judge, budget: HeldBudget) -> None:
+        self._judge = judge
+        self._budget = budget
+        self._left = 0
+        self._held = bytearray()
+        self._wanted = 0
+        self._stopped = False
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Return whether the bytes passed on so far end with a frame."""
+        return not self._left
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no byte of an unfinished frame has arrived or is kept."""
+        return not self._left and not self._held
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether the judge stopped the stream."""
+        return self._stopped
+
+    def cut(self, chunk: memoryview, out: list[Piece]) -> None:
+        """Add bytes of the stream and append the bytes to pass on to ``out``. Slices of ``chunk`` are not copied.
+
+        Raises:
+            ProtocolError: The judge rejects a frame, or the budget of kept bytes is exceeded.
+        """
+        if self._held or self._stopped:
+            before = len(self._held)
+            self._held += chunk
+            self._budget.change(before, len(self._held))
+            if self._stopped or len(self._held) < self._wanted:
+                return
+            chunk = self._unhold()
+        self._cut(chunk, out)
+
+    def resume(self, out: list[Piece]) -> None:
+        """Continue after a stop.
+
+        Raises:
+            ProtocolError: As in ``cut``.
+        """
+        if self._stopped:
+            self._stopped = False
+            self._cut(self._unhold(), out)
+
+    def drop(self) -> None:
+        """Forget the kept bytes. The connection is closed."""
+        self._unhold()
+
+    def _unhold(self) -> memoryview:
+        held, self._held, self._wanted = self._held, bytearray(), 0
+        self._budget.change(len(held), 0)
+        return memoryview(held)
+
+    def _cut(self, chunk: memoryview, out: list[Piece]) -> None:
+        end, start = len(chunk), 0
+        position = min(self._left, end)
+        self._left -= position
+        while position < end:
+            try:
+                verdict, count, pieces = self._judge(chunk, position, end - position)
+            except ProtocolError:
+                if position > start:
+                    out.append(chunk[start:position])  # the frames before it are passed on
+                raise
+            if verdict is PASS:
+                self._left = max(count - (end - position), 0)
+                position = min(position + count, end)
+                continue
+            if position > start:
+                out.append(chunk[start:position])
+            start = position
+            if verdict is TAKE:
+                out.extend(pieces)
+                position = start = position + count
+                continue
+            self._hold(chunk[position:], count, stopped=verdict is STOP)
+            return
+        if position > start:
+            out.append(chunk[start:position])
+
+    def _hold(self, rest: memoryview, wanted: int, *, stopped: bool) -> None:
+        self._held, self._wanted, self._stopped = bytearray(rest), wanted, stopped
+        self._budget.change(0, len(self._held))

@@ -1,0 +1,32 @@
+"""Requests in flight of one connection: what becomes of the response to each of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from klamm.gateway.cutter import Piece
+
+OnResponse: TypeAlias = "Callable[[memoryview], Sequence[Piece]]"
+"""Takes a whole response frame, size included; returns the pieces to send to the client, none to send nothing."""
+
+
+class RelayedExchange:
+    """One request that was forwarded, or answered by the gateway, and waits for its turn in the order of responses.
+
+    Args:
+        correlation_id: Correlation id that the response must have.
+        on_response: Function that treats the upstream's response. None relays it unread.
+        answer: Response of the gateway itself. None means that the upstream responds.
+    """
+
+    __slots__ = ("answer", "correlation_id", "on_response")
+
+    def __init__(
+        self, correlation_id: int, on_response: OnResponse | None = None, *, answer: bytes | None = None
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.on_response = on_response
+        self.answer = answer

@@ -1,0 +1,97 @@
+"""Principal of a client, read from a SASL login that passes through the gateway.
+
+The upstream checks the credentials. The gateway reads the user name from the same bytes, and accepts it when the
+upstream reports success:
+
+=============  ==============================================  =======================================================
+Mechanism      User name                                       Success
+=============  ==============================================  =======================================================
+PLAIN          Second part of the token                        Response without an error
+SCRAM-SHA-*    ``n=`` of the first message                     Response without an error that begins with ``v=``
+OAUTHBEARER    Claim ``sub`` of the token (or another one)     Response without an error and without a challenge
+=============  ==============================================  =======================================================
+
+GSSAPI and logins by delegation token are refused by name: their principal is not in the bytes. A client may log in
+again on the same connection (KIP-368).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from klamm.protocol.errors import ProtocolError
+from klamm.security.oauth import OAUTHBEARER, Jwt, TokenError
+from klamm.security.principals import user_principal
+from klamm.security.sasl import PLAIN
+
+PASSED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
+"""Mechanisms of which the gateway can read the principal."""
+_SCRAM: Final = re.compile(r"n,(?:a=[^,]*)?,n=(?P<name>[^,]+),r=[^,]+(?P<extensions>.*)")
+_BEARER: Final = re.compile(r"n,(?:a=[^,]*)?,\x01(?:.*\x01)?auth=bearer +(?P<token>[^\x01]+)\x01.*", re.I | re.S)
+_PLAIN_PARTS: Final = 3
+
+
+class SaslReader:
+    """Reader of the SASL logins of one connection.
+
+    Args:
+        principal_claim: Claim of an OAUTHBEARER token that names the user (``sasl.oauthbearer.sub.claim.name``).
+    """
+
+    __slots__ = ("_mechanism", "_principal_claim", "_user_name", "principal")
+
+    def __init__(self, principal_claim: str = "sub") -> None:
+        self._principal_claim = principal_claim
+        self._mechanism = ""
+        self._user_name: str | None = None
+        self.principal: str | None = None
+        """Principal of the latest successful login; None before the first one."""
+
+    def start(self, mechanism: str) -> None:
+        """Begin a login (SaslHandshake) by one of ``PASSED_MECHANISMS``."""
+        self._mechanism = mechanism
+        self._user_name = None
+
+    def on_token(self, token: bytes) -> None:
+        """Read a client's token.
+
+        Raises:
+            ProtocolError: The token does not belong to the mechanism, or names no principal.
+        """
+        if self._user_name is None:
+            self._user_name = self._read(token.decode(errors="replace"))
+
+    def on_answer(self, error_code: int, answer: bytes) -> None:
+        """Read the upstream's response to the latest token."""
+        if error_code != 0:
+            self._user_name = None
+        elif self._user_name is not None and self._is_last(answer):
+            self.principal = user_principal(self._user_name)
+            self._user_name = None
+
+    def _is_last(self, answer: bytes) -> bool:
+        return answer.startswith(b"v=") if self._mechanism.startswith("SCRAM") else not answer
+
+    def _read(self, text: str) -> str:
+        if self._mechanism == PLAIN:
+            parts = text.split("\0")
+            if len(parts) == _PLAIN_PARTS and parts[1]:
+                return parts[1]
+        elif self._mechanism == OAUTHBEARER:
+            if (match := _BEARER.fullmatch(text)) is not None:
+                return self._subject(match["token"])
+        elif (match := _SCRAM.fullmatch(text)) is not None:
+            if ",tokenauth=true" in match["extensions"].lower():
+                raise ProtocolError("Logins by delegation token cannot pass the gateway: their principal is not known")
+            return match["name"].replace("=2C", ",").replace("=3D", "=")
+        raise ProtocolError(f"A SASL token of mechanism {self._mechanism or '(none)'} names no user")
+
+    def _subject(self, token: str) -> str:
+        try:
+            subject = Jwt.parse(token).claims.get(self._principal_claim)
+        except TokenError as error:
+            raise ProtocolError(f"A SASL token of mechanism {OAUTHBEARER} cannot be read: {error}") from error
+        if not isinstance(subject, str) or not subject:
+            raise ProtocolError(f"A SASL token of mechanism {OAUTHBEARER} has no claim {self._principal_claim}")
+        return subject

@@ -1,0 +1,73 @@
+"""Command ``klamm gateway``: start a gateway, print one line when it is ready, serve until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Final, TextIO
+
+from klamm.gateway.app import GatewayApp
+from klamm.gateway.metrics import GatewayMetrics
+from klamm.gateway.policies import start_policies
+from klamm.gateway.settings import GatewaySettings, parse_arguments
+from klamm.policy import PolicyLoadError
+from klamm.properties import SettingsError
+from klamm.server.sockets import bind, bound_address, fastest_event_loop, start_listening
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a gateway; return the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = parse_arguments(arguments)
+    except SettingsError as error:
+        sys.stderr.write(f"klamm gateway: {error}\n")
+        return EXIT_USAGE
+    stdout = sys.stdout
+    try:
+        # Standard output has the ready line only.
+        with contextlib.redirect_stdout(sys.stderr), asyncio.Runner(loop_factory=fastest_event_loop) as runner:
+            runner.run(_serve(settings, stdout))
+    except (SettingsError, PolicyLoadError, OSError) as error:
+        sys.stderr.write(f"klamm gateway: {error}\n")
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+async def _serve(settings: GatewaySettings, stdout: TextIO) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    scrapes = None if settings.metrics is None else bind(settings.metrics)
+    app = GatewayApp(settings, await start_policies(settings.configs))
+    metrics = GatewayMetrics(app)
+    try:
+        if scrapes is not None:
+            start_listening(scrapes)
+            await metrics.listen(scrapes)
+            logger.info("Metrics on http://%s/metrics", bound_address(scrapes))
+        await app.start()
+        servers = ",".join(settings.upstream.bootstrap_servers)
+        stdout.write(f"klamm gateway ready on {app.base_address} (upstream {servers})\n")
+        stdout.flush()
+        await stop.wait()
+        logger.info("Stopping")
+    finally:
+        await app.stop()
+        await metrics.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""Prometheus metrics of a gateway, and its checks of readiness and liveness."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from klamm.gateway.counts import MOST_CLIENT_IDS, OTHER
+from klamm.monitoring.exposition import CONTENT_TYPE, Page
+from klamm.monitoring.http import HttpListener
+from klamm.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    import socket
+
+    from klamm.gateway.app import GatewayApp
+
+
+class GatewayMetrics:
+    """The pages ``/metrics``, ``/ready`` and ``/live`` of a gateway. Used on the event loop only.
+
+    Args:
+        app: The gateway.
+    """
+
+    def __init__(self, app: GatewayApp) -> None:
+        self._app = app
+        self._started_at = time.time()
+        self._http = HttpListener(
+            {"/metrics": lambda: (CONTENT_TYPE, self.page())},
+            checks={"/ready": app.why_not_ready, "/live": lambda: None},
+        )
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Serve the pages on a bound socket."""
+        await self._http.listen(sock)
+
+    async def close(self) -> None:
+        """Stop serving the pages."""
+        await self._http.close()
+
+    def page(self) -> str:
+        """Return all metrics in Prometheus' text format."""
+        app, page = self._app, Page()
+        shared, traffic = app.shared, app.shared.traffic
+        page.family(
+            "klamm_gateway_requests_total",
+            "counter",
+            f"Requests of clients. Client ids beyond {MOST_CLIENT_IDS} count as {OTHER}.",
+            [
+                ({"api": _api_name(api_key), "client_id": client_id or ""}, count)
+                for (api_key, client_id), count in sorted(
+                    shared.counts.counts.items(), key=lambda item: (item[0][0], item[0][1] or "")
+                )
+            ],
+        )
+        page.family(
+            "klamm_gateway_bytes_total",
+            "counter",
+            "Bytes relayed.",
+            [
+                ({"direction": "from_clients"}, traffic.from_clients),
+                ({"direction": "to_upstream"}, traffic.to_upstream),
+                ({"direction": "from_upstream"}, traffic.from_upstream),
+                ({"direction": "to_clients"}, traffic.to_clients),
+            ],
+        )
+        page.family(
+            "klamm_gateway_refused_connections_total",
+            "counter",
+            "Connections closed by the gateway: malformed or unserved requests and responses, failed TLS handshakes,"
+            " brokers that cannot be reached.",
+            [({"reason": reason}, count) for reason, count in sorted(shared.refused.items())],
+        )
+        page.family("klamm_gateway_connections", "gauge", "Open client connections.", [({}, len(shared.relays))])
+        page.family("klamm_gateway_brokers", "gauge", "Known upstream brokers.", [({}, len(app.topology.nodes))])
+        page.family(
+            "klamm_gateway_upstream_reachable",
+            "gauge",
+            "Whether the latest request of the gateway itself was answered by the upstream.",
+            [({}, int(app.upstream.is_reachable))],
+        )
+        page.family(
+            "klamm_gateway_kept_bytes",
+            "gauge",
+            "Bytes in memory: unfinished frames, and data that peers have not read.",
+            [
+                ({"kind": "frames"}, shared.budget.held_bytes),
+                ({"kind": "unread"}, shared.backlog.kept_bytes),
+            ],
+        )
+        page.family("process_start_time_seconds", "gauge", "Start of the process.", [({}, self._started_at)])
+        page.family("process_cpu_seconds_total", "counter", "CPU time used.", [({}, time.process_time())])
+        return page.text()
+
+
+def _api_name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return str(api_key)

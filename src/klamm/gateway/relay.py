@@ -1,0 +1,308 @@
+"""Relay of one client connection to one upstream connection.
+
+Requests
+    Frames of most APIs are forwarded unread as they arrive. The others are kept until they are complete, decoded, and
+    forwarded, changed or answered (``requests``). While an interceptor works, no further request is read.
+Responses
+    They come in the order of the requests, so a queue of ``RelayedExchange`` says what becomes of each: relayed unread,
+    rewritten, or handed to the interceptor that waits for it. Responses of the gateway itself wait in the same queue.
+Back-pressure
+    Bytes that a socket does not take are kept, and nothing more is read from the other side until they are sent.
+Ends
+    When the client closes its side, requests already received are still forwarded and answered. When the upstream
+    closes, what it sent is still delivered. A malformed frame of either side closes both sides of this relay only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.errors import ConnectionLostError
+from klamm.gateway.cutter import NEED, PASS, TAKE, FrameCutter
+from klamm.gateway.requests import RequestJudge
+from klamm.gateway.streams import RelayedSocket
+from klamm.gateway.wire import RESPONSE_HEAD, SIZE_BYTES
+from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from klamm.client.transport import Transport
+    from klamm.gateway.cutter import Judgement, Piece
+    from klamm.gateway.exchange import RelayedExchange
+    from klamm.gateway.shared import Peer, Shared
+
+logger = logging.getLogger(__name__)
+
+BUFFER_BYTES: Final = 256 * 1024
+"""Bytes read at a time. Few large copies are what makes a relay fast."""
+SMALL_READ_BYTES: Final = 16 * 1024
+CROWDED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes kept for slow peers of all connections from which connections read ``SMALL_READ_BYTES`` at a time only."""
+MOST_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
+_BUFFER: Final = memoryview(bytearray(BUFFER_BYTES))
+"""Buffer of all connections: its bytes are sent on or copied before the callback that read them returns."""
+
+
+class Relay:
+    """Relay of one client connection. Used on the event loop only.
+
+    Args:
+        shared: Objects that all relays share.
+        peer: Facts about the client connection.
+        client: Socket of the client.
+        upstream: Socket of the upstream broker.
+    """
+
+    def __init__(self, shared: Shared, peer: Peer, client: Transport, upstream: Transport) -> None:
+        loop = asyncio.get_running_loop()
+        self.peer = peer
+        self.exchanges: deque[RelayedExchange] = deque()
+        self._shared = shared
+        self._loop = loop
+        self._client = RelayedSocket(
+            client, loop, shared.backlog, on_readable=self._on_client_readable, on_drained=self._on_drained
+        )
+        self._upstream = RelayedSocket(
+            upstream, loop, shared.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
+        )
+        self._judge = RequestJudge(shared, self)
+        self._requests = FrameCutter(self._judge, shared.budget)
+        self._responses = FrameCutter(self._judge_response, shared.budget)
+        self._task: asyncio.Task[None] | None = None
+        self._client_ended = False
+        self._upstream_ended = False
+        self._is_draining = False
+        self.is_closed = False
+        self.upstream_versions: dict[int, tuple[int, int]] | None = None
+        """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
+
+    def start(self) -> None:
+        """Start to read requests."""
+        self._shared.relays.add(self)
+        self._update()
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no request is in flight, and no byte of a request is kept."""
+        return not self.exchanges and self._task is None and self._requests.is_empty and self._responses.is_empty
+
+    def drain(self) -> None:
+        """Serve the requests received so far, then close."""
+        self._is_draining = True
+        self._update()
+
+    # -- used by the judge of requests
+
+    def send_upstream(self, frame: bytes, exchange: RelayedExchange) -> None:
+        """Send a request of the gateway itself. Only while no request of the client is being forwarded.
+
+        Raises:
+            ConnectionLostError: The connection is closed.
+        """
+        if self.is_closed:
+            raise ConnectionLostError("The client's connection was closed")
+        self.exchanges.append(exchange)
+        try:
+            self._shared.traffic.to_upstream += self._upstream.send([frame])
+        except OSError as error:
+            self.close(f"the upstream connection broke: {error}")
+            raise ConnectionLostError(str(error)) from error
+        self._update()
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
+        """Run an interceptor; no further request is read until it is done."""
+        self._task = self._loop.create_task(work)
+        self._task.add_done_callback(self._on_done)
+
+    @property
+    def is_intercepting(self) -> bool:
+        """Return whether an interceptor is at work."""
+        return self._task is not None
+
+    # -- events
+
+    def _on_client_readable(self) -> None:
+        try:
+            count = self._client.stream.receive_into(self._room())
+            if count is None:
+                return
+            if count == 0:
+                self._client_ended = True
+                self._update()
+                return
+            self._shared.traffic.from_clients += count
+            self._cut_requests(_BUFFER[:count])
+        except OSError as error:
+            self.close(f"the connection broke: {error}")
+        else:
+            self._client.read_pending_soon()
+            self._update()
+
+    def _cut_requests(self, chunk: memoryview | None) -> None:
+        """Forward the requests in a chunk, or in the kept bytes.
+
+        A malformed request ends the stream of requests. Those before it are still answered.
+        """
+        out: list[Piece] = []
+        try:
+            if chunk is None:
+                self._requests.resume(out)
+            else:
+                self._requests.cut(chunk, out)
+        except ProtocolError as error:
+            logger.warning("Connection of %s closed: %s", self.peer.name, error)
+            self._shared.refused["request"] += 1
+            self._client_ended = True
+            self._requests.drop()
+        self._forward(out)
+
+    def _forward(self, out: list[Piece]) -> None:
+        if out:
+            self._shared.traffic.to_upstream += self._upstream.send(out)
+        if self.exchanges and self._responses.is_between_frames:
+            self._flush_answers()
+
+    def _on_upstream_readable(self) -> None:
+        out: list[Piece] = []
+        try:
+            count = self._upstream.stream.receive_into(self._room())
+            if count is None:
+                return
+            if count == 0:
+                self._upstream_ended = True
+                self._update()
+                return
+            self._shared.traffic.from_upstream += count
+            self._responses.cut(_BUFFER[:count], out)
+            if self._responses.is_between_frames:
+                out.extend(self._ready_answers())
+            if out:
+                self._shared.traffic.to_clients += self._client.send(out)
+            if self._requests.is_stopped:
+                self._cut_requests(None)
+        except ProtocolError as error:
+            self._refuse(error)
+        except OSError as error:
+            self.close(f"the connection broke: {error}")
+        else:
+            self._upstream.read_pending_soon()
+            self._update()
+
+    def _on_drained(self, error: OSError | None) -> None:
+        if error is None:
+            self._update()
+        else:
+            self.close(f"the connection broke: {error}")
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if self.is_closed or task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            try:
+                self._flush_answers()
+                self._cut_requests(None)
+            except OSError as broken:
+                self.close(f"the connection broke: {broken}")
+            else:
+                self._update()
+        elif isinstance(error, ConnectionLostError):
+            self.close(f"the upstream connection broke: {error}")
+        else:
+            logger.error("Connection of %s: an interceptor failed", self.peer.name, exc_info=error)
+            self.close("an interceptor failed")
+
+    # -- responses
+
+    def _judge_response(self, chunk: memoryview, position: int, available: int) -> Judgement:
+        if self.exchanges and self.exchanges[0].answer is not None:
+            return TAKE, 0, self._ready_answers()
+        if available < RESPONSE_HEAD.size:
+            return NEED, RESPONSE_HEAD.size, ()
+        size, correlation_id = RESPONSE_HEAD.unpack_from(chunk, position)
+        if not self.exchanges or correlation_id != self.exchanges[0].correlation_id or size < SIZE_BYTES:
+            raise ProtocolError("The upstream sent a response that belongs to no request")
+        total = size + SIZE_BYTES
+        on_response = self.exchanges[0].on_response
+        if on_response is None:
+            self.exchanges.popleft()
+            return PASS, total, ()
+        if total > MOST_HELD_RESPONSE_BYTES:
+            raise ProtocolError(f"The upstream sent a response of {size} bytes where one of a few is expected")
+        if available < total:
+            return NEED, total, ()
+        self.exchanges.popleft()
+        return TAKE, total, on_response(chunk[position : position + total])
+
+    def _ready_answers(self) -> Sequence[bytes]:
+        """Remove and return the gateway's own responses whose turn it is."""
+        ready = []
+        while self.exchanges and (answer := self.exchanges[0].answer) is not None:
+            ready.append(answer)
+            self.exchanges.popleft()
+        return ready
+
+    def _flush_answers(self) -> None:
+        if self._responses.is_between_frames and (ready := self._ready_answers()):
+            self._shared.traffic.to_clients += self._client.send(ready)
+
+    # -- state
+
+    def _room(self) -> memoryview:
+        return _BUFFER if self._shared.backlog.kept_bytes < CROWDED_BYTES else _BUFFER[:SMALL_READ_BYTES]
+
+    def _update(self) -> None:
+        """Read where there is room for the bytes, and close when an end is reached."""
+        if self.is_closed:
+            return
+        if self._upstream_ended:
+            if not self._client.is_blocked:
+                self.close(None)
+                return
+        elif (self._client_ended or self._is_draining) and not self._upstream.is_blocked:
+            is_done = not self.exchanges and self._task is None and not self._client.is_blocked
+            if is_done and (self._client_ended or (self._requests.is_empty and self._responses.is_empty)):
+                self.close(None)
+                return
+        self._client.set_reading(
+            not (
+                self._client_ended
+                or self._upstream_ended
+                or self._upstream.is_blocked
+                or self._requests.is_stopped
+                or (self._is_draining and self._requests.is_empty)
+            )
+        )
+        self._upstream.set_reading(not (self._upstream_ended or self._client.is_blocked))
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """Close the connection after a malformed response."""
+        logger.warning("Connection of %s closed: %s", self.peer.name, error)
+        self._shared.refused["response"] += 1
+        self.close(None)
+
+    def close(self, reason: str | None) -> None:
+        """Close both sides at once. Requests in flight get no response.
+
+        Args:
+            reason: Reason for the log at debug level; None for an orderly end.
+        """
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if reason is not None:
+            logger.debug("Connection of %s closed: %s", self.peer.name, reason)
+        self._shared.remove(self)
+        self._client.close()
+        self._upstream.close()
+        self._requests.drop()
+        self._responses.drop()
+        self.exchanges.clear()
+        self._judge.on_close()
+        if self._task is not None:
+            self._task.cancel()

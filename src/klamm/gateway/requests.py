@@ -1,0 +1,258 @@
+"""Requests of one connection: which are forwarded unread, and what is done with the others.
+
+=================================  ===================================================================================
+API                                Treatment
+=================================  ===================================================================================
+not served, or in this version     The connection is closed, as Kafka does. ApiVersions is answered (KIP-511).
+with a filter or an interceptor    Kept until it is complete, decoded, and given to them (``intercept``).
+SaslHandshake, SaslAuthenticate    Kept, read for the principal, and forwarded.
+Produce                            Only ``acks`` is read: a request with ``acks=0`` has no response.
+all others                         Forwarded as they arrive. Responses that carry addresses are rewritten.
+=================================  ===================================================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.gateway.addresses import CARRIERS, replace_addresses
+from klamm.gateway.calls import InterceptedRequest
+from klamm.gateway.cutter import NEED, PASS, STOP, TAKE
+from klamm.gateway.exchange import RelayedExchange
+from klamm.gateway.logins import PassedLogin
+from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
+from klamm.gateway.wire import (
+    REQUEST_HEAD,
+    RESPONSE_HEAD,
+    SIZE_BYTES,
+    RequestHead,
+    acks_of,
+    decode_request,
+    end_of_client_id,
+    request_frame,
+    response_body,
+    response_frame,
+)
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.produce import ProduceRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.gateway.addresses import Carrier
+    from klamm.gateway.cutter import Judgement, Piece
+    from klamm.gateway.intercept import Interceptor, RequestFilter
+    from klamm.gateway.shared import OpenRelay, Shared
+    from klamm.protocol.schema import Message
+
+MOST_IN_FLIGHT: Final = 1024
+"""Number of requests without a response from which the gateway reads no more of a connection."""
+MOST_DECODED_BYTES: Final = 32 * 1024 * 1024
+"""Largest frame that is decoded. Frames that are forwarded unread are limited by ``socket.request.max.bytes``."""
+_LEAST_FRAME: Final = REQUEST_HEAD.size - SIZE_BYTES
+_MOST_LOGIN_BYTES: Final = 524_288
+"""Largest request before the login (``sasl.server.max.receive.size``)."""
+_LOGIN_APIS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_ACKS_WITHIN: Final = 128 * 1024
+"""Bytes of a Produce request within which ``acks`` is found: two strings of 32 KiB come before it."""
+
+
+class RequestJudge:
+    """Judge of the requests of one connection, for a ``FrameCutter``."""
+
+    def __init__(self, shared: Shared, relay: OpenRelay) -> None:
+        self._shared = shared
+        self._relay = relay
+        self._login = PassedLogin(relay, shared.principal_claim)
+        self._calls: InterceptedRequest | None = None
+        interception = shared.interception
+        self._decoded = _LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
+
+    def __call__(self, chunk: memoryview, position: int, available: int) -> Judgement:
+        """Decide about the request at a position of a chunk.
+
+        Raises:
+            ProtocolError: The request is malformed or not served.
+        """
+        relay = self._relay
+        if relay.is_intercepting or len(relay.exchanges) >= MOST_IN_FLIGHT:
+            return STOP, 0, ()
+        if available < REQUEST_HEAD.size:
+            if available >= SIZE_BYTES:
+                self._check_size(int.from_bytes(chunk[position : position + SIZE_BYTES], signed=True))
+            return NEED, REQUEST_HEAD.size, ()
+        size, api_key, api_version, _, id_length = REQUEST_HEAD.unpack_from(chunk, position)
+        body = end_of_client_id(id_length)
+        self._check(size, api_key, api_version, body)
+        if available < body:
+            return NEED, body, ()
+        return self._forward(chunk, position, available, body)
+
+    def _forward(self, chunk: memoryview, position: int, available: int, body: int) -> Judgement:
+        """Decide about a request whose header is complete."""
+        relay = self._relay
+        size, api_key, api_version, correlation_id, id_length = REQUEST_HEAD.unpack_from(chunk, position)
+        client_id = None
+        if id_length >= 0:
+            client_id = str(chunk[position + REQUEST_HEAD.size : position + body], "utf-8", "replace")
+        head = RequestHead(size, api_key, api_version, correlation_id, client_id)
+        relay.peer.client_id = client_id
+        self._shared.counts.count(api_key, client_id)
+        total = size + SIZE_BYTES
+        if api_key in self._decoded:
+            if total > MOST_DECODED_BYTES:
+                raise ProtocolError(f"A request of {total} bytes with key {api_key} is too large to be decoded")
+            if available < total:
+                return NEED, total, ()
+            return self._decode(head, chunk[position : position + total], body)
+        if api_key == ApiKey.PRODUCE:
+            return self._produce(head, chunk[position : position + min(total, available, _ACKS_WITHIN)], total, body)
+        self._expect(head)
+        return PASS, total, ()
+
+    def on_close(self) -> None:
+        """Fail the calls of an interceptor at work. The connection is closed."""
+        if self._calls is not None:
+            self._calls.lose()
+
+    @property
+    def _lacks_login(self) -> bool:
+        return self._shared.needs_login and not self._login.is_open
+
+    def _check_size(self, size: int) -> None:
+        most = self._shared.max_frame_bytes
+        if self._lacks_login:
+            most = min(most, _MOST_LOGIN_BYTES)
+        if not _LEAST_FRAME <= size <= most:
+            raise ProtocolError(f"Frame of {size} bytes is outside {_LEAST_FRAME}..{most}")
+
+    def _check(self, size: int, api_key: int, api_version: int, body: int) -> None:
+        self._check_size(size)
+        if body > size + SIZE_BYTES:
+            raise ProtocolError(f"Frame of {size} bytes ends in its header")
+        if self._lacks_login and api_key not in _LOGIN_APIS:
+            raise ProtocolError(f"Unexpected Kafka request with key {api_key} during SASL login")
+        if api_key == ApiKey.API_VERSIONS:
+            return  # an unserved version is answered
+        first, last = self._shared.served.get(api_key, (1, 0))
+        if not first <= api_version <= last:
+            served = f"only v{first}-{last}" if first <= last else "in no version"
+            raise ProtocolError(f"API key {api_key} v{api_version} is not served, {served}")
+
+    def _expect(self, head: RequestHead) -> None:
+        """Add a forwarded request to the queue of those in flight."""
+        carrier = CARRIERS.get(head.api_key)
+        on_response = None
+        if carrier is not None and head.api_version >= carrier.since:
+            on_response = partial(self._rewrite, carrier, head.api_version)
+        self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
+
+    def _rewrite(self, carrier: Carrier, api_version: int, frame: memoryview) -> Sequence[Piece]:
+        """Replace the addresses in a response frame."""
+        body = response_body(carrier.response, api_version, frame)
+        pieces = carrier.rewrite(frame[body:], api_version, self._shared.book)
+        size = sum(map(len, pieces)) + body - SIZE_BYTES
+        return [size.to_bytes(SIZE_BYTES), frame[SIZE_BYTES:body], *pieces]
+
+    def _answer(self, head: RequestHead, response: Message, api_version: int | None = None) -> None:
+        """Add a response of the gateway itself to the queue."""
+        version = head.api_version if api_version is None else api_version
+        answer = response_frame(response, version, head.correlation_id)
+        self._relay.exchanges.append(RelayedExchange(head.correlation_id, answer=answer))
+
+    def _produce(self, head: RequestHead, frame: memoryview, total: int, body: int) -> Judgement:
+        """Forward a Produce request. Only its first bytes are known, up to ``acks`` at least."""
+        try:
+            acks = acks_of(frame, head.api_version, body)
+        except (IndexError, struct.error) as error:
+            most = min(total, _ACKS_WITHIN)
+            if len(frame) >= most:
+                raise ProtocolError("Produce request ends before its acks") from error
+            return NEED, min(most, 2 * len(frame)), ()
+        if acks != 0:
+            self._expect(head)
+        return PASS, total, ()
+
+    # -- decoded requests
+
+    def _decode(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
+        match head.api_key:
+            case ApiKey.API_VERSIONS:
+                return self._api_versions(head, frame)
+            case ApiKey.SASL_HANDSHAKE:
+                return self._login.handshake(head, frame, body)
+            case ApiKey.SASL_AUTHENTICATE:
+                return self._login.authenticate(head, frame, body)
+            case _:
+                return self._filter(head, frame, body)
+
+    def _api_versions(self, head: RequestHead, frame: memoryview) -> Judgement:
+        served = self._shared.served
+        first, last = served[ApiKey.API_VERSIONS]
+        if not first <= head.api_version <= last:
+            self._answer(head, unsupported_version(served), 0)
+            return TAKE, len(frame), ()
+
+        def on_response(answer: memoryview) -> Sequence[Piece]:
+            response, version = read_api_versions(answer[RESPONSE_HEAD.size :], head.api_version)
+            return [response_frame(intersect(response, served), version, head.correlation_id)]
+
+        self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
+        return TAKE, len(frame), (frame,)
+
+    def _filter(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
+        """Ask the filter of the API, then its interceptor."""
+        interception = self._shared.interception
+        asked = interception.filters.get(head.api_key)
+        interceptor = interception.interceptors.get(head.api_key)
+        if asked is not None:
+            request = decode_request(asked.request, head, frame, body)
+            judged = asked.judge(request, InterceptedRequest(self._shared, self._relay, head))
+            if judged is not None:
+                return self._judged(head, frame, body, asked, judged)
+        if interceptor is not None:
+            kept = memoryview(bytes(frame))  # the request outlives this callback
+            request = decode_request(interceptor.request, head, kept, body)
+            self._calls = InterceptedRequest(self._shared, self._relay, head, interceptor)
+            self._relay.run(self._intercept(head, interceptor, request, self._calls))
+            return TAKE, len(frame), ()
+        return self._pass_whole(head, frame, body)
+
+    def _pass_whole(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
+        if head.api_key == ApiKey.PRODUCE:
+            return self._produce(head, frame, len(frame), body)
+        self._expect(head)
+        return PASS, len(frame), ()
+
+    def _judged(
+        self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, judged: Message
+    ) -> Judgement:
+        """Forward the message that a filter put in place of a request, or answer with it."""
+        has_response = head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body) != 0
+        if isinstance(judged, asked.response):
+            if not has_response:
+                raise ProtocolError("A policy refused a Produce request with acks=0")
+            self._answer(head, judged)
+            return TAKE, len(frame), ()
+        if has_response:
+            self._expect(head)
+        elif not isinstance(judged, ProduceRequest) or judged.acks != 0:
+            self._relay.exchanges.append(RelayedExchange(head.correlation_id, _swallow))
+        return TAKE, len(frame), (request_frame(judged, head.api_version, head.correlation_id, head.client_id),)
+
+    async def _intercept(
+        self, head: RequestHead, interceptor: Interceptor, request: Any, context: InterceptedRequest
+    ) -> None:
+        try:
+            response = await interceptor.handle(request, context)
+        finally:
+            self._calls = None
+        replace_addresses(response, self._shared.book)
+        self._answer(head, response)
+
+
+def _swallow(_frame: memoryview) -> Sequence[Piece]:
+    return ()

@@ -1,0 +1,126 @@
+"""Objects that all relays of a gateway share, and the facts about one client connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from klamm.gateway.counts import RequestCounts
+from klamm.gateway.cutter import HeldBudget
+from klamm.gateway.intercept import NO_INTERCEPTION
+from klamm.gateway.streams import Backlog
+from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+from klamm.security.principals import ANONYMOUS
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Coroutine, Mapping
+
+    from klamm.admin import AdminClient
+    from klamm.gateway.addresses import AddressBook
+    from klamm.gateway.exchange import RelayedExchange
+    from klamm.gateway.intercept import Interception
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """One client connection. The relay writes to it."""
+
+    host: str
+    port: int
+    node_id: int
+    """Node id of the port that the client connected to."""
+    principal: str = ANONYMOUS
+    client_id: str | None = None
+    """Client id of the latest request."""
+
+    @property
+    def name(self) -> str:
+        """Address of the client, for the log."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class OpenRelay(Protocol):
+    """Relay of one client connection, as its judge of requests and its interceptors need it."""
+
+    peer: Peer
+    exchanges: deque[RelayedExchange]
+    """Requests in flight, oldest first."""
+    upstream_versions: dict[int, tuple[int, int]] | None
+    """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
+
+    @property
+    def is_intercepting(self) -> bool:
+        """Return whether an interceptor is at work."""
+        ...
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
+        """Run an interceptor; no further request is read until it is done."""
+        ...
+
+    def send_upstream(self, frame: bytes, exchange: RelayedExchange) -> None:
+        """Send a request of the gateway itself.
+
+        Raises:
+            ConnectionLostError: The connection is closed.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Serve the requests received so far, then close."""
+        ...
+
+    def close(self, reason: str | None) -> None:
+        """Close the connection at once."""
+        ...
+
+
+@dataclass(slots=True)
+class RelayedTraffic:
+    """Bytes relayed by all connections, by direction."""
+
+    from_clients: int = 0
+    to_upstream: int = 0
+    from_upstream: int = 0
+    to_clients: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Objects that all relays of a gateway share."""
+
+    served: Mapping[int, tuple[int, int]]
+    """First and last version of each API that the gateway serves."""
+    book: AddressBook
+    admin: AdminClient
+    interception: Interception = NO_INTERCEPTION
+    needs_login: bool = False
+    """Whether clients must log in by SASL, through the gateway, before any other request."""
+    principal_claim: str = "sub"
+    """``sasl.oauthbearer.sub.claim.name``."""
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    """``socket.request.max.bytes``."""
+    budget: HeldBudget = field(default_factory=HeldBudget)
+    backlog: Backlog = field(default_factory=Backlog)
+    traffic: RelayedTraffic = field(default_factory=RelayedTraffic)
+    counts: RequestCounts = field(default_factory=RequestCounts)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Connections that the gateway closed, by reason."""
+    relays: set[OpenRelay] = field(default_factory=set)
+    """Open connections. Each one adds and removes itself."""
+    none_left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the last open connection was closed."""
+
+    def remove(self, relay: OpenRelay) -> None:
+        """Remove a closed connection."""
+        self.relays.discard(relay)
+        if not self.relays:
+            self.none_left.set()
+
+    async def all_closed(self) -> None:
+        """Wait until no connection is open."""
+        while self.relays:
+            self.none_left.clear()
+            await self.none_left.wait()

@@ -1,0 +1,226 @@
+"""The two sides of a relayed connection: sockets that send what fits and keep the rest."""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from klamm.client.transport import Transport
+    from klamm.gateway.cutter import Piece
+
+_MOST_VIEWS: Final = 512
+
+
+class Backlog:
+    """Bytes that all sides of a process keep because a peer does not read them."""
+
+    __slots__ = ("kept_bytes",)
+
+    def __init__(self) -> None:
+        self.kept_bytes = 0
+
+
+class RelayedSocket:
+    """One side of a relayed connection. Used on the event loop only.
+
+    Args:
+        stream: The connected socket, with or without TLS.
+        loop: The running event loop.
+        backlog: Counter of the kept bytes of all sides.
+        on_readable: Callback when bytes arrived, or the peer closed the connection.
+        on_drained: Callback when all kept bytes were sent, or sending failed.
+    """
+
+    __slots__ = ("_backlog", "_is_reading", "_is_writing", "_kept", "_loop", "_on_drained", "_on_readable", "stream")
+
+    def __init__(
+        self,
+        stream: Transport,
+        loop: asyncio.AbstractEventLoop,
+        backlog: Backlog,
+        *,
+        on_readable: Callable[[], None],
+        on_drained: Callable[[OSError | None], None],
+    ) -> None:
+        self.stream = stream
+        self._loop = loop
+        self._backlog = backlog
+        self._on_readable = on_readable
+        self._on_drained = on_drained
+        self._kept: deque[memoryview] = deque()
+        self._is_reading = False
+        self._is_writing = False
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether bytes are kept because the peer does not read fast enough."""
+        return bool(self._kept)
+
+    def send(self, pieces: Sequence[Piece]) -> int:
+        """Send pieces, keep a copy of those that the socket does not take now, and return the number of all bytes.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        views = [memoryview(piece) for piece in pieces if piece]
+        total = sum(map(len, views))
+        if not self._kept:
+            views = self._send_now(views)
+        for view in views:
+            self._kept.append(memoryview(bytes(view)))
+            self._backlog.kept_bytes += len(view)
+        if self._kept and not self._is_writing:
+            self._is_writing = True
+            self._loop.add_writer(self.stream.fileno(), self._on_writable)
+        return total
+
+    def set_reading(self, wanted: bool) -> None:
+        """Start or stop reading."""
+        if wanted == self._is_reading:
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._loop.add_reader(self.stream.fileno(), self._on_readable)
+            if self.stream.pending():
+                self._loop.call_soon(self._read_pending)
+        else:
+            self._loop.remove_reader(self.stream.fileno())
+
+    def close(self) -> None:
+        """Close the socket. Kept bytes are dropped."""
+        self.set_reading(False)
+        if self._is_writing:
+            self._loop.remove_writer(self.stream.fileno())
+            self._is_writing = False
+        self._drop_kept()
+        self.stream.close()
+
+    def read_pending_soon(self) -> None:
+        """Call ``on_readable`` again soon if the stream holds bytes that the event loop cannot see."""
+        if self._is_reading and self.stream.pending():
+            self._loop.call_soon(self._read_pending)
+
+    def _read_pending(self) -> None:
+        if self._is_reading:
+            self._on_readable()
+
+    def _drop_kept(self) -> None:
+        self._backlog.kept_bytes -= sum(map(len, self._kept))
+        self._kept.clear()
+
+    def _send_now(self, views: list[memoryview]) -> list[memoryview]:
+        """Send views until the socket takes no more; return what is left."""
+        while views:
+            sent = self.stream.send_views(views[:_MOST_VIEWS])
+            if sent == 0:
+                return views
+            index = 0
+            while index < len(views) and sent >= len(views[index]):
+                sent -= len(views[index])
+                index += 1
+            views = views[index:]
+            if sent:
+                views[0] = views[0][sent:]
+        return views
+
+    def _on_writable(self) -> None:
+        try:
+            left = self._send_now(list(self._kept))
+        except OSError as error:
+            self._drop_kept()
+            self._on_drained(error)
+            return
+        self._backlog.kept_bytes -= sum(map(len, self._kept)) - sum(map(len, left))
+        self._kept = deque(left)
+        if not left:
+            self._is_writing = False
+            self._loop.remove_writer(self.stream.fileno())
+            self._on_drained(None)
+
+
+class AcceptedTls:
+    """Server side of a TLS connection, as a ``klamm.client.transport.Transport``."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        self._socket = connected
+
+    @classmethod
+    async def shake_hands(
+        cls, accepted: socket.socket, context: ssl.SSLContext, loop: asyncio.AbstractEventLoop
+    ) -> AcceptedTls:
+        """Perform the TLS handshake of an accepted, non-blocking socket.
+
+        Raises:
+            OSError: The handshake failed.
+        """
+        connected = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        try:
+            while True:
+                try:
+                    connected.do_handshake()
+                except ssl.SSLWantReadError:
+                    await _ready(loop, connected.fileno(), loop.add_reader, loop.remove_reader)
+                except ssl.SSLWantWriteError:
+                    await _ready(loop, connected.fileno(), loop.add_writer, loop.remove_writer)
+                else:
+                    return cls(connected)
+        except BaseException:
+            connected.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return the file descriptor to select on."""
+        return self._socket.fileno()
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """Read the available bytes. Returns 0 if the peer has closed the stream, None if nothing is available now."""
+        filled = 0
+        try:
+            while filled < len(view):
+                count = self._socket.recv_into(view[filled:])
+                if count == 0:
+                    break
+                filled += count
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return filled or None
+        return filled
+
+    def send_views(self, views: Sequence[memoryview]) -> int:
+        """Send as many bytes as possible without blocking, in order, and return their number."""
+        total = 0
+        try:
+            for view in views:
+                total += self._socket.send(view)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        return total
+
+    def pending(self) -> bool:
+        """Return whether decrypted bytes have not been read yet."""
+        return self._socket.pending() > 0
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._socket.close()
+
+
+async def _ready(
+    loop: asyncio.AbstractEventLoop,
+    descriptor: int,
+    add: Callable[[int, Callable[[], None]], None],
+    remove: Callable[[int], bool],
+) -> None:
+    ready = loop.create_future()
+    add(descriptor, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        remove(descriptor)

@@ -1,0 +1,116 @@
+"""Brokers of the upstream cluster and the gateway's address for each of them.
+
+The gateway's port for a broker is its base port plus the node id. So every gateway with the same settings gives the
+same addresses, before and after a restart. The brokers' addresses are kept in a file. A gateway that restarts while the
+upstream is down knows them from there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.errors import ProtocolError
+from klamm.server.listeners import MAX_PORT, Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "topology.json"
+
+
+class Topology:
+    """Addresses by node id. Used on the event loop only.
+
+    Args:
+        directory: Directory of the file; it is created when the first address is saved.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.base = Address(host="", port=0)
+        """Host and base port that clients connect to. Set before the first connection is accepted."""
+        self._path = directory / FILE_NAME
+        self._nodes: dict[int, Address] = {}
+        self._on_new_node: Callable[[int], None] | None = None
+        self.cluster_id: str | None = None
+        """Id of the upstream cluster; None before it is known."""
+
+    @property
+    def nodes(self) -> Mapping[int, Address]:
+        """Addresses of the brokers by node id, including those that are down."""
+        return self._nodes
+
+    def subscribe(self, on_new_node: Callable[[int], None]) -> None:
+        """Call ``on_new_node`` with the node id of each broker that is not known so far."""
+        self._on_new_node = on_new_node
+
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+        """Return host and port of the gateway for a broker, and learn the broker's own address.
+
+        Raises:
+            ProtocolError: The gateway has no port for the node id.
+        """
+        own_port = self.base.port + node_id
+        if own_port > MAX_PORT:
+            raise ProtocolError(
+                f"Broker {node_id} has no port: base port {self.base.port} + node id is above {MAX_PORT};"
+                f" restart with a lower base port in --listen"
+            )
+        self.learn(node_id, host, port)
+        return self.base.host, own_port
+
+    def learn(self, node_id: int, host: str, port: int) -> None:
+        """Remember the address of a broker, in the file, too."""
+        known = self._nodes.get(node_id)
+        if known is not None and known.port == port and known.host == host:
+            return
+        self._nodes[node_id] = Address(host=host, port=port)
+        logger.info("Broker %d is at %s", node_id, self._nodes[node_id])
+        self.save()
+        if known is None and self._on_new_node is not None:
+            self._on_new_node(node_id)
+
+    def set_cluster_id(self, cluster_id: str | None) -> None:
+        """Remember the id of the cluster. Addresses in the file that belong to another cluster are dropped."""
+        if cluster_id is None or cluster_id == self.cluster_id:
+            return
+        if self.cluster_id is not None:
+            logger.warning(
+                "%s belongs to cluster %s, the upstream is cluster %s: its addresses are dropped",
+                self._path,
+                self.cluster_id,
+                cluster_id,
+            )
+            self._nodes.clear()
+        self.cluster_id = cluster_id
+        self.save()
+
+    def load(self) -> None:
+        """Read the file. A missing file leaves the topology empty; so does a damaged one, with a warning."""
+        try:
+            content = json.loads(self._path.read_text())
+            self._nodes = {
+                int(node_id): Address(host=str(host), port=int(port))
+                for node_id, (host, port) in content["nodes"].items()
+            }
+            self.cluster_id = content["cluster_id"]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("%s cannot be read and is ignored: %s", self._path, error)
+
+    def save(self) -> None:
+        """Replace the file. An error is logged: the gateway serves without it."""
+        nodes = {str(node_id): [at.host, at.port] for node_id, at in sorted(self._nodes.items())}
+        new = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(json.dumps({"cluster_id": self.cluster_id, "nodes": nodes}, indent=1) + "\n")
+            os.replace(new, self._path)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self._path, error.strerror or error)

@@ -1,0 +1,121 @@
+"""Connections of the gateway to the brokers of the upstream cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import AdminClient
+from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError
+from klamm.client.transport import connect
+from klamm.properties import split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.client.transport import ConnectionSettings, Transport
+    from klamm.gateway.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID: Final = "klamm-gateway"
+_RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
+LEARN_TIMEOUT_MS: Final = 10_000
+_CONNECTS_AT_ONCE: Final = 4
+"""Connections that are opened to one broker at a time. A broker that does not respond delays those to others by
+nothing.
+"""
+
+
+class Upstream:
+    """The upstream cluster: its topology, and new connections to its brokers. Used on the event loop only.
+
+    Args:
+        settings: Addresses and settings of connections.
+        properties: The same as properties of a client, for the admin client.
+        topology: Topology to keep up to date.
+    """
+
+    def __init__(self, settings: ConnectionSettings, properties: Mapping[str, str], topology: Topology) -> None:
+        self._settings = settings
+        self._topology = topology
+        self._connectors: dict[tuple[str, int], ThreadPoolExecutor] = {}
+        self.admin = AdminClient.from_properties(
+            settings.bootstrap_servers, {"client.id": CLIENT_ID, **properties}, timeout_ms=LEARN_TIMEOUT_MS
+        )
+        """Admin client with the gateway's own credentials."""
+        self.is_reachable = False
+        """Whether the latest request of the gateway itself was answered."""
+
+    async def learn(self, *, timeout_ms: int = LEARN_TIMEOUT_MS) -> None:
+        """Update the topology.
+
+        Args:
+            timeout_ms: Limit in milliseconds, including retries.
+
+        Raises:
+            KafkaApiError: The upstream rejects the login or the request.
+            ConnectionError: The upstream cannot be reached.
+            TimeoutError: The upstream does not respond.
+        """
+        try:
+            cluster = await self.admin.describe_cluster(timeout_ms=timeout_ms)
+        except CLUSTER_ERRORS:
+            self.is_reachable = False
+            raise
+        self.is_reachable = True
+        self._topology.set_cluster_id(cluster.cluster_id)
+        for node in cluster.nodes:
+            self._topology.learn(node.id, node.host, node.port)
+
+    async def keep_learning(self, interval_s: float) -> None:
+        """Update the topology every so often, until cancelled. Errors are logged."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.learn()
+            except CLUSTER_ERRORS as error:
+                logger.warning("The upstream cannot be reached: %s", error)
+
+    async def connect(self, node_id: int, *, any_other: bool = False) -> Transport:
+        """Open a connection to a broker.
+
+        Args:
+            node_id: Node id of the broker. If it is not known, any broker serves.
+            any_other: Whether any other broker serves if this one cannot be reached.
+
+        Raises:
+            OSError: No connection was established.
+        """
+        known = self._topology.nodes
+        candidates = []
+        if node_id in known:
+            candidates.append((known[node_id].host, known[node_id].port))
+        if any_other or not candidates:
+            others = [(at.host, at.port) for at in known.values()]
+            candidates += _RANDOM.sample(others, len(others))
+            candidates += [found for server in self._settings.bootstrap_servers if (found := split_address(server))]
+        last: OSError = ConnectionLostError("no broker is known")
+        for host, port in dict.fromkeys(candidates):
+            try:
+                return await self._connect(host, port)
+            except OSError as error:
+                last = ConnectionLostError(f"broker {node_id} at {host}:{port}: {error.strerror or error}")
+        raise last
+
+    async def _connect(self, host: str, port: int) -> Transport:
+        connector = self._connectors.get((host, port))
+        if connector is None:
+            connector = ThreadPoolExecutor(_CONNECTS_AT_ONCE, thread_name_prefix=f"klamm-connect-{host}:{port}")
+            self._connectors[host, port] = connector
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(connector, connect, host, port, self._settings)
+
+    async def close(self) -> None:
+        """Close the admin client. Connections are closed by their owners."""
+        for connector in self._connectors.values():
+            connector.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.admin.close)

@@ -88,6 +88,10 @@ class StubBroker:
         """Answer requests of a key from now on."""
         self._handlers[api_key] = handler
 
+    def handler(self, api_key: int) -> Handler:
+        """Return what answers requests of a key now."""
+        return self._handlers[api_key]
+
     def requests(self, api_key: int) -> list[Request]:
         """Return the requests received so far, oldest first."""
         with self._changed:

@@ -17,7 +17,7 @@ from klamm import __version__
 from klamm.client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.client.versions import negotiate
 from klamm.protocol.codec import decode, encode
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.primitives import skip_tagged_fields
 
@@ -35,7 +35,6 @@ _HEADER: Final = struct.Struct(">hhi")
 _MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 _READS_PER_TURN: Final = 16
 _API_VERSIONS_VERSION: Final = 3
-_UNSUPPORTED_VERSION: Final = 35
 
 
 @dataclass(slots=True)
@@ -101,13 +100,15 @@ class Connection:
         """Request the API versions of the broker (ApiVersions).
 
         Raises:
-            ConnectionLostError: The broker does not respond.
+            ConnectionLostError: The broker does not respond, or not with its versions.
         """
         request = ApiVersionsRequest(client_software_name=self._software_name, client_software_version=__version__)
         asked_at = time.monotonic()
         response = self.call(request, ApiVersionsResponse, version=_API_VERSIONS_VERSION, timeout_s=timeout_s)
-        if response.error_code == _UNSUPPORTED_VERSION:
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = self.call(ApiVersionsRequest(), ApiVersionsResponse, version=0, timeout_s=timeout_s)
+        if response.error_code != ErrorCode.NONE:
+            raise ConnectionLostError(f"ApiVersions: {error_name(response.error_code)}")
         self.round_trip_s = time.monotonic() - asked_at
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         self.features = {
@@ -286,7 +287,10 @@ class Connection:
         except IndexError as error:
             raise ProtocolError("A response ends within its header") from error
         version = waiting.version
-        if response_class is ApiVersionsResponse and int.from_bytes(view[offset : offset + 2]) == _UNSUPPORTED_VERSION:
+        if (
+            response_class is ApiVersionsResponse
+            and int.from_bytes(view[offset : offset + 2]) == ErrorCode.UNSUPPORTED_VERSION
+        ):
             version = 0  # version 0, so that a client of any version can read the error
         try:
             response = decode(response_class, version, view, offset, is_whole=waiting.is_whole)

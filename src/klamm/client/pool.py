@@ -82,7 +82,7 @@ class ConnectionPool:
         self._nodes: dict[int, PoolNode] = {}
         self._controller_id: int | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._unsettled: set[Future[Any]] = set()
         self._closed = False
         self._pid = os.getpid()
@@ -154,21 +154,29 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close all connections and stop the thread. Work in progress fails. Idempotent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        self.abandon()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        for outcome in list(self._unsettled):
-            error = ConnectionLostError("The connection pool was closed before the response arrived")
-            self._settle(outcome, error=error)
+
+    def abandon(self) -> None:
+        """Close the pool without waiting for its thread. Idempotent.
+
+        A garbage collector may call this in any thread, even in one that holds the lock or on which the pool's thread
+        waits.
+        """
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
         self._loop.run_forever()
         self._loop.run_until_complete(self._end())
-        self._loop.close()
+        with self._lock:  # a thread that holds it may still use the loop
+            self._loop.close()
+        for outcome in list(self._unsettled):
+            error = ConnectionLostError("The connection pool was closed before the response arrived")
+            self._settle(outcome, error=error)
 
     async def _end(self) -> None:
         for task in self._tasks:

@@ -134,6 +134,9 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
     async def stop(self) -> None:
         """Leave the group and stop requesting configs."""
         await _stop(self._dynamic)
+        if self._restarting is not None:
+            # Otherwise it could start heartbeats of a consumer that has left.
+            await asyncio.gather(self._restarting, return_exceptions=True)
         await super().stop()
 
     def _decide(self) -> tuple[Values, Callable[[Values], Values]]:
@@ -204,7 +207,8 @@ async def _start(
         apply=receive,
         on_change=None,
     )
-    await asyncio.to_thread(connection.start)  # received records are queued before this coroutine continues
+    async with _ended_by_failure(connection):  # or by cancellation
+        await asyncio.to_thread(connection.start)  # received records are queued before this coroutine continues
     return connection
 
 

@@ -62,7 +62,7 @@ class OwnConnection:
             )
         )
         self._loop = _OwnLoop(self._pool, configs, apply, on_change)
-        self._end = weakref.finalize(owner, self._pool.close)
+        self._end = weakref.finalize(owner, self._pool.abandon)
 
     @property
     def is_on(self) -> bool:
@@ -81,7 +81,8 @@ class OwnConnection:
 
     def close(self) -> None:
         """Stop the thread and close its connection. Idempotent. Must not be called from the thread itself."""
-        self._end()
+        self._end.detach()
+        self._pool.close()
 
 
 class _OwnLoop(DynamicConfigLoop):

@@ -13,7 +13,7 @@ from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedErr
 from klamm.client.keyed_calls import KeyedCall
 from klamm.client.pool import CONTROLLER, ConnectionPool
 from klamm.client.transport import ConnectionSettings
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -333,6 +333,37 @@ def test_a_pool_that_is_closed_within_its_own_thread_ends() -> None:
 
         pool.submit(pool.offered_versions).add_done_callback(close)
         assert ended.wait(10)
+
+
+def test_a_pool_may_be_abandoned_by_a_garbage_collection_at_any_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even while the same thread starts a call."""
+    with StubBroker() as broker:
+        pool = ConnectionPool(ConnectionSettings.of_keywords(broker.bootstrap_servers, {}))
+        wake = pool._loop.call_soon_threadsafe
+
+        def collect_and_wake(*arguments: Any) -> object:
+            monkeypatch.undo()
+            pool.abandon()
+            return wake(*arguments)
+
+        monkeypatch.setattr(pool._loop, "call_soon_threadsafe", collect_and_wake)
+        # when
+        call = pool.submit(pool.offered_versions)
+        # then
+        assert isinstance(call.exception(10), ConnectionLostError)
+        pool.close()
+
+
+def test_a_broker_that_cannot_report_its_versions_yet_is_asked_again(cluster: Cluster) -> None:
+    versions = cluster.brokers[0].handler(API_VERSIONS)
+    answers = [ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT]
+    cluster.brokers[0].answer(
+        API_VERSIONS,
+        lambda request: ApiVersionsResponse(error_code=answers.pop()) if answers else versions(request),
+    )
+    with connected(cluster.brokers[0]) as pool:
+        create_topics(pool, node_id=0)
+    assert not answers
 
 
 def test_an_address_is_a_host_with_or_without_a_port() -> None:

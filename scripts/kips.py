@@ -30,8 +30,9 @@ MOST_TESTS: Final = 3
 
 _FAMILY: Final = re.compile(r"\bK(?P<kip>\d{3})-(?P<first>\d{2})(?P<more>(?:\s*(?:\.\.|,\s*-|/-?)\s*\d{2})*)")
 _MORE: Final = re.compile(r"(?P<how>\.\.|,|/)\s*-?\s*(?P<number>\d{2})")
-_ROW: Final = re.compile(r"^\| (?P<id>K\d{3}-\d{2}) \| (?P<text>.*?) \| (?P<status>done|not yet): (?P<rest>.*?) \|$")
-_TEST: Final = re.compile(r"`([^`]+?\.py::[^`]+)`")
+_ROW: Final = re.compile(r"^- \*\*(?P<id>K\d{3}-\d{2})\*\* (?P<text>.+)$")
+_TEST: Final = re.compile(r"^  - `([^`]+?\.py::[^`]+)`$")
+_NOT_YET: Final = "  - not yet: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,10 @@ class Row:
     reason: str
     """Why not yet; empty when done."""
 
-    def line(self) -> str:
-        """Return the row as the page has it."""
-        tests = ", ".join(f"`{test}`" for test in self.tests)
-        return f"| {self.id} | {self.text} | {f'done: {tests}' if self.is_done else f'not yet: {self.reason}'} |"
+    def lines(self) -> list[str]:
+        """Return the row as the page has it: the requirement, and below it its tests or the reason."""
+        below = [f"  - `{test}`" for test in self.tests] if self.is_done else [f"{_NOT_YET}{self.reason}"]
+        return [f"- **{self.id}** {self.text}", *below]
 
 
 def cited_ids(text: str) -> Iterator[str]:
@@ -91,29 +92,37 @@ def _test_docstrings(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, str
 
 
 def read_rows(page: str) -> tuple[Row, ...]:
-    """Return the rows of the page's tables.
+    """Return the requirements of the page.
 
     Raises:
-        ValueError: a line looks like a row and is none; the message has the line.
+        ValueError: A line of a requirement cannot be read. The message has the line.
     """
-    rows = []
-    for line in page.splitlines():
-        if not line.startswith("| K"):
-            continue
-        found = _ROW.match(line)
-        if found is None:
-            raise ValueError(f"not a row of docs/kips.md: {line}")
-        is_done = found["status"] == "done"
-        rows.append(
-            Row(
-                id=found["id"],
-                text=found["text"],
-                is_done=is_done,
-                tests=tuple(_TEST.findall(found["rest"])) if is_done else (),
-                reason="" if is_done else found["rest"],
-            )
-        )
-    return tuple(rows)
+    return tuple(part for part in _parts(page) if isinstance(part, Row))
+
+
+def _parts(page: str) -> Iterator[Row | str]:
+    """Yield the page's requirements, and all other lines between them."""
+    lines = page.splitlines()
+    at = 0
+    while at < len(lines):
+        end = at + 1
+        while end < len(lines) and lines[end].startswith("  - "):
+            end += 1
+        found = _ROW.match(lines[at])
+        if found is None and (end > at + 1 or lines[at].startswith("- **K")):
+            raise ValueError(f"docs/kips.md: not a requirement: {lines[at]}")
+        yield lines[at] if found is None else _row(found["id"], found["text"], lines[at + 1 : end])
+        at = end
+
+
+def _row(requirement: str, text: str, below: Sequence[str]) -> Row:
+    if len(below) == 1 and below[0].startswith(_NOT_YET):
+        reason = below[0].removeprefix(_NOT_YET)
+        return Row(id=requirement, text=text, is_done=False, tests=(), reason=reason)
+    tests = [_TEST.match(line) for line in below]
+    if not tests or None in tests:
+        raise ValueError(f"docs/kips.md: {requirement}: expected tests, or not yet: and the reason")
+    return Row(id=requirement, text=text, is_done=True, tests=tuple(test[1] for test in tests if test), reason="")
 
 
 def renewed(row: Row, tests: Sequence[str]) -> Row:
@@ -128,20 +137,20 @@ def renewed(row: Row, tests: Sequence[str]) -> Row:
 def main(arguments: Sequence[str]) -> int:
     """Compare or write the page."""
     cited = citations()
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    rows = {row.line(): row for row in read_rows("\n".join(lines))}
-    new_rows = {line: renewed(row, cited.get(row.id, ())) for line, row in rows.items()}
-    changed = [row for line, row in new_rows.items() if row.line() != line]
-    unknown = sorted(set(cited) - {row.id for row in rows.values()})
+    old = tuple(_parts(PAGE.read_text(encoding="utf-8")))
+    new = [renewed(part, cited.get(part.id, ())) if isinstance(part, Row) else part for part in old]
+    rows = [part for part in new if isinstance(part, Row)]
+    changed = [row for row, before in zip(new, old, strict=True) if isinstance(row, Row) and row != before]
+    unknown = sorted(set(cited) - {row.id for row in rows})
     for requirement in unknown:
         print(f"no such requirement: {requirement}, cited by {', '.join(cited[requirement])}")
     for row in changed:
-        print(row.line())
-    done = sum(row.is_done for row in new_rows.values())
+        print("\n".join(row.lines()))
+    done = sum(row.is_done for row in rows)
     print(f"{done} of {len(rows)} rows done, {len(rows) - done} not yet")
     if "--write" in arguments:
-        new_lines = [new_rows[line].line() if line in new_rows else line for line in lines]
-        PAGE.write_text("\n".join(new_lines) + "\n", encoding="utf-8")
+        lines = [line for part in new for line in (part.lines() if isinstance(part, Row) else [part])]
+        PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return 1 if unknown else 0
     return 1 if changed or unknown else 0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
+from klamm.policy_runtime.metrics import report_decisions
 from klamm.server.metrics import RequestMetrics
 
 if TYPE_CHECKING:
@@ -100,9 +101,4 @@ def _state(page: Page, services: Services) -> None:
         "Requests that were held to an enforced client config.",
         [({"config": name}, count) for name, count in sorted(services.enforcement.counts.items())],
     )
-    page.family(
-        "klamm_policy_decisions_total",
-        "counter",
-        "Policy decisions.",
-        [(decided._asdict(), count) for decided, count in sorted(services.policies.decisions.items())],
-    )
+    report_decisions(page, services.policies)

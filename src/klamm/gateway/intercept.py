@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from klamm.admin import AdminClient
+    from klamm.monitoring.exposition import Page
     from klamm.protocol.schema import Message
     from klamm.server.author import Author
 
@@ -113,6 +114,8 @@ class Interception:
     filters: Mapping[int, RequestFilter] = field(default_factory=lambda: MappingProxyType({}))
     withheld: frozenset[int] = frozenset()
     """API keys left out of ApiVersions, because requests of them would go past the interceptors."""
+    report: Callable[[Page], None] = lambda _: None
+    """Adds metrics to the gateway's page."""
     close: Callable[[], Awaitable[None]] = _nothing
     """Called when the gateway stops, after the last connection was closed."""
 

@@ -89,6 +89,7 @@ class GatewayMetrics:
                 ({"kind": "unread"}, shared.backlog.kept_bytes),
             ],
         )
+        shared.interception.report(page)
         page.family("process_start_time_seconds", "gauge", "Start of the process.", [({}, self._started_at)])
         page.family("process_cpu_seconds_total", "counter", "CPU time used.", [({}, time.process_time())])
         return page.text()

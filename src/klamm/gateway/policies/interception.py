@@ -14,6 +14,7 @@ from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind
 from klamm.policy_runtime import Policies, PolicyRuntime
+from klamm.policy_runtime.metrics import report_decisions
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.alter_partition_reassignments import (
@@ -127,5 +128,6 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
             if policies.guards_kind(judged.kind)
         },
         withheld=frozenset({STREAMS_GROUP_HEARTBEAT}) if policies.guards_kind(CREATE_TOPIC) else frozenset(),
+        report=lambda page: report_decisions(page, policies),
         close=close,
     )

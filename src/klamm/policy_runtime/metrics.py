@@ -1,0 +1,19 @@
+"""Metrics of policies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from klamm.monitoring.exposition import Page
+    from klamm.policy_runtime.service import Policies
+
+
+def report_decisions(page: Page, policies: Policies) -> None:
+    """Add the number of decisions by policy, mode and action to a page of metrics."""
+    page.family(
+        "klamm_policy_decisions_total",
+        "counter",
+        "Policy decisions.",
+        [(decided._asdict(), count) for decided, count in sorted(policies.decisions.items())],
+    )

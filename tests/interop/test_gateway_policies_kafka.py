@@ -1,0 +1,153 @@
+"""Policies of a gateway in front of real Apache Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+import klamm
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OpType,
+    ResourceType,
+)
+from klamm.protocol.errors import KafkaApiError, PolicyViolationError
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.kafka import KafkaCluster
+
+RULES = """
+rules:
+  - name: sizes
+    topics: "PREFIX[.].*"
+    partitions: {max: 4}
+    configs:
+      retention.ms: {max: 604800000}
+      cleanup.policy: {one_of: [delete]}
+    omission: forbidden
+  - name: set right
+    effect: override
+    topics: "PREFIX[.]right.*"
+    configs:
+      flush.ms: {max: 100}
+  - name: keep
+    topics: "PREFIX[.]kept"
+    deletion: forbidden
+  - name: no such names
+    topics: "PREFIX[.]bad.*"
+    naming: "none"
+"""
+PREFIX = f"gw{uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="module")
+def gateway(real_kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[klamm.Gateway]:
+    rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    rules.write_text(RULES.replace("PREFIX", PREFIX))
+    kinds = ("create.topic", "alter.config", "create.partitions", "delete.topic")
+    config = {f"{kind}.policy.class.name": "klamm.policy.rules:RulesPolicy" for kind in kinds}
+    with klamm.Gateway(real_kafka.bootstrap_servers, config={**config, "policy.rules.file": str(rules)}) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def admin(gateway: klamm.Gateway) -> Iterator[AdminClient]:
+    with AdminClient(gateway.bootstrap_servers) as admin:
+        yield admin
+
+
+def named(name: str) -> str:
+    return f"{PREFIX}.{name}"
+
+
+def test_topics_are_created_grown_and_deleted_as_the_policy_allows(admin: AdminClient, gateway: klamm.Gateway) -> None:
+    # when
+    created = admin.create_topics(
+        [
+            NewTopic(named("large"), 9),
+            NewTopic(named("fine"), 2, configs={"flush.ms": "7"}),
+            NewTopic(named("kept"), 1),
+            NewTopic(named("right"), 1, configs={"flush.ms": "5000"}),
+            NewTopic(named("long"), 1, configs={"retention.ms": "604800001"}),
+            NewTopic(named("invalid"), 1, configs={"retention.ms": "soon"}),
+        ]
+    ).values()
+    # then
+    errors = {name.partition(".")[2]: type(outcome.exception(60)).__name__ for name, outcome in created.items()}
+    assert errors == {
+        "large": "PolicyViolationError",
+        "fine": "NoneType",
+        "kept": "NoneType",
+        "right": "NoneType",
+        "long": "PolicyViolationError",
+        "invalid": "InvalidConfigError",
+    }
+    assert admin.topic_configs(named("right")).result(60)["flush.ms"].value == "100"
+    # when
+    grown = admin.create_partitions({named("fine"): NewPartitions(3), named("kept"): NewPartitions(9)}).values()
+    # then
+    grown[named("fine")].result(60)
+    with pytest.raises(PolicyViolationError, match="partitions=9"):
+        grown[named("kept")].result(60)
+    # when
+    host, _, port = gateway.bootstrap_servers.rpartition(":")
+    with WireClient(f"{host}:{port}", timeout_s=60) as client:
+        ids = client.topic_ids()
+        states = [
+            DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=ids[named(name)]) for name in ("kept", "fine")
+        ]
+        deleted = client.ask(DeleteTopicsRequest(topics=states, timeout_ms=30_000), DeleteTopicsResponse, 6)
+    # then
+    assert [(entry.name, entry.error_code) for entry in deleted.responses] == [(named("kept"), 44), (named("fine"), 0)]
+
+
+def test_configs_are_altered_as_the_policy_allows(admin: AdminClient) -> None:
+    # given
+    admin.create_topics([NewTopic(named("configs"), 1, configs={"segment.ms": "60000"})]).result(60)
+    resource = ConfigResource(ResourceType.TOPIC, named("configs"))
+
+    def alter(operation: OpType, name: str, value: str | None) -> BaseException | None:
+        op = AlterConfigOp(ConfigEntry(name, value), operation)
+        return admin.incremental_alter_configs({resource: [op]}).values()[resource].exception(60)
+
+    # then
+    assert alter(OpType.SET, "retention.ms", "5000") is None
+    assert "above the maximum" in str(alter(OpType.SET, "retention.ms", "604800001"))
+    assert "delete,compact" in str(alter(OpType.APPEND, "cleanup.policy", "compact"))
+    dropping = admin.replace_all_configs({resource: [ConfigEntry("retention.ms", "6000")]}).values()[resource]
+    with pytest.raises(PolicyViolationError, match=r"would remove segment\.ms"):
+        dropping.result(60)
+    configs = admin.topic_configs(named("configs")).result(60)
+    assert [configs[name].value for name in ("retention.ms", "cleanup.policy", "segment.ms")] == [
+        "5000",
+        "delete",
+        "60000",
+    ]
+
+
+def test_a_producer_gets_the_topics_that_the_policy_allows(gateway: klamm.Gateway, admin: AdminClient) -> None:
+    producer = KafkaProducer(bootstrap_servers=gateway.bootstrap_servers, max_block_ms=60_000)
+    try:
+        producer.send(named("wanted"), b"value").get(60)
+        with pytest.raises(KafkaError, match=r"TopicAuthorizationFailed|TOPIC_AUTHORIZATION"):
+            producer.send(named("bad"), b"value").get(60)
+    finally:
+        producer.close(timeout=10)
+    names = admin.list_topics().result(60)
+    assert named("wanted") in names
+    assert named("bad") not in names
+    with pytest.raises(KafkaApiError):
+        admin.describe_topics([named("bad")]).result(60)

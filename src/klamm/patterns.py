@@ -13,7 +13,16 @@ if TYPE_CHECKING:
 
 
 class PatternError(ValueError):
-    """RE2 does not accept the pattern."""
+    """RE2 does not accept the pattern.
+
+    Args:
+        pattern: Rejected pattern.
+        reason: Reason that RE2 gives.
+    """
+
+    def __init__(self, pattern: str, reason: str) -> None:
+        super().__init__(f"{pattern!r}: {reason}")
+        self.reason = reason
 
 
 def full_matcher(pattern: str) -> Callable[[str], bool]:
@@ -32,5 +41,5 @@ def full_matcher(pattern: str) -> Callable[[str], bool]:
         found.Add(pattern)
         found.Compile()
     except re2.error as error:
-        raise PatternError(f"{pattern!r}: {error}") from error
+        raise PatternError(pattern, str(error)) from error
     return lambda text: bool(found.Match(text))

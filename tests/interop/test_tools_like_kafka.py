@@ -364,6 +364,6 @@ def test_what_is_not_served_is_refused_by_name(klamm_broker_process: KlammBroker
     upgrade = run(tools, address, ["features", "upgrade", "--feature", "transaction.version=2"])
     assert "The node does not support UPDATE_FEATURES" in upgrade.stdout
     features = run(tools, address, ["features", "describe"]).stdout
-    assert re.findall(r"Feature: ([\w.]+)", features) == ["client.configs", "transaction.version"]
+    assert re.findall(r"Feature: ([\w.]+)", features) == ["client.configs", "group.version", "transaction.version"]
     unregister = run(tools, address, ["cluster", "unregister", "--id", "1"])
     assert "does not support the broker unregistration API" in unregister.stdout

@@ -17,6 +17,7 @@ from klamm.protocol.codec import decode, encode
 from klamm.server.session import Session
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.enforcement import SameForAll
+from tests.support.groups import CONSUMER_DEFAULTS, GROUP_CONFIGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", bound="Message")
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
+    **CONSUMER_DEFAULTS,
     "group.min.session.timeout.ms": 6_000,
     "group.max.session.timeout.ms": 1_800_000,
     "offset.metadata.max.bytes": 4096,
@@ -55,6 +57,7 @@ class OneTopicCatalog(TopicCatalog):
 
     def __init__(self) -> None:
         """Hold no store."""
+        self.changes = 0
 
     def get(self, name: str) -> Topic | None:
         """Return the topic if its name is ``t``."""
@@ -108,10 +111,12 @@ class GroupBroker:
             for number in range(1, brokers + 1)
         )
         self.cluster = ClusterInfo(cluster_id="cluster", nodes=nodes)
+        self.topics = OneTopicCatalog()
         self.groups = GroupCoordinator(
             MemoryStore(),
             CONFIG.__getitem__,
-            OneTopicCatalog(),
+            self.topics,
+            group_config=lambda _: GROUP_CONFIGS,
             now=time.monotonic,
             wall_ms=lambda: time.time_ns() // 1_000_000,
         )
@@ -132,7 +137,11 @@ class GroupBroker:
         """Send a request to one of the brokers and return what a client reads."""
         assert route.api.serves(version)
         # the internal topics exist
-        topics = SimpleNamespace(get=lambda name: OneTopicCatalog().get(name) or name, by_id=OneTopicCatalog().by_id)
+        topics = SimpleNamespace(
+            get=lambda name: OneTopicCatalog().get(name) or name,
+            by_id=OneTopicCatalog().by_id,
+            all=lambda: [TOPIC],
+        )
         services = SimpleNamespace(
             groups=self.groups,
             cluster=self.cluster,

@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from klamm.broker.groups.model import GroupState
 
 WALL_START_MS = 1_700_000_000_000
+CONSUMER_DEFAULTS: dict[str, object] = {
+    "group.consumer.assignors": ("uniform", "range"),
+    "group.consumer.max.size": 2_147_483_647,
+    "group.consumer.regex.refresh.interval.ms": 600_000,
+    "group.consumer.migration.policy": "bidirectional",
+    "group.coordinator.rebalance.protocols": ("classic", "consumer", "streams"),
+}
+"""Kafka's defaults of the broker configs of consumer groups."""
+GROUP_CONFIGS = {"consumer.session.timeout.ms": 45_000, "consumer.heartbeat.interval.ms": 5_000}
+"""Kafka's defaults of the configs of a group."""
 PROTOCOLS = (("range", b"subscription"),)
 
 

@@ -348,7 +348,14 @@ def _open_registrations(
 async def _start_groups(
     store: MetadataStore, configs: ConfigService, topics: TopicCatalog, now_ms: Callable[[], int]
 ) -> GroupCoordinator:
-    groups = GroupCoordinator(store, configs.broker_value, topics, now=asyncio.get_running_loop().time, wall_ms=now_ms)
+    groups = GroupCoordinator(
+        store,
+        configs.broker_value,
+        topics,
+        group_config=configs.group_config,
+        now=asyncio.get_running_loop().time,
+        wall_ms=now_ms,
+    )
     await groups.start()
     topics.on_deleted(lambda topic: groups.forget_topic(topic.topic_id))
     return groups

@@ -93,8 +93,8 @@ def _state(page: Page, services: Services) -> None:
     offline, failures = services.logs.offline_count, services.logs.flush_failures
     page.family("klamm_offline_partitions", "gauge", "Partitions whose fsync has failed.", [({}, offline)])
     page.family("klamm_log_flush_failures_total", "counter", "Failed fsyncs of partitions.", [({}, failures)])
-    states = Counter(group.state for group in services.groups.list_groups())
-    page.family("klamm_groups", "gauge", "Groups.", [({"state": str(s)}, n) for s, n in sorted(states.items())])
+    states = Counter(group.state.value for group in services.groups.list_groups())
+    page.family("klamm_groups", "gauge", "Groups.", [({"state": s}, n) for s, n in sorted(states.items())])
     page.family(
         "klamm_enforced_client_configs_total",
         "counter",

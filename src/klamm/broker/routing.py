@@ -57,6 +57,8 @@ HANDLERS: Final = (
     "api_061_describe_producers",
     "api_065_describe_transactions",
     "api_066_list_transactions",
+    "api_068_consumer_group_heartbeat",
+    "api_069_consumer_group_describe",
     "api_074_list_config_resources",
     "api_075_describe_topic_partitions",
 )

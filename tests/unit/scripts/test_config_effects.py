@@ -34,6 +34,11 @@ COMPOSED = {
 }
 """Names that the source puts together from parts."""
 ELSEWHERE = {
+    **{
+        f"group.consumer.{bound}{what}": "the default or a bound of a group config"
+        for bound in ("", "min.", "max.")
+        for what in ("heartbeat.interval.ms", "session.timeout.ms")
+    },
     "local.retention.bytes": "a limit that rules of policies know",
     "local.retention.ms": "a limit that rules of policies know",
     "remote.storage.enable": "refused by configs/topics.py",

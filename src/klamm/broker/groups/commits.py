@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationError, NonEmptyGroupError
-from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
+from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
 from klamm.broker.groups.subscription import is_subscribed, topics_in_use
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.time_slice import TimeSlice
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from uuid import UUID
 
-    from klamm.broker.groups.classic import ClassicGroup
+    from klamm.broker.groups.kinds import AnyGroup
     from klamm.broker.groups.offsets import OffsetToCommit
     from klamm.broker.groups.registry import Entry, GroupRegistry
     from klamm.broker.groups.settings import GroupCoordinatorSettings
@@ -208,6 +209,18 @@ class OffsetService:
             expire_timestamp_ms=expire_ms,
         )
 
+    def admit_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Check that a member of a consumer group may fetch offsets at its epoch. Other requests name no member.
+
+        Raises:
+            UnknownMemberIdError: Not a member.
+            StaleMemberEpochError: The member has another epoch.
+            IllegalGenerationError: The same, for a member with the classic protocol.
+        """
+        group = self._registry.find(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.admit_fetch(member_id, member_epoch)
+
     async def fetch(
         self,
         group_id: str,
@@ -289,7 +302,7 @@ class OffsetService:
 
     def _group_that_allows_deletion(self, group_id: str) -> Entry:
         entry = self._registry.entry(group_id)
-        if entry.group.state is not GroupState.EMPTY and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if not entry.group.is_empty and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise NonEmptyGroupError
         return entry
 
@@ -321,7 +334,11 @@ class OffsetService:
             if api_version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
                 raise
             raise IllegalGenerationError from None
-        entry.group.admit_commit(by.member_id, by.group_instance_id, by.generation_id, self._registry.now())
+        group, now = entry.group, self._registry.now()
+        if isinstance(group, ConsumerGroup):
+            group.admit_commit(by.member_id, by.generation_id, api_version=api_version)
+        else:
+            group.admit_commit(by.member_id, by.group_instance_id, by.generation_id, now)
         return entry
 
     def _check_transactional(self, by: Committer) -> None:
@@ -331,7 +348,11 @@ class OffsetService:
             if by.generation_id >= 0:
                 raise IllegalGenerationError from None
         else:
-            entry.group.admit_transactional_commit(by.member_id, by.group_instance_id, by.generation_id)
+            group = entry.group
+            if isinstance(group, ConsumerGroup):
+                group.admit_transactional_commit(by.member_id, by.generation_id)
+            else:
+                group.admit_transactional_commit(by.member_id, by.group_instance_id, by.generation_id)
 
     async def _record(self, entry: Entry, commits: Sequence[PutGroupOffset], by_topic: _ByTopic) -> None:
         changes: list[Change] = []
@@ -362,7 +383,7 @@ class OffsetService:
         ids = {topic.topic_id for topic in topics if topic is not None}
         return {topic_id: dict(commits[topic_id]) for topic_id in ids if topic_id in commits}
 
-    def _take_expired(self, group: ClassicGroup) -> Sequence[Change]:
+    def _take_expired(self, group: AnyGroup) -> Sequence[Change]:
         removals = self._registry.offsets.expired(
             group,
             wall_ms=self._registry.now().wall_ms,
@@ -373,7 +394,7 @@ class OffsetService:
             self._registry.offsets.drop(removal)
         return removals
 
-    def _is_in_use(self, group: ClassicGroup, topic_id: UUID) -> bool:
+    def _is_in_use(self, group: AnyGroup, topic_id: UUID) -> bool:
         topic = self._topics.by_id(topic_id)
         return topic is not None and is_subscribed(group, topic.name)
 

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from klamm.broker.groups.commits import OffsetService
+from klamm.broker.groups.consumer.group import ConsumerGroup
+from klamm.broker.groups.consumer.migration import to_classic
+from klamm.broker.groups.consumer.timings import TimingSource
+from klamm.broker.groups.consumer_coordinator import ConsumerGroupCoordinator
 from klamm.broker.groups.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     InvalidSessionTimeoutError,
+    MemberIdRequiredError,
     NonEmptyGroupError,
     UnknownMemberIdError,
     check_group_id,
@@ -24,17 +29,21 @@ from klamm.broker.groups.settings import GroupCoordinatorSettings
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from klamm.broker.groups.classic import ClassicGroup
+    from klamm.broker.groups.consumer.model import ConsumerGroupState
+    from klamm.broker.groups.kinds import AnyGroup
     from klamm.broker.groups.model import JoinAttempt, MemberIdentity, SyncAttempt
+    from klamm.broker.groups.registry import Entry
     from klamm.broker.topics.catalog import TopicCatalog
     from klamm.storage.metadata.store import MetadataStore
 
 Reply = TypeVar("Reply")
 
-GROUP_TYPE: Final = "classic"
+CLASSIC_TYPE: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
 
 MAX_MEMBER_METADATA_BYTES: Final = 1_048_588
 """Largest metadata of one member for all its protocols. Kafka's limit for storing them (``message.max.bytes``)."""
@@ -63,16 +72,19 @@ class DescribedGroup:
     """A group in ListGroups and DescribeGroups."""
 
     group_id: str
-    state: GroupState
+    group_type: str
+    state: GroupState | ConsumerGroupState
     protocol_type: str
     """Empty if no member has ever joined."""
-    protocol_name: str
+    protocol_name: str = ""
     """Empty unless the group is STABLE; the same holds for the metadata of its members."""
     members: tuple[MemberDescription, ...] = ()
 
 
 class GroupCoordinator:
-    """Groups of the classic protocol and their committed offsets. Used on one event loop only.
+    """Groups of the classic protocol, and administration of all groups. Used on one event loop only.
+
+    While a consumer group has members with the classic protocol, their requests come here, too.
 
     JoinGroup and SyncGroup report errors in their replies; the other methods raise ``KafkaApiError``.
     """
@@ -83,6 +95,7 @@ class GroupCoordinator:
         get_config: Callable[[str], Any],
         topics: TopicCatalog,
         *,
+        group_config: Callable[[str], Mapping[str, Any]],
         now: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
@@ -92,12 +105,24 @@ class GroupCoordinator:
             store: Metadata store.
             get_config: Function that returns a broker config by Kafka's name.
             topics: Topic catalog.
+            group_config: Function that returns the effective configs of a group by group id.
             now: Monotonic clock, seconds.
             wall_ms: Wall clock, milliseconds since the epoch.
         """
         self._settings = GroupCoordinatorSettings.from_config(get_config)
         self._clock = ServedClock(now)
-        self._registry = GroupRegistry(store, self._settings, now=self._clock.now, wall_ms=wall_ms)
+        self._topics = topics
+        timings = TimingSource(group_config)
+        self._registry = GroupRegistry(
+            store,
+            self._settings,
+            topics,
+            lambda group_id: timings.of_group(group_id).session_timeout_ms,
+            now=self._clock.now,
+            wall_ms=wall_ms,
+        )
+        self.consumers: Final = ConsumerGroupCoordinator(self._registry, self._settings, topics, timings)
+        """Consumer groups (KIP-848)."""
         self.offsets: Final = OffsetService(self._registry, self._settings, topics)
         """Committed offsets."""
         self._expiration_timer: asyncio.TimerHandle | None = None
@@ -149,13 +174,12 @@ class GroupCoordinator:
             entry = self._registry.entry_or_new(group_id) if not attempt.member_id else self._registry.entry(group_id)
             prefix = attempt.client_id if attempt.group_instance_id is None else attempt.group_instance_id
             attempt = replace(attempt, new_member_id=f"{prefix}-{uuid4()}")
-            answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
-            entry.group.join(attempt, self._registry.now(), partial(_resolve, answer))
-            self._registry.after_step(entry)
-            reply = await answer
+            reply = await self._join(entry, attempt)
             await self._registry.settle(entry)
         except GroupIdNotFoundError:
             return JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=attempt.member_id)
+        except MemberIdRequiredError as error:
+            return JoinReply(error_code=error.error_code, member_id=attempt.new_member_id)
         except KafkaApiError as error:
             return JoinReply(error_code=error.error_code, member_id=attempt.member_id)
         return reply
@@ -168,10 +192,7 @@ class GroupCoordinator:
             if sum(len(share) for _, share in attempt.assignments) > MAX_ASSIGNMENT_BYTES:
                 raise InvalidRequestError
             entry = self._registry.entry(group_id)
-            answer: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
-            entry.group.sync(attempt, self._registry.now(), partial(_resolve, answer))
-            self._registry.after_step(entry)
-            reply = await answer
+            reply = await self._sync(entry, attempt)
             await self._registry.settle(entry)
         except GroupIdNotFoundError:
             return SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
@@ -198,11 +219,13 @@ class GroupCoordinator:
             entry = self._registry.entry(group_id)
         except GroupIdNotFoundError as error:
             raise UnknownMemberIdError from error
-        entry.group.heartbeat(
+        group, now = entry.group, self._registry.now()
+        heartbeat = group.classic_heartbeat if isinstance(group, ConsumerGroup) else group.heartbeat
+        heartbeat(
             member_id,
             group_instance_id,
             generation_id,
-            self._registry.now(),
+            now,
             enforced_session_timeout_ms=enforced_session_timeout_ms,
         )
         self._registry.after_step(entry)
@@ -219,7 +242,9 @@ class GroupCoordinator:
             entry = self._registry.entry(group_id)
         except GroupIdNotFoundError:
             return (ErrorCode.UNKNOWN_MEMBER_ID,) * len(identities)
-        codes = entry.group.leave(identities, self._registry.now())
+        group, now = entry.group, self._registry.now()
+        leave = group.classic_leave if isinstance(group, ConsumerGroup) else group.leave
+        codes = leave(identities, now)
         self._registry.after_step(entry)
         await self._registry.settle(entry)
         return codes
@@ -230,21 +255,27 @@ class GroupCoordinator:
         """Return all groups, or those with one of the given states and types. Upper and lower case are the same."""
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {kind.strip().lower() for kind in types}
-        if wanted_types and GROUP_TYPE not in wanted_types:
-            return []
         return [
-            _describe(group, with_members=False)
+            _described(group)
             for group in self._registry
-            if not wanted_states or group.state.value.lower() in wanted_states
+            if (not wanted_states or group.state.value.lower() in wanted_states)
+            and (not wanted_types or _type_of(group) in wanted_types)
         ]
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Return a group with its members.
+        """Return a classic group with its members.
 
         Raises:
-            GroupIdNotFoundError: The group does not exist.
+            GroupIdNotFoundError: The group does not exist, or it is a consumer group.
         """
-        return _describe(self._registry.entry(group_id).group, with_members=True)
+        group = self._registry.entry(group_id).group
+        if isinstance(group, ConsumerGroup):
+            raise GroupIdNotFoundError(f"Group {group_id} is not a classic group.")
+        return replace(
+            _described(group),
+            protocol_name=(group.protocol_name or "") if group.state is GroupState.STABLE else "",
+            members=_members(group),
+        )
 
     async def delete(self, group_id: str) -> None:
         """Delete a group without members, and its offsets.
@@ -255,11 +286,37 @@ class GroupCoordinator:
             NotCoordinatorError: The deletion could not be written.
         """
         entry = self._registry.entry(group_id)
-        if entry.group.state is not GroupState.EMPTY:
+        if not entry.group.is_empty:
             raise NonEmptyGroupError
         await self._registry.delete(entry)
 
     # ---- internals
+
+    async def _join(self, entry: Entry, attempt: JoinAttempt) -> JoinReply:
+        group, now = entry.group, self._registry.now()
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            try:
+                return group.join(attempt, self._topics, now)
+            finally:
+                self._registry.after_step(entry)
+        if isinstance(group, ConsumerGroup):
+            group = to_classic(group, self._topics, self._settings.limits, now)
+            self._registry.replace(entry, group)
+        answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
+        group.join(attempt, now, partial(_resolve, answer))
+        self._registry.after_step(entry)
+        return await answer
+
+    async def _sync(self, entry: Entry, attempt: SyncAttempt) -> SyncReply:
+        group, now = entry.group, self._registry.now()
+        if isinstance(group, ConsumerGroup):
+            reply = group.sync(attempt, self._topics, now)
+            self._registry.after_step(entry)
+            return reply
+        answer: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
+        group.sync(attempt, now, partial(_resolve, answer))
+        self._registry.after_step(entry)
+        return await answer
 
     def _check_join(self, group_id: str, attempt: JoinAttempt) -> None:
         self._check_running()
@@ -295,23 +352,29 @@ def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
         answer.set_result(reply)
 
 
-def _describe(group: ClassicGroup, *, with_members: bool) -> DescribedGroup:
-    is_stable = group.state is GroupState.STABLE
+def _type_of(group: AnyGroup) -> str:
+    return CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE
+
+
+def _described(group: AnyGroup) -> DescribedGroup:
     return DescribedGroup(
         group_id=group.group_id,
+        group_type=_type_of(group),
         state=group.state,
         protocol_type=group.protocol_type or "",
-        protocol_name=(group.protocol_name or "") if is_stable else "",
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                metadata=member.metadata(group.protocol_name) if is_stable else b"",
-                assignment=member.assignment,
-            )
-            for member in group.members
-            if with_members
-        ),
+    )
+
+
+def _members(group: ClassicGroup) -> tuple[MemberDescription, ...]:
+    is_stable = group.state is GroupState.STABLE
+    return tuple(
+        MemberDescription(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            metadata=member.metadata(group.protocol_name) if is_stable else b"",
+            assignment=member.assignment,
+        )
+        for member in group.members
     )

@@ -53,6 +53,12 @@ class RebalanceInProgressError(KafkaApiError):
     error_code = ErrorCode.REBALANCE_IN_PROGRESS
 
 
+class MemberIdRequiredError(KafkaApiError):
+    """The client has to join again with the member id in the response (KIP-394)."""
+
+    error_code = ErrorCode.MEMBER_ID_REQUIRED
+
+
 class NonEmptyGroupError(KafkaApiError):
     """The operation is not allowed while the group has members."""
 
@@ -69,6 +75,42 @@ class CoordinatorNotAvailableError(KafkaApiError):
     """The coordinator is starting or stopping. Retriable."""
 
     error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class FencedMemberEpochError(KafkaApiError):
+    """The member epoch does not match. The member has to give up its partitions and join again (KIP-848)."""
+
+    error_code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class StaleMemberEpochError(KafkaApiError):
+    """The request has another epoch than the member. The member gets the right one with its next heartbeat."""
+
+    error_code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class UnreleasedInstanceIdError(KafkaApiError):
+    """Another member still uses the ``group.instance.id``."""
+
+    error_code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignorError(KafkaApiError):
+    """``group.consumer.assignors`` does not contain the requested assignor."""
+
+    error_code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class InvalidRegularExpressionError(KafkaApiError):
+    """RE2 does not accept the regular expression of a subscription."""
+
+    error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+class GroupMaxSizeReachedError(KafkaApiError):
+    """The group has as many members as ``group.consumer.max.size`` allows."""
+
+    error_code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def check_group_id(group_id: str) -> None:

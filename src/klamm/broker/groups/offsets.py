@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
 from klamm.storage.metadata.changes import DropGroupOffset, PutGroupOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from uuid import UUID
 
-    from klamm.broker.groups.rebalance import Rebalance
+    from klamm.broker.groups.kinds import AnyGroup
 
 NO_OFFSET: Final = -1
 
@@ -88,7 +87,7 @@ class OffsetTable:
 
     def expired(
         self,
-        group: Rebalance,
+        group: AnyGroup,
         *,
         wall_ms: int,
         retention_ms: int,
@@ -102,11 +101,9 @@ class OffsetTable:
             retention_ms: ``offsets.retention.minutes``, in milliseconds.
             is_in_use: Function that returns whether the group is subscribed to a topic.
         """
-        if not _can_expire(group):
+        since_ms = group.offsets_expire_since_ms
+        if since_ms is None:
             return []
-        # The retention of an empty group counts from when it became empty, or from a later commit from outside the
-        # group.
-        since_ms = group.state_since_ms if group.protocol_type is not None and group.state is GroupState.EMPTY else 0
         return [
             DropGroupOffset(group_id=group.group_id, topic_id=topic_id, partition=commit.partition)
             for topic_id, partitions in self.of_group(group.group_id).items()
@@ -114,12 +111,6 @@ class OffsetTable:
             for commit in partitions.values()
             if _expires_at(commit, since_ms, retention_ms) <= wall_ms
         ]
-
-
-def _can_expire(group: Rebalance) -> bool:
-    if group.protocol_type is None or group.state is GroupState.EMPTY:
-        return True
-    return group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.state is GroupState.STABLE
 
 
 def _expires_at(commit: PutGroupOffset, since_ms: int, retention_ms: int) -> int:

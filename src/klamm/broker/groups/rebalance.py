@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.members import GroupMembers
-from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
+from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState, JoinReply, SyncReply
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -84,6 +84,40 @@ class Rebalance:
     def is_blank(self) -> bool:
         """Return whether the group can be dropped without loss: it has no members and never had a generation."""
         return not self.members and not self.members.pending and self.generation_id == 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether the group has no members, and no client has a member id to join with."""
+        return self.is_empty and not self.members.pending
+
+    @property
+    def offsets_expire_since_ms(self) -> int | None:
+        """Earliest time from which the retention of unused offsets counts; None while no offset expires.
+
+        The retention of an empty group counts from when it became empty, or from a later commit from outside the group.
+        """
+        if self.protocol_type is not None and self.is_empty:
+            return self.state_since_ms
+        is_stable = self.protocol_type == CONSUMER_PROTOCOL_TYPE and self.state is GroupState.STABLE
+        return 0 if self.protocol_type is None or is_stable else None
+
+    def adopt(self, generation_id: int, now: Moment) -> None:
+        """Become a stable group of consumers in a generation, with the members that were added."""
+        self.generation_id = generation_id
+        self.protocol_type = CONSUMER_PROTOCOL_TYPE
+        self.protocol_name = self.members.vote()
+        self._enter(GroupState.STABLE if self.members else GroupState.EMPTY, now)
+        self._is_unsaved = True
+        self.resume(now)
+
+    def rebalance(self, now: Moment) -> None:
+        """Start a rebalance: every member has to join again."""
+        self._prepare(now)
 
     # ---- the rebalance
 

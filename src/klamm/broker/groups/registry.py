@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.consumer import snapshot as consumer_snapshot
+from klamm.broker.groups.consumer.group import ConsumerGroup
+from klamm.broker.groups.consumer.migration import to_classic
+from klamm.broker.groups.consumer.snapshot import GroupWriter
 from klamm.broker.groups.durability import log_failure, until_durable
 from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError
-from klamm.broker.groups.model import GroupState, Moment
+from klamm.broker.groups.model import Moment
 from klamm.broker.groups.offsets import OffsetTable
 from klamm.broker.groups.pending import PendingOffsets
 from klamm.broker.groups.snapshot import from_payload, to_payload
+from klamm.protocol.errors import ErrorCode
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import DropGroup, PutGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from klamm.broker.groups.kinds import AnyGroup
     from klamm.broker.groups.settings import GroupCoordinatorSettings
-    from klamm.protocol.errors import ErrorCode
+    from klamm.broker.topics.catalog import TopicCatalog
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
@@ -39,7 +45,11 @@ MAX_ID_BYTES: Final = 32_000
 class Entry:
     """A group with its timer and its last submitted change."""
 
-    group: ClassicGroup
+    group: AnyGroup
+    writer: GroupWriter = field(default_factory=GroupWriter)
+    """Stored forms of a consumer group."""
+    save: asyncio.Future[None] | None = None
+    """Change of a consumer group that waits for the one before it; done when it is on disk."""
     timer: asyncio.TimerHandle | None = None
     timer_at: float = math.inf
     last_change: asyncio.Future[None] | None = None
@@ -53,20 +63,34 @@ class GroupRegistry:
         self,
         store: MetadataStore,
         settings: GroupCoordinatorSettings,
+        topics: TopicCatalog,
+        session_timeout_ms: Callable[[str], int],
         *,
         now: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
+        """Create a registry without groups; ``load`` reads the stored ones.
+
+        Args:
+            store: Metadata store.
+            settings: Broker configs.
+            topics: Topic catalog.
+            session_timeout_ms: Function that returns the session timeout of a consumer group by group id.
+            now: Monotonic clock, seconds.
+            wall_ms: Wall clock, milliseconds since the epoch.
+        """
         self.offsets = OffsetTable()
         self.pending = PendingOffsets()
         """Offsets of open transactions."""
         self._store = store
         self._settings = settings
+        self._topics = topics
+        self._session_timeout_ms = session_timeout_ms
         self._now = now
         self._wall_ms = wall_ms
         self._entries: dict[str, Entry] = {}
 
-    def __iter__(self) -> Iterator[ClassicGroup]:
+    def __iter__(self) -> Iterator[AnyGroup]:
         """Iterate over all groups."""
         return (entry.group for entry in tuple(self._entries.values()))
 
@@ -84,6 +108,11 @@ class GroupRegistry:
         if entry is None:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
         return entry
+
+    def find(self, group_id: str) -> AnyGroup | None:
+        """Return a group; None if it does not exist."""
+        entry = self._entries.get(group_id)
+        return None if entry is None else entry.group
 
     def entry_or_new(self, group_id: str) -> Entry:
         """Return a group, created if necessary. A new group without members or offsets is dropped after its next step.
@@ -105,8 +134,10 @@ class GroupRegistry:
         now = self.now()
         if group.wake_at <= now.seconds:
             group.on_time(now)
+        if isinstance(group, ConsumerGroup) and group.can_become_classic:
+            group = self._to_classic(entry, group, now)
         if group.take_unsaved():
-            self.submit(entry, (PutGroup(group_id=group.group_id, payload=to_payload(group)),))
+            self._save(entry)
         if group.is_blank and not self._has_offsets(group.group_id):
             self._forget(entry)
         elif group.wake_at < entry.timer_at:
@@ -118,12 +149,23 @@ class GroupRegistry:
         future.add_done_callback(log_failure)
         entry.last_change = future
 
+    def replace(self, entry: Entry, group: AnyGroup) -> None:
+        """Replace a group by its other kind. The caller ends the step with ``after_step``.
+
+        Parked requests get REBALANCE_IN_PROGRESS, so that their members join the group in its new form.
+        """
+        entry.group.disband(ErrorCode.REBALANCE_IN_PROGRESS)
+        entry.group = group
+        entry.writer = GroupWriter()
+
     async def settle(self, entry: Entry) -> None:
-        """Wait until all submitted changes of the group are on disk.
+        """Wait until all changes of the group are on disk.
 
         Raises:
             NotCoordinatorError: The changes could not be written.
         """
+        if entry.save is not None:
+            await until_durable(entry.save)
         if entry.last_change is not None:
             await until_durable(entry.last_change)
 
@@ -152,7 +194,7 @@ class GroupRegistry:
         self._entries = {}
         for stored in self._store.load_groups():
             try:
-                group = from_payload(stored.group_id, stored.payload, self._settings.limits, now)
+                group = self._stored(stored, now)
             except ValueError as error:
                 raise DataDirectoryError(str(error)) from error
             entry = self._entries[stored.group_id] = Entry(group=group)
@@ -166,17 +208,56 @@ class GroupRegistry:
             _cancel_timer(entry)
             entry.group.disband(error_code)
 
-    def expire(self, removable: Callable[[ClassicGroup], Sequence[Change]]) -> None:
+    def expire(self, removable: Callable[[AnyGroup], Sequence[Change]]) -> None:
         """Submit the changes of ``removable`` for each group, and remove empty groups without offsets (KIP-211)."""
         for entry in tuple(self._entries.values()):
             group = entry.group
             changes = removable(group)
-            is_deserted = group.state is GroupState.EMPTY and not group.members.pending
-            if is_deserted and not self._has_offsets(group.group_id):
+            if group.is_deserted and not self._has_offsets(group.group_id):
                 self._forget(entry)
                 changes = (*changes, DropGroup(group_id=group.group_id))
             if changes:
                 self.submit(entry, changes)
+
+    def _stored(self, stored: PutGroup, now: Moment) -> AnyGroup:
+        settings = self._settings
+        if not consumer_snapshot.is_consumer_group(stored.payload):
+            return from_payload(stored.group_id, stored.payload, settings.limits, now)
+        group = consumer_snapshot.from_payload(stored.group_id, stored.payload, settings.consumer_limits, now)
+        group.resume(self._session_timeout_ms(stored.group_id), now)
+        return group
+
+    # ---- changes
+
+    def _save(self, entry: Entry) -> None:
+        """Store a group. Changes of a consumer group that come while the one before is written are written together."""
+        group = entry.group
+        if isinstance(group, ClassicGroup):
+            self.submit(entry, (PutGroup(group_id=group.group_id, payload=to_payload(group)),))
+        elif entry.last_change is None or entry.last_change.done():
+            self._put(entry, group)
+        elif entry.save is None:
+            entry.save = asyncio.get_running_loop().create_future()
+            entry.save.add_done_callback(log_failure)
+            entry.last_change.add_done_callback(lambda _: self._save_rest(entry))
+
+    def _put(self, entry: Entry, group: ConsumerGroup) -> None:
+        self.submit(entry, (PutGroup(group_id=group.group_id, payload=entry.writer.payload(group)),))
+
+    def _save_rest(self, entry: Entry) -> None:
+        waiting, entry.save = entry.save, None
+        if waiting is None or waiting.done():
+            return
+        if self._entries.get(entry.group.group_id) is entry and isinstance(entry.group, ConsumerGroup):
+            self._put(entry, entry.group)
+        # A group that was deleted or replaced meanwhile has submitted that itself.
+        if entry.last_change is not None:
+            entry.last_change.add_done_callback(lambda change: _copy_outcome(change, waiting))
+
+    def _to_classic(self, entry: Entry, group: ConsumerGroup, now: Moment) -> ClassicGroup:
+        classic = to_classic(group, self._topics, self._settings.limits, now)
+        self.replace(entry, classic)
+        return classic
 
     # ---- timers
 
@@ -200,6 +281,17 @@ class GroupRegistry:
     def _forget(self, entry: Entry) -> None:
         _cancel_timer(entry)
         self._entries.pop(entry.group.group_id, None)
+
+
+def _copy_outcome(change: asyncio.Future[None], waiting: asyncio.Future[None]) -> None:
+    if waiting.done():
+        return
+    if change.cancelled():
+        waiting.cancel()
+    elif (error := change.exception()) is not None:
+        waiting.set_exception(error)
+    else:
+        waiting.set_result(None)
 
 
 def _cancel_timer(entry: Entry) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from klamm.broker.groups.consumer.model import ConsumerLimits
 from klamm.broker.groups.model import GroupLimits
 
 if TYPE_CHECKING:
@@ -28,10 +29,15 @@ class GroupCoordinatorSettings:
     offsets_retention_check_interval_ms: int = 600_000
     """``offsets.retention.check.interval.ms``"""
     limits: GroupLimits = field(default_factory=GroupLimits)
+    consumer_limits: ConsumerLimits = field(default_factory=ConsumerLimits)
+    serves_consumer_groups: bool = True
+    """Whether ``group.coordinator.rebalance.protocols`` contains ``consumer``."""
 
     @classmethod
     def from_config(cls, get: Callable[[str], Any]) -> GroupCoordinatorSettings:
         """Read every config by Kafka's name; ``get`` returns numbers, or strings that contain numbers."""
+        policy = str(get("group.consumer.migration.policy")).lower()
+        max_size = int(get("group.max.size"))
         return cls(
             min_session_timeout_ms=int(get("group.min.session.timeout.ms")),
             max_session_timeout_ms=int(get("group.max.session.timeout.ms")),
@@ -40,6 +46,19 @@ class GroupCoordinatorSettings:
             offsets_retention_check_interval_ms=int(get("offsets.retention.check.interval.ms")),
             limits=GroupLimits(
                 initial_rebalance_delay_ms=int(get("group.initial.rebalance.delay.ms")),
-                max_size=int(get("group.max.size")),
+                max_size=max_size,
             ),
+            consumer_limits=ConsumerLimits(
+                assignors=_list(get("group.consumer.assignors")),
+                max_size=int(get("group.consumer.max.size")),
+                regex_refresh_interval_ms=int(get("group.consumer.regex.refresh.interval.ms")),
+                allows_upgrade=policy in {"upgrade", "bidirectional"},
+                allows_downgrade=policy in {"downgrade", "bidirectional"},
+                classic_max_size=max_size,
+            ),
+            serves_consumer_groups="consumer" in _list(get("group.coordinator.rebalance.protocols")),
         )
+
+
+def _list(value: tuple[str, ...] | str) -> tuple[str, ...]:
+    return tuple(value.split(",")) if isinstance(value, str) else tuple(value)

@@ -1,4 +1,4 @@
-"""The stored form of a group: readable JSON of exactly the state that survives a restart.
+"""The stored form of a classic group: readable JSON of exactly the state that survives a restart.
 
 Only groups in the states STABLE and EMPTY are stored; parked requests and unfinished rebalances are not. As in Kafka, a
 group has its last completed generation after a restart. Members with a later generation have to join again.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+    from klamm.broker.groups.kinds import AnyGroup
     from klamm.broker.groups.rebalance import Rebalance
 
 
@@ -32,13 +34,15 @@ def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
         return None
 
 
-def is_subscribed(group: Rebalance, topic: str) -> bool:
-    """Return whether the group uses the topic. A consumer group with unreadable metadata uses every topic."""
+def is_subscribed(group: AnyGroup, topic: str) -> bool:
+    """Return whether the group uses the topic. A group of consumers with unreadable metadata uses every topic."""
     return bool(topics_in_use(group, {topic}))
 
 
-def topics_in_use(group: Rebalance, topics: AbstractSet[str]) -> AbstractSet[str]:
-    """Return those of the topics that the group uses. A consumer group with unreadable metadata uses every topic."""
+def topics_in_use(group: AnyGroup, topics: AbstractSet[str]) -> AbstractSet[str]:
+    """Return those of the topics that the group uses. A group with unreadable metadata uses every topic."""
+    if isinstance(group, ConsumerGroup):
+        return topics & frozenset(group.subscribed_names())
     subscribed = subscribed_topics(group)
     if subscribed is None:
         return topics if group.protocol_type == CONSUMER_PROTOCOL_TYPE else frozenset()

@@ -49,6 +49,8 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
     async for group in context.time_slice.over(request.groups):
         topics = None if group.topics is None else [_requested(topic, context) for topic in group.topics]
         try:
+            require_group(context, AclOperation.DESCRIBE, group.group_id)
+            context.services.groups.offsets.admit_fetch(group.group_id, group.member_id, group.member_epoch)
             fetched = await _fetch(group.group_id, topics, request, context)
         except KafkaApiError as error:
             groups.append(

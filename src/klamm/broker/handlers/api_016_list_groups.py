@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.coordinator import GROUP_TYPE
 from klamm.broker.groups.placement import coordinator_for
 from klamm.broker.requests.checks import may_cluster, may_group
 from klamm.protocol.api import Api, ApiKey
@@ -32,7 +31,7 @@ async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGro
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
                 group_state=group.state.value,
-                group_type=GROUP_TYPE,
+                group_type=group.group_type,
             )
             async for group in context.time_slice.over(groups)
             if (may_all or may_group(context, AclOperation.DESCRIBE, group.group_id))

@@ -8,6 +8,7 @@ Feature                      Meaning
 ===========================  =====================================================================================
 ``client.configs``           Keys 50 and 51 also have the requests of KIP-649. Clients send those only to brokers
                              that announce this feature.
+``group.version`` 1          Consumer groups of KIP-848 are served.
 ``transaction.version`` 2    Writing adds partitions to a transaction, and the end of a transaction increments the
                              producer epoch (KIP-890).
 ===========================  =====================================================================================
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 API: Final = Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=4)
 TRANSACTION_FEATURE: Final = "transaction.version"
-_FEATURES: Final = ((CLIENT_CONFIGS_FEATURE, 1, 1), (TRANSACTION_FEATURE, 0, 2))
+GROUP_FEATURE: Final = "group.version"
+_FEATURES: Final = ((CLIENT_CONFIGS_FEATURE, 1, 1), (GROUP_FEATURE, 0, 1), (TRANSACTION_FEATURE, 0, 2))
 """Name, minimum and maximum supported level; the maximum is finalized."""
 _FEATURES_EPOCH: Final = 0
 """Epoch of the finalized features. Clients ignore features with a negative epoch."""

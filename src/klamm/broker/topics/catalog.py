@@ -59,6 +59,8 @@ class TopicCatalog:
         self._configs = configs
         self._logs = logs
         self.new_topic_id = new_topic_id
+        self.changes = 0
+        """Number of changes so far: topics created, changed and deleted."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._by_folded_name: dict[str, set[str]] = {}
@@ -68,6 +70,7 @@ class TopicCatalog:
     def load(self) -> None:
         """Replace all topics with the stored ones."""
         self._configs.revision.roll_back()
+        self.changes += 1
         self._by_name.clear()
         self._by_id.clear()
         self._by_folded_name.clear()
@@ -234,12 +237,14 @@ class TopicCatalog:
 
     def _remember(self, topic: Topic) -> None:
         self._configs.revision.advance()
+        self.changes += 1
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._by_folded_name.setdefault(_folded(topic.name), set()).add(topic.name)
 
     def _forget(self, topic: Topic) -> None:
         self._configs.revision.advance()
+        self.changes += 1
         del self._by_name[topic.name], self._by_id[topic.topic_id]
         alike = self._by_folded_name[_folded(topic.name)]
         alike.discard(topic.name)

@@ -117,6 +117,8 @@ PLACES: Final = {
     "DescribeProducers": PARTITIONS,
     "DescribeTransactions": (Place(0, "transaction_states", "transaction_states"),),
     "ListTransactions": TOP,
+    "ConsumerGroupHeartbeat": TOP,
+    "ConsumerGroupDescribe": (Place(0, "groups", "groups"),),
     "ListConfigResources": TOP,
     "DescribeTopicPartitions": (Place(0, "topics", "topics"),),
 }

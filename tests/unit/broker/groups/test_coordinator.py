@@ -35,14 +35,15 @@ from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
-from tests.support.groups import attempt
+from tests.support.groups import CONSUMER_DEFAULTS, GROUP_CONFIGS, attempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
+    **CONSUMER_DEFAULTS,
     "group.min.session.timeout.ms": 6_000,
     "group.max.session.timeout.ms": 1_800_000,
     "offset.metadata.max.bytes": 10,
@@ -59,6 +60,7 @@ def fake_topic(topic_id: UUID, name: str) -> Topic:
 
 class FakeTopics(TopicCatalog):
     def __init__(self) -> None:
+        self.changes = 0
         self.topics = [fake_topic(UUID(int=1), "a"), fake_topic(UUID(int=2), "b")]
 
     def get(self, name: str) -> Topic | None:
@@ -93,7 +95,12 @@ class Scene:
     async def running(self) -> AsyncIterator[GroupCoordinator]:
         store = MetadataStore.open(self.path / "metadata.sqlite", connect=self.disk.connect)
         coordinator = GroupCoordinator(
-            store, self.config.__getitem__, self.topics, now=self.clock.now, wall_ms=self.clock.wall_ms
+            store,
+            self.config.__getitem__,
+            self.topics,
+            group_config=lambda _: GROUP_CONFIGS,
+            now=self.clock.now,
+            wall_ms=self.clock.wall_ms,
         )
         store.on_failure = lambda _: coordinator.reload()
         self.store = store

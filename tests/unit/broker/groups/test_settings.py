@@ -1,8 +1,12 @@
 from __future__ import annotations
 
-from klamm.broker.groups.settings import GroupCoordinatorSettings
+import pytest
 
-KAFKA_DEFAULTS = {
+from klamm.broker.groups.settings import GroupCoordinatorSettings
+from tests.support.groups import CONSUMER_DEFAULTS
+
+KAFKA_DEFAULTS: dict[str, object] = {
+    **CONSUMER_DEFAULTS,
     "group.min.session.timeout.ms": "6000",
     "group.max.session.timeout.ms": "1800000",
     "offset.metadata.max.bytes": 4096,
@@ -21,3 +25,21 @@ def test_minutes_become_milliseconds() -> None:
     settings = GroupCoordinatorSettings.from_config({**KAFKA_DEFAULTS, "offsets.retention.minutes": 2}.__getitem__)
 
     assert settings.offsets_retention_ms == 120_000
+
+
+@pytest.mark.parametrize(
+    ("policy", "allows_upgrade", "allows_downgrade"),
+    [("Bidirectional", True, True), ("UPGRADE", True, False), ("downgrade", False, True), ("disabled", False, False)],
+)
+def test_the_migration_policy_is_read_in_any_case(policy: str, *, allows_upgrade: bool, allows_downgrade: bool) -> None:
+    config = {**KAFKA_DEFAULTS, "group.consumer.migration.policy": policy}
+
+    limits = GroupCoordinatorSettings.from_config(config.__getitem__).consumer_limits
+
+    assert (limits.allows_upgrade, limits.allows_downgrade) == (allows_upgrade, allows_downgrade)
+
+
+def test_consumer_groups_are_served_only_with_their_protocol() -> None:
+    config = {**KAFKA_DEFAULTS, "group.coordinator.rebalance.protocols": "classic"}
+
+    assert not GroupCoordinatorSettings.from_config(config.__getitem__).serves_consumer_groups

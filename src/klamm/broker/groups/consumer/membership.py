@@ -1,0 +1,262 @@
+"""The members of a consumer group with everything that follows from them: owners, subscriptions, target, deadlines."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
+from klamm.broker.groups.consumer.model import NO_PARTITIONS, ConsumerGroupState
+from klamm.broker.groups.errors import UnknownMemberIdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from klamm.broker.groups.consumer.model import (
+        Assignment,
+        ConsumerLimits,
+        ConsumerMember,
+        SubscribableTopics,
+        SubscribedTopic,
+    )
+    from klamm.broker.groups.model import Moment
+
+
+class DeadlineKind(Enum):
+    """Deadlines of a member. A member that misses one is removed."""
+
+    SESSION = "session"
+    """The next heartbeat."""
+    REBALANCE = "rebalance"
+    """The end of a revocation."""
+    JOIN = "join"
+    """The JoinGroup of a member with the classic protocol that has to join again."""
+    SYNC = "sync"
+    """The SyncGroup that follows the JoinGroup of a member with the classic protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Topics that matched a regular expression when it was last resolved."""
+
+    names: frozenset[str]
+    at: float = -math.inf
+    """Monotonic seconds. After a restart the expression is resolved again at the next heartbeat."""
+    changes: int = -1
+    """Changes of the topic catalog that are included."""
+
+
+class Membership:
+    """Members, epochs and target assignment of one consumer group. No I/O and no clock.
+
+    Every change goes through ``put`` and ``remove``, which keep the indexes true.
+    """
+
+    def __init__(self, group_id: str, limits: ConsumerLimits, now: Moment) -> None:
+        self.group_id: Final = group_id
+        self.members: Final[dict[str, ConsumerMember]] = {}
+        self.target: Final[dict[str, Assignment]] = {}
+        """Target assignment by member id."""
+        self.group_epoch = 0
+        """Advanced by every change of members, subscriptions and subscribed topics."""
+        self.assignment_epoch = 0
+        """Group epoch for which the target assignment was computed."""
+        self.regexes: Final[dict[str, Resolution]] = {}
+        """Resolved regular expressions of the members."""
+        self.topics_digest = ""
+        """Digest of the subscribed topics with their ids and numbers of partitions."""
+        self.state_since_ms = now.wall_ms
+        self.wake_at = math.inf
+        """Time of the next deadline, monotonic seconds. May be too early, never too late."""
+        self.has_lost_member = False
+        """Whether a member has left or was removed in the latest step."""
+        self._limits: Final = limits
+        self._seen_changes = -1
+        self._static: Final[dict[str, str]] = {}
+        self._owners: Final[dict[UUID, dict[int, str]]] = {}
+        """Owner of each partition: also of one that a member has to revoke."""
+        self._names: Final[Counter[str]] = Counter()
+        self._patterns: Final[Counter[str]] = Counter()
+        self._deadlines: Final[dict[tuple[DeadlineKind, str], float]] = {}
+        self._is_unsaved = False
+
+    # ---- reads
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """The state, as ListGroups and ConsumerGroupDescribe return it."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.group_epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the group can be dropped without loss: no member has ever joined."""
+        return not self.members and self.group_epoch == 0
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members prefer; the first of ``group.consumer.assignors`` if none has a preference."""
+        votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
+        known = [name for name in self._limits.assignors if votes[name]]
+        return max(known, key=votes.__getitem__, default=self._limits.assignors[0])
+
+    def find(self, member_id: str) -> ConsumerMember:
+        """Return a member.
+
+        Raises:
+            UnknownMemberIdError: The group has no such member.
+        """
+        member = self.members.get(member_id)
+        if member is None:
+            raise UnknownMemberIdError(f"Member {member_id} is not a member of group {self.group_id}.")
+        return member
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        """Return the member with an instance id; None if no member has it."""
+        return self.members.get(self._static.get(instance_id, ""))
+
+    def is_owned(self, topic_id: UUID, partition: int) -> bool:
+        """Return whether a member owns a partition, possibly one that has to revoke it."""
+        return partition in self._owners.get(topic_id, NO_PARTITIONS)
+
+    def subscribed_names(self) -> Iterator[str]:
+        """Iterate over the names of all subscribed topics, existing or not. A name may occur several times."""
+        yield from self._names
+        for pattern in self._patterns:
+            if pattern in self.regexes:
+                yield from self.regexes[pattern].names
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Return whether a member is subscribed to a topic."""
+        return topic in self._names or any(
+            topic in self.regexes[pattern].names for pattern in self._patterns if pattern in self.regexes
+        )
+
+    # ---- members
+
+    def put(self, member: ConsumerMember) -> None:
+        """Add a member, or replace it by its new form."""
+        old = self.members.get(member.member_id)
+        if old is not None:
+            self._unindex(old)
+        self.members[member.member_id] = member
+        for name in member.topic_names:
+            self._names[name] += 1
+        if member.topic_regex is not None:
+            self._patterns[member.topic_regex] += 1
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+        for assignment in (member.assigned, member.pending_revocation):
+            for topic_id, partitions in assignment.items():
+                self._owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member.member_id))
+        self._is_unsaved = True
+
+    def remove(self, member_id: str) -> None:
+        """Remove a member with its target and its deadlines."""
+        self._unindex(self.members[member_id])
+        del self.members[member_id]
+        self.target.pop(member_id, None)
+        for kind in DeadlineKind:
+            self._deadlines.pop((kind, member_id), None)
+        self._is_unsaved = True
+
+    def replace_static(self, old: ConsumerMember, new: ConsumerMember) -> None:
+        """Replace a static member by its next instance, which gets the target of the old one."""
+        target = self.target.get(old.member_id, NO_PARTITIONS)
+        self.remove(old.member_id)
+        self.put(new)
+        self.target[new.member_id] = target
+
+    def _unindex(self, member: ConsumerMember) -> None:
+        for name in member.topic_names:
+            _subtract(self._names, name)
+        if member.topic_regex is not None:
+            _subtract(self._patterns, member.topic_regex)
+        if member.instance_id is not None:
+            self._static.pop(member.instance_id, None)
+        for assignment in (member.assigned, member.pending_revocation):
+            for topic_id, partitions in assignment.items():
+                owners = self._owners[topic_id]
+                for partition in partitions:
+                    del owners[partition]
+                if not owners:
+                    del self._owners[topic_id]
+
+    # ---- subscribed topics and the target assignment
+
+    def refresh_topics(self, topics: SubscribableTopics) -> bool:
+        """Look up all subscribed topics again, and return whether they differ from the last time."""
+        for pattern in self.regexes.keys() - self._patterns.keys():
+            del self.regexes[pattern]
+        self._seen_changes = topics.changes
+        digest = hashlib.blake2b(digest_size=16)
+        for name, topic in sorted(self._existing(topics).items()):
+            digest.update(f"{name}\0{topic.topic_id}\0{len(topic.partitions)}\n".encode())
+        before, self.topics_digest = self.topics_digest, digest.hexdigest()
+        return self.topics_digest != before
+
+    def assign(self, topics: SubscribableTopics) -> None:
+        """Compute the target assignment of the group epoch."""
+        existing = self._existing(topics)
+        ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+        subscribers = {}
+        for member_id, member in self.members.items():
+            key = member.topic_names, member.topic_regex
+            if key not in ids:
+                names = self._names_of(member)
+                ids[key] = frozenset(existing[name].topic_id for name in names if name in existing)
+            subscribers[member_id] = Subscriber(
+                instance_id=member.instance_id,
+                topic_ids=ids[key],
+                assignment=self.target.get(member_id, NO_PARTITIONS),
+            )
+        counts = {topic.topic_id: len(topic.partitions) for _, topic in sorted(existing.items())}
+        computed = ASSIGNORS[self.assignor](subscribers, counts)
+        self.target.clear()
+        self.target.update(computed)
+        self.assignment_epoch = self.group_epoch
+        self._is_unsaved = True
+
+    def _names_of(self, member: ConsumerMember) -> frozenset[str]:
+        resolution = None if member.topic_regex is None else self.regexes.get(member.topic_regex)
+        return member.topic_names if resolution is None else member.topic_names | resolution.names
+
+    def _existing(self, topics: SubscribableTopics) -> dict[str, SubscribedTopic]:
+        found = ((name, topics.get(name)) for name in frozenset(self.subscribed_names()))
+        return {name: topic for name, topic in found if topic is not None}
+
+    # ---- deadlines
+
+    def _set_deadline(self, kind: DeadlineKind, member_id: str, after_ms: int, now: Moment) -> None:
+        at = self._deadlines[kind, member_id] = now.seconds + after_ms / 1000
+        self.wake_at = min(self.wake_at, at)
+
+    def _cancel_deadline(self, kind: DeadlineKind, member_id: str) -> None:
+        self._deadlines.pop((kind, member_id), None)
+
+    def _passed_deadlines(self, now: Moment) -> list[str]:
+        """Return the members that missed a deadline, each once, and set ``wake_at`` to the next deadline."""
+        passed = dict.fromkeys(member_id for (_, member_id), at in self._deadlines.items() if at <= now.seconds)
+        self.wake_at = min((at for at in self._deadlines.values() if at > now.seconds), default=math.inf)
+        return list(passed)
+
+    def take_unsaved(self) -> bool:
+        """Return whether the group has changes that must be stored, and reset the flag."""
+        is_unsaved, self._is_unsaved = self._is_unsaved, False
+        return is_unsaved
+
+
+def _subtract(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -1,0 +1,128 @@
+"""Conversion of a group with members between the classic and the consumer protocol (KIP-848, online migration).
+
+A classic group becomes a consumer group when a member with the consumer protocol joins, and a consumer group becomes a
+classic group when the last such member leaves. Members keep their partitions, and the generation is the group epoch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.consumer.group import ConsumerGroup
+from klamm.broker.groups.consumer.model import ClassicTraits, ConsumerMember, assignment_of
+from klamm.broker.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
+from klamm.broker.groups.errors import GroupIdNotFoundError
+from klamm.broker.groups.members import Member
+from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from klamm.broker.groups.consumer.model import Assignment, ConsumerLimits, SubscribableTopics
+    from klamm.broker.groups.model import GroupLimits, Moment
+
+
+def can_become_consumer(group: ClassicGroup, limits: ConsumerLimits) -> bool:
+    """Return whether a classic group with members may be converted to a consumer group."""
+    return (
+        limits.allows_upgrade
+        and group.protocol_type == CONSUMER_PROTOCOL_TYPE
+        and len(group.members) <= limits.max_size
+    )
+
+
+def to_consumer(
+    classic: ClassicGroup, topics: SubscribableTopics, limits: ConsumerLimits, now: Moment
+) -> ConsumerGroup:
+    """Return a consumer group with the members of a classic group, which is not changed.
+
+    Raises:
+        GroupIdNotFoundError: A subscription or an assignment is not of Kafka's ConsumerProtocol.
+    """
+    group = ConsumerGroup(classic.group_id, limits, now)
+    group.group_epoch = group.assignment_epoch = classic.generation_id
+    taken: set[tuple[UUID, int]] = set()
+    try:
+        for member in classic.members:
+            converted = _consumer_member(classic, member, topics, taken)
+            group.put(converted)
+            group.target[member.member_id] = converted.assigned
+    except ValueError as error:
+        raise GroupIdNotFoundError(
+            f"Cannot upgrade the classic group {classic.group_id} to consumer group because the embedded consumer "
+            "protocol is malformed."
+        ) from error
+    group.resume(0, now)
+    return group
+
+
+def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLimits, now: Moment) -> ClassicGroup:
+    """Return a classic group with the members of a consumer group, which all use the classic protocol.
+
+    The members have to join again if one has left. They need not if the last member with the consumer protocol was a
+    static member whose next instance uses the classic protocol: that one takes over its partitions.
+
+    Raises:
+        ValueError: A member uses the consumer protocol.
+    """
+    classic = ClassicGroup(group.group_id, limits, now)
+    for member in group.members.values():
+        traits = member.classic
+        if traits is None:
+            raise ValueError(f"Member {member.member_id} of group {group.group_id} uses the consumer protocol")
+        classic.members.add(
+            Member(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_timeout_ms=traits.session_timeout_ms,
+                requested_session_timeout_ms=traits.session_timeout_ms,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                protocols=traits.protocols,
+                assignment=_classic_assignment(group.target.get(member.member_id, {}), traits, topics),
+            )
+        )
+    classic.adopt(group.group_epoch, now)
+    if group.has_lost_member:
+        classic.rebalance(now)
+    return classic
+
+
+def _consumer_member(
+    classic: ClassicGroup, member: Member, topics: SubscribableTopics, taken: set[tuple[UUID, int]]
+) -> ConsumerMember:
+    """Return a member in its new form, without partitions that an earlier member has, which are added to ``taken``.
+
+    Raises:
+        ValueError: The subscription or the assignment cannot be read.
+    """
+    name = classic.protocol_name or member.protocols[0][0]
+    subscription = read_subscription(member.metadata(name))
+    named = ((topics.get(topic), indexes) for topic, indexes in read_assignment(member.assignment).items())
+    assigned = assignment_of(
+        (topic.topic_id, [index for index in indexes if (topic.topic_id, index) not in taken])
+        for topic, indexes in named
+        if topic is not None
+    )
+    taken.update((topic_id, index) for topic_id, indexes in assigned.items() for index in indexes)
+    return ConsumerMember(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topic_names=frozenset(subscription.topics),
+        member_epoch=classic.generation_id,
+        previous_epoch=classic.generation_id,
+        assigned=assigned,
+        classic=ClassicTraits(session_timeout_ms=member.requested_session_timeout_ms, protocols=member.protocols),
+    )
+
+
+def _classic_assignment(target: Assignment, traits: ClassicTraits, topics: SubscribableTopics) -> bytes:
+    found = ((topics.by_id(topic_id), indexes) for topic_id, indexes in target.items())
+    partitions = {topic.name: sorted(indexes) for topic, indexes in found if topic is not None}
+    return write_assignment(partitions, read_subscription(traits.protocols[0][1]).version)

@@ -1,0 +1,92 @@
+"""The steps of one member towards its target assignment (Kafka's CurrentAssignmentBuilder)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from klamm.broker.groups.consumer.model import NO_PARTITIONS, ConsumerMember, MemberState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from klamm.broker.groups.consumer.model import Assignment
+
+IsOwned: TypeAlias = "Callable[[UUID, int], bool]"
+"""Function that returns whether any member owns a partition."""
+
+
+def reconcile(
+    member: ConsumerMember, target_epoch: int, target: Assignment, is_owned: IsOwned, owned: Assignment | None
+) -> ConsumerMember:
+    """Return the member after the next step that is possible now; the same member if none is.
+
+    A partition changes hands in three heartbeats: its owner hears that it has to revoke the partition, reports that it
+    has done so, and the new owner hears that it may use it. So two members never use a partition at the same time.
+
+    Args:
+        member: Member to reconcile.
+        target_epoch: Epoch of the target assignment.
+        target: The member's part of the target assignment.
+        is_owned: Function that returns whether any member owns a partition.
+        owned: Partitions that the member reports as owned; None if it reports none.
+    """
+    if member.is_reconciled_to(target_epoch):
+        return member
+    if member.state is MemberState.UNREVOKED_PARTITIONS and _owns(owned, member.pending_revocation):
+        return member
+    kept = _intersection(member.assigned, target)
+    revoked = _difference(member.assigned, kept)
+    if revoked and _owns(owned, revoked):
+        return _moved(member, MemberState.UNREVOKED_PARTITIONS, member.member_epoch, kept, revoked)
+    assigned: dict[UUID, frozenset[int]] = {}
+    is_waiting = False
+    for topic_id, wanted in target.items():
+        known = kept.get(topic_id, frozenset())
+        # The member may have to revoke a partition that a newer target gives back to it.
+        own = member.pending_revocation.get(topic_id, frozenset())
+        free = {partition for partition in wanted - known if partition in own or not is_owned(topic_id, partition)}
+        is_waiting = is_waiting or len(known) + len(free) < len(wanted)
+        if known or free:
+            assigned[topic_id] = known | free
+    state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
+    return _moved(member, state, target_epoch, assigned, NO_PARTITIONS)
+
+
+def _moved(
+    member: ConsumerMember, state: MemberState, epoch: int, assigned: Assignment, pending_revocation: Assignment
+) -> ConsumerMember:
+    is_same = (
+        state is member.state
+        and epoch == member.member_epoch
+        and assigned == member.assigned
+        and pending_revocation == member.pending_revocation
+    )
+    if is_same:
+        return member
+    return replace(
+        member,
+        state=state,
+        previous_epoch=member.member_epoch,
+        member_epoch=epoch,
+        assigned=assigned,
+        pending_revocation=pending_revocation,
+    )
+
+
+def _owns(owned: Assignment | None, partitions: Assignment) -> bool:
+    """Return whether the member may still use one of the partitions. A member that reports nothing may use all."""
+    if owned is None:
+        return True
+    return any(owned.get(topic_id, frozenset()) & indexes for topic_id, indexes in partitions.items())
+
+
+def _intersection(left: Assignment, right: Assignment) -> Assignment:
+    both = {topic_id: indexes & right.get(topic_id, frozenset()) for topic_id, indexes in left.items()}
+    return {topic_id: indexes for topic_id, indexes in both.items() if indexes}
+
+
+def _difference(left: Assignment, right: Assignment) -> Assignment:
+    rest = {topic_id: indexes - right.get(topic_id, frozenset()) for topic_id, indexes in left.items()}
+    return {topic_id: indexes for topic_id, indexes in rest.items() if indexes}

@@ -1,0 +1,121 @@
+"""Subscriptions and assignments inside requests of the classic protocol (Kafka's ConsumerProtocol, v0-3)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LAST_VERSION: Final = 3
+_OWNED_SINCE: Final = 1
+_GENERATION_SINCE: Final = 2
+_RACK_SINCE: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicSubscription:
+    """A ConsumerProtocolSubscription. Its user data, which only assignors of clients read, is left out."""
+
+    version: int
+    topics: tuple[str, ...]
+    owned: Mapping[str, tuple[int, ...]]
+    """Partitions that the member owns; empty before v1."""
+    rack_id: str | None = None
+
+
+def read_subscription(metadata: bytes) -> ClassicSubscription:
+    """Return the subscription in the metadata of a JoinGroup request.
+
+    Raises:
+        ValueError: The bytes are not a subscription.
+    """
+    reader = _Reader(metadata)
+    version = min(reader.number(">h"), LAST_VERSION)
+    if version < 0:
+        raise ValueError(f"Not a subscription: version {version}")
+    topics = tuple(reader.text() or "" for _ in range(reader.count()))
+    reader.blob()
+    owned: dict[str, tuple[int, ...]] = {}
+    rack_id = None
+    # Some clients announce a later version than they write.
+    if version >= _OWNED_SINCE and not reader.is_at_end:
+        owned = reader.partitions()
+    if version >= _GENERATION_SINCE and not reader.is_at_end:
+        reader.number(">i")
+    if version >= _RACK_SINCE and not reader.is_at_end:
+        rack_id = reader.text()
+    return ClassicSubscription(version=version, topics=topics, owned=owned, rack_id=rack_id)
+
+
+def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
+    """Return the partitions by topic name in an assignment of SyncGroup; empty bytes mean none.
+
+    Raises:
+        ValueError: The bytes are not an assignment.
+    """
+    if not data:
+        return {}
+    reader = _Reader(data)
+    reader.number(">h")
+    return reader.partitions()
+
+
+def write_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> bytes:
+    """Return an assignment for SyncGroup, without user data."""
+    parts = [struct.pack(">hi", version, len(partitions))]
+    for name, indexes in partitions.items():
+        text = name.encode()
+        parts.append(struct.pack(f">h{len(text)}si{len(indexes)}i", len(text), text, len(indexes), *indexes))
+    parts.append(struct.pack(">i", -1))
+    return b"".join(parts)
+
+
+class _Reader:
+    """Big-endian values, read one after the other. Each method raises ValueError where the bytes end too early."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything is read."""
+        return self._position >= len(self._data)
+
+    def number(self, form: str) -> int:
+        try:
+            (value,) = struct.unpack_from(form, self._data, self._position)
+        except struct.error as error:
+            raise ValueError(f"Not of the consumer protocol: {error}") from error
+        self._position += struct.calcsize(form)
+        return int(value)
+
+    def count(self) -> int:
+        """Return a number of elements. Each of them needs at least two bytes."""
+        value = self.number(">i")
+        if not -1 <= value <= len(self._data) // 2:
+            raise ValueError(f"Not of the consumer protocol: an array of {value} elements")
+        return max(value, 0)
+
+    def text(self) -> str | None:
+        length = self.number(">h")
+        return None if length < 0 else self._take(length).decode()
+
+    def blob(self) -> None:
+        length = self.number(">i")
+        if length > 0:
+            self._take(length)
+
+    def partitions(self) -> dict[str, tuple[int, ...]]:
+        return {self.text() or "": tuple(self.number(">i") for _ in range(self.count())) for _ in range(self.count())}
+
+    def _take(self, length: int) -> bytes:
+        end = self._position + length
+        if end > len(self._data):
+            raise ValueError(f"Not of the consumer protocol: {length} bytes at byte {self._position}")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken

@@ -1,0 +1,302 @@
+"""The steps of members with the consumer protocol, one heartbeat after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.groups.consumer.group import ConsumerGroup
+from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerLimits
+from klamm.protocol.errors import ErrorCode
+from tests.support.consumer_groups import ConsumerScene, FakeMember
+
+
+def indexes(member: FakeMember) -> list[int]:
+    return sorted(index for _, index in member.owned)
+
+
+def test_the_first_member_gets_everything_with_its_first_heartbeat() -> None:
+    scene = ConsumerScene(t=3)
+
+    member = scene.join("m", "t")
+
+    assert (member.epoch, indexes(member)) == (1, [0, 1, 2])
+    assert scene.state == "STABLE"
+
+
+def test_a_partition_changes_hands_in_three_heartbeats() -> None:
+    scene = ConsumerScene(t=2)
+    first = scene.join("m1", "t")
+    second = scene.join("m2", "t")
+    assert (second.epoch, indexes(second)) == (2, [])
+    assert scene.state == "RECONCILING"
+
+    scene.beat(first)  # hears that it has to revoke
+    assert (first.epoch, indexes(first)) == (1, [0])
+    scene.beat(second)
+    assert indexes(second) == []
+    scene.beat(first)  # reports that it has done so
+    assert first.epoch == 2
+    scene.beat(second)
+
+    assert (second.epoch, indexes(second)) == (2, [1])
+    assert scene.state == "STABLE"
+
+
+def test_a_heartbeat_without_news_has_no_assignment_and_changes_nothing() -> None:
+    scene = ConsumerScene(t=2)
+    member = scene.join("m", "t")
+    scene.group.take_unsaved()
+
+    reply = scene.send("m", member.epoch)
+
+    assert (reply.member_epoch, reply.assignment, reply.heartbeat_interval_ms) == (1, None, 5_000)
+    assert not scene.group.take_unsaved()
+
+
+def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
+    scene = ConsumerScene(t=2)
+    members = [scene.join("m1", "t"), scene.join("m2", "t")]
+    scene.settle(*members)
+
+    scene.leave(members[0])
+    assert scene.state == "ASSIGNING"
+    scene.beat(members[1])
+
+    assert indexes(members[1]) == [0, 1]
+    scene.leave(members[1])
+    assert scene.state == "EMPTY"
+    assert not scene.group.is_blank
+
+
+def test_a_member_without_heartbeats_loses_its_partitions() -> None:
+    scene = ConsumerScene(t=2)
+    members = [scene.join("m1", "t"), scene.join("m2", "t")]
+    scene.settle(*members)
+    scene.wait(30)
+    scene.beat(members[1])
+    scene.wait(20)
+
+    assert list(scene.group.members) == ["m2"]
+    scene.beat(members[1])
+    assert indexes(members[1]) == [0, 1]
+    assert scene.refused(lambda: scene.beat(members[0])) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
+    scene = ConsumerScene(t=2)
+    first, second = scene.join("m1", "t"), scene.join("m2", "t")
+    scene.beat(first)
+    first.owned.add((scene.topics.add("t", 2).topic_id, 1))  # it keeps what it should give up
+    for _ in range(7):
+        scene.wait(9)
+        scene.refused(lambda: scene.beat(second))
+        scene.refused(lambda: scene.send("m1", 1))
+
+    assert list(scene.group.members) == ["m2"]
+    assert indexes(second) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "owned", "code"),
+    [
+        (2, "", ErrorCode.NONE),
+        (3, "", ErrorCode.FENCED_MEMBER_EPOCH),
+        pytest.param(1, "0", ErrorCode.NONE, id="the response was lost"),
+        pytest.param(1, "", ErrorCode.NONE, id="the response was lost, and the member owns nothing"),
+        pytest.param(1, "01", ErrorCode.FENCED_MEMBER_EPOCH, id="it still has what it gave up"),
+        pytest.param(1, None, ErrorCode.FENCED_MEMBER_EPOCH, id="it does not report what it owns"),
+        pytest.param(0, "", ErrorCode.FENCED_MEMBER_EPOCH, id="it joins again while it is a member"),
+    ],
+)
+def test_only_the_present_epoch_and_a_lost_response_are_accepted(
+    epoch: int, owned: str | None, code: ErrorCode
+) -> None:
+    scene = ConsumerScene(t=2)
+    members = [scene.join("m1", "t"), scene.join("m2", "t")]
+    scene.settle(*members)
+    assert (members[0].epoch, indexes(members[0])) == (2, [0])
+    topic = scene.topics.add("t", 2).topic_id
+    reported = None if owned is None else {topic: frozenset(map(int, owned))} if owned else {}
+
+    assert scene.refused(lambda: scene.send("m1", epoch, topics={"t"}, owned=reported)) is code
+
+
+def test_new_topics_and_partitions_are_assigned_with_the_next_heartbeat() -> None:
+    scene = ConsumerScene(t=1)
+    member = scene.join("m", "t", "later")
+    assert indexes(member) == [0]
+
+    scene.topics.add("t", 2)
+    scene.beat(member)
+    assert (member.epoch, indexes(member)) == (2, [0, 1])
+    scene.topics.add("later", 1)
+    scene.beat(member)
+    assert (member.epoch, indexes(member)) == (3, [0, 0, 1])
+    scene.topics.add("other", 1)
+    scene.beat(member)
+    assert member.epoch == 3
+
+
+def test_a_deleted_topic_is_revoked() -> None:
+    scene = ConsumerScene(t=1, u=1)
+    member = scene.join("m", "t", "u")
+
+    scene.topics.remove("t")
+    scene.settle(member)
+
+    assert (member.epoch, len(member.owned)) == (2, 1)
+
+
+def test_a_changed_subscription_takes_effect() -> None:
+    scene = ConsumerScene(t=1, u=2)
+    member = scene.join("m", "t")
+
+    member.take(scene.send("m", 1, topics=["u"], owned=member.assignment))
+    scene.settle(member)
+
+    assert (member.epoch, indexes(member)) == (2, [0, 1])
+
+
+def test_a_group_is_full() -> None:
+    scene = ConsumerScene(t=1)
+    scene.group = ConsumerGroup("group", ConsumerLimits(max_size=1), scene.now)
+    member = scene.join("m1", "t")
+
+    assert scene.refused(lambda: scene.join("m2", "t")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    scene.beat(member)
+
+
+def test_most_members_choose_the_assignor() -> None:
+    scene = ConsumerScene(t=1)
+    scene.send("m1", 0, topics={"t"}, assignor="range")
+    scene.send("m2", 0, topics={"t"})
+
+    assert scene.group.assignor == "range"
+    scene.send("m1", 1, assignor="uniform")
+    assert scene.group.assignor == "uniform"
+
+
+# ---- static members
+
+
+def test_a_static_member_finds_its_partitions_again() -> None:
+    scene = ConsumerScene(t=2)
+    old, other = scene.join("m1", "t", instance_id="i"), scene.join("m2", "t")
+    scene.settle(old, other)
+    epoch = scene.group.group_epoch
+
+    scene.leave(old, STATIC_LEAVE_EPOCH)
+    scene.settle(other)
+    assert indexes(other) == [1]
+    new = scene.join("m3", "t", instance_id="i")
+
+    assert (indexes(new), new.epoch, scene.group.group_epoch) == ([0], epoch, epoch)
+    assert scene.refused(lambda: scene.beat(old)) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_stays_away_loses_its_partitions() -> None:
+    scene = ConsumerScene(t=2)
+    old, other = scene.join("m1", "t", instance_id="i"), scene.join("m2", "t")
+    scene.settle(old, other)
+    scene.leave(old, STATIC_LEAVE_EPOCH)
+    scene.wait(44)
+    scene.beat(other)
+    assert indexes(other) == [1]
+
+    scene.wait(2)
+    scene.beat(other)
+
+    assert indexes(other) == [0, 1]
+    assert scene.refused(lambda: scene.send("m1", 2, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_instance_id_in_use_is_not_taken_over() -> None:
+    scene = ConsumerScene(t=2)
+    old = scene.join("m1", "t", instance_id="i")
+
+    assert scene.refused(lambda: scene.join("m2", "t", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
+    scene.leave(old)
+    assert scene.join("m2", "t", instance_id="i").epoch == 3
+
+
+# ---- regular expressions
+
+
+def test_a_regular_expression_finds_topics_that_are_created_later() -> None:
+    scene = ConsumerScene(**{"a-1": 1, "b-1": 1})
+    member = FakeMember(member_id="m")
+    member.take(scene.send("m", 0, regex="a-.*"))
+    assert len(member.owned) == 1
+
+    scene.topics.add("a-2", 1)
+    scene.wait(2)
+    scene.beat(member)
+    assert (member.epoch, len(member.owned)) == (2, 2)
+    assert scene.group.is_subscribed("a-2")
+    assert not scene.group.is_subscribed("b-1")
+    member.take(scene.send("m", 2, regex="", topics={"b-1"}, owned=member.assignment))
+    scene.settle(member)
+    assert (len(member.owned), dict(scene.group.regexes)) == (1, {})
+
+
+def test_a_regular_expression_finds_only_topics_that_the_member_may_describe() -> None:
+    scene = ConsumerScene(**{"a-1": 1, "a-2": 1})
+    scene.may_describe = "a-1".__eq__
+    member = FakeMember(member_id="m")
+    member.take(scene.send("m", 0, regex="a-.*"))
+    assert len(member.owned) == 1
+
+    scene.may_describe = lambda _: True
+    for _ in range(20):  # the right is found when the expression is resolved again
+        scene.wait(31)
+        scene.beat(member)
+
+    assert len(member.owned) == 2
+
+
+def test_a_wrong_regular_expression_is_refused_and_changes_nothing() -> None:
+    scene = ConsumerScene(t=1)
+
+    assert scene.refused(lambda: scene.send("m", 0, regex="(")) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert scene.group.is_blank
+
+
+# ---- committed offsets
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "code"),
+    [
+        ("m", 1, ErrorCode.NONE),
+        ("m", 0, ErrorCode.STALE_MEMBER_EPOCH),
+        ("m", 2, ErrorCode.STALE_MEMBER_EPOCH),
+        ("other", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_commits_need_the_epoch_of_the_member(member_id: str, epoch: int, code: ErrorCode) -> None:
+    scene = ConsumerScene(t=1)
+    scene.join("m", "t")
+    of_transaction = ErrorCode.ILLEGAL_GENERATION if code is ErrorCode.STALE_MEMBER_EPOCH else code
+
+    assert scene.refused(lambda: scene.group.admit_commit(member_id, epoch, api_version=9)) is code
+    assert scene.refused(lambda: scene.group.admit_transactional_commit(member_id, epoch)) is of_transaction
+    assert scene.refused(lambda: scene.group.admit_fetch(member_id, epoch)) is code
+    assert scene.refused(lambda: scene.group.admit_fetch(None, -1)) is ErrorCode.NONE
+
+
+def test_clients_outside_an_empty_group_may_commit() -> None:
+    scene = ConsumerScene(t=1)
+    scene.leave(scene.join("m", "t"))
+
+    scene.group.admit_commit("", -1, api_version=8)
+    scene.group.admit_transactional_commit("", -1)
+
+
+def test_a_commit_of_an_old_version_is_refused() -> None:
+    scene = ConsumerScene(t=1)
+    scene.join("m", "t")
+
+    code = scene.refused(lambda: scene.group.admit_commit("m", 1, api_version=8))
+
+    assert code is ErrorCode.UNSUPPORTED_VERSION

@@ -1,0 +1,252 @@
+"""Groups with members of both protocols, and their conversions."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.consumer.group import ConsumerGroup
+from klamm.broker.groups.consumer.migration import can_become_consumer, to_classic, to_consumer
+from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerLimits
+from klamm.broker.groups.consumer.snapshot import GroupWriter, from_payload
+from klamm.broker.groups.consumer_protocol import read_assignment, write_assignment
+from klamm.broker.groups.errors import GroupIdNotFoundError
+from klamm.broker.groups.model import GroupLimits, GroupState, JoinReply, MemberIdentity, SyncAttempt
+from klamm.protocol.errors import ErrorCode
+from tests.support.consumer_groups import ConsumerScene, FakeMember
+from tests.support.groups import GroupScene, attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.broker.groups.model import JoinAttempt
+
+
+def subscription(*topics: str, owned: Mapping[str, Sequence[int]] | None = None) -> bytes:
+    """Return a ConsumerProtocolSubscription v3."""
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
+    partitions = write_assignment(owned or {}, 0)[2:-4]  # the array alone
+    return struct.pack(">hi", 3, len(topics)) + names + struct.pack(">i", -1) + partitions + struct.pack(">ih", 7, -1)
+
+
+def joins(member_id: str, *topics: str, owned: Sequence[int] = (), instance_id: str | None = None) -> JoinAttempt:
+    metadata = subscription(*topics, owned={"t": owned} if owned else None)
+    return attempt(member_id, instance_id, protocols=(("range", metadata),), new_member_id="new")
+
+
+class MixedScene(ConsumerScene):
+    """A consumer group with classic members."""
+
+    def classic_join(self, request: JoinAttempt) -> JoinReply:
+        return self.group.join(request, self.topics, self.now)
+
+    def classic_sync(self, member_id: str, generation_id: int) -> dict[str, tuple[int, ...]]:
+        request = SyncAttempt(
+            member_id=member_id,
+            group_instance_id=None,
+            generation_id=generation_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=(),
+        )
+        return read_assignment(self.group.sync(request, self.topics, self.now).assignment)
+
+    def classic_beat(self, member_id: str, generation_id: int) -> ErrorCode:
+        return self.refused(lambda: self.group.classic_heartbeat(member_id, None, generation_id, self.now))
+
+
+def upgraded(partitions: int = 4, members: Sequence[str] = ("c1", "c2")) -> tuple[MixedScene, GroupScene]:
+    """Return a scene with the consumer group that a stable classic group has become, and that classic group."""
+    classic = GroupScene(initial_delay_ms=0)
+    for name in members:
+        classic.group.members.pending[name] = 10_000.0
+        classic.send_join(joins(name, "t"))
+    classic.wait(0)
+    generation = classic.group.generation_id
+    shares = {name: range(index, partitions, len(members)) for index, name in enumerate(members)}
+    assignments = {name: write_assignment({"t": tuple(share)}, 3) for name, share in shares.items()}
+    for name in sorted(members, key=lambda name: name != classic.group.members.leader_id):
+        classic.send_sync(name, generation, assignments)
+    assert classic.state is GroupState.STABLE
+    scene = MixedScene(t=partitions)
+    scene.group = to_consumer(classic.group, scene.topics, ConsumerLimits(), scene.now)
+    return scene, classic
+
+
+def test_members_keep_their_partitions_when_the_group_becomes_a_consumer_group() -> None:
+    scene, classic = upgraded()
+
+    assert scene.group.group_epoch == classic.group.generation_id
+    assert {name: sorted(*member.assigned.values()) for name, member in scene.group.members.items()} == {
+        "c1": [0, 2],
+        "c2": [1, 3],
+    }
+
+
+def test_classic_members_give_up_partitions_to_a_new_member_and_stay() -> None:
+    scene, classic = upgraded()
+    generation = classic.group.generation_id
+    newcomer = scene.join("n", "t")
+    assert not newcomer.owned
+
+    # The two members learn of the rebalance by heartbeats, and join again with what they own.
+    owned = {"c1": [0, 2], "c2": [1, 3]}
+    for _ in range(4):
+        for name, own in owned.items():
+            if scene.classic_beat(name, scene.group.members[name].member_epoch) is ErrorCode.REBALANCE_IN_PROGRESS:
+                reply = scene.classic_join(joins(name, "t", owned=own))
+                owned[name] = list(scene.classic_sync(name, reply.generation_id).get("t", ()))
+        scene.beat(newcomer)
+
+    assert scene.classic_beat("c1", generation) is ErrorCode.ILLEGAL_GENERATION
+    everything = sorted([*owned["c1"], *owned["c2"], *(index for _, index in newcomer.owned)])
+    assert everything == [0, 1, 2, 3]
+    assert all(scene.classic_beat(name, newcomer.epoch) is ErrorCode.NONE for name in owned)
+    assert scene.refused(lambda: scene.group.admit_commit("c1", 1, api_version=8)) is ErrorCode.ILLEGAL_GENERATION
+    scene.group.admit_commit("c1", newcomer.epoch, api_version=8)
+
+
+def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
+    scene, _ = upgraded()
+    newcomer = scene.join("n", "t")
+    for _ in range(7):
+        scene.classic_beat("c1", 1)
+        scene.wait(9)
+        scene.refused(lambda: scene.beat(newcomer))
+
+    assert list(scene.group.members) == ["n"]
+
+
+def test_the_group_becomes_classic_again_when_the_last_consumer_member_leaves() -> None:
+    scene, _ = upgraded()
+    newcomer = scene.join("n", "t")
+    epoch = scene.group.group_epoch
+    assert not scene.group.can_become_classic
+
+    scene.leave(newcomer)
+    assert scene.group.can_become_classic
+    classic = to_classic(scene.group, scene.topics, GroupLimits(), scene.now)
+
+    assert (classic.generation_id, classic.state) == (epoch, GroupState.PREPARING_REBALANCE)
+    assert [member.member_id for member in classic.members] == ["c1", "c2"]
+    assert classic.take_unsaved()
+
+
+def test_a_static_consumer_replaced_by_a_classic_one_needs_no_rebalance() -> None:
+    scene = MixedScene(t=2)
+    member = scene.join("n", "t", instance_id="i")
+    scene.leave(member, STATIC_LEAVE_EPOCH)
+
+    reply = scene.classic_join(joins("", "t", instance_id="i"))
+    assert scene.group.can_become_classic
+    classic = to_classic(scene.group, scene.topics, GroupLimits(), scene.now)
+
+    assert (classic.state, reply.generation_id) == (GroupState.STABLE, classic.generation_id)
+    assert read_assignment(classic.members.find("new", "i").assignment) == {"t": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    "change", [{"allows_downgrade": False}, {"classic_max_size": 1}, {"allows_downgrade": False, "classic_max_size": 1}]
+)
+def test_configs_may_forbid_the_way_back(change: dict[str, int]) -> None:
+    scene, _ = upgraded()
+    payload = GroupWriter().payload(scene.group)
+    scene.group = from_payload("group", payload, replace(ConsumerLimits(), **change), scene.now)  # type: ignore[arg-type]
+
+    assert not scene.group.can_become_classic
+
+
+def test_classic_members_survive_a_restart() -> None:
+    scene, _ = upgraded()
+    payload = GroupWriter().payload(scene.group)
+
+    again = from_payload("group", payload, ConsumerLimits(), scene.now)
+
+    assert again.members == scene.group.members
+    assert again.target == scene.group.target
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (ConsumerLimits(), True),
+        (ConsumerLimits(allows_upgrade=False), False),
+        (ConsumerLimits(max_size=1), False),
+    ],
+)
+def test_configs_may_forbid_the_way_there(limits: ConsumerLimits, *, expected: bool) -> None:
+    _, classic = upgraded()
+
+    assert can_become_consumer(classic.group, limits) is expected
+
+
+def test_a_group_of_another_kind_is_not_converted() -> None:
+    scene = GroupScene()
+    assert not can_become_consumer(scene.group, ConsumerLimits())
+
+    classic = GroupScene(initial_delay_ms=0)
+    classic.stable("m1")  # its metadata are no subscription
+    with pytest.raises(GroupIdNotFoundError, match="malformed"):
+        to_consumer(classic.group, MixedScene().topics, ConsumerLimits(), classic.now)
+    assert classic.state is GroupState.STABLE
+
+
+def test_members_that_are_joining_are_asked_to_join_again() -> None:
+    classic = GroupScene(initial_delay_ms=3000)
+    classic.group.members.pending["c1"] = 10_000.0
+    replies = classic.send_join(joins("c1", "t"))
+    scene = MixedScene(t=1)
+
+    scene.group = to_consumer(classic.group, scene.topics, ConsumerLimits(), scene.now)
+    classic.group.disband(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    assert replies[0].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert scene.classic_join(joins("c1", "t")).generation_id == 1
+    assert scene.classic_sync("c1", 1) == {"t": (0,)}
+
+
+def test_requests_of_the_wrong_protocol_are_refused() -> None:
+    scene = MixedScene(t=1)
+    member = scene.join("n", "t")
+
+    assert scene.classic_beat("n", member.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.refused(lambda: scene.classic_sync("n", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+    codes = scene.group.classic_leave(
+        [
+            MemberIdentity(member_id="n", group_instance_id=None),
+            MemberIdentity(member_id="", group_instance_id="i"),
+        ],
+        scene.now,
+    )
+    assert codes == (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)
+    other_type = replace(joins("c", "t"), protocol_type="connect")
+    for request in (other_type, attempt("c")):
+        code = scene.refused(lambda request=request: scene.classic_join(request))  # type: ignore[misc]
+        assert code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert scene.refused(lambda: scene.classic_join(joins("", "t"))) is ErrorCode.MEMBER_ID_REQUIRED
+    assert isinstance(scene.group, ConsumerGroup)
+    assert not isinstance(scene.group, ClassicGroup)
+
+
+def test_classic_members_leave() -> None:
+    scene = MixedScene(t=2)
+    member: FakeMember = scene.join("n", "t")
+    scene.classic_join(joins("c1", "t"))
+    scene.classic_join(joins("", "t", instance_id="i"))
+
+    codes = scene.group.classic_leave(
+        [
+            MemberIdentity(member_id="c1", group_instance_id=None),
+            MemberIdentity(member_id="other", group_instance_id="i"),
+            MemberIdentity(member_id="", group_instance_id="i"),
+        ],
+        scene.now,
+    )
+
+    assert codes == (ErrorCode.NONE, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.NONE)
+    scene.settle(member)
+    assert len(member.owned) == 2

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.broker.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
+
+
+def test_an_assignment_is_read_as_it_was_written() -> None:
+    partitions = {"a": (0, 2), "b": (1,)}
+
+    assert read_assignment(write_assignment(partitions, 3)) == partitions
+    assert read_assignment(b"") == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "rest", "owned", "rack_id"),
+    [
+        (0, b"", {}, None),
+        (1, b"\0\0\0\1\0\1t\0\0\0\1\0\0\0\4", {"t": (4,)}, None),
+        (2, b"\0\0\0\0\0\0\0\7", {}, None),
+        (3, b"\0\0\0\0\0\0\0\7\0\1r", {}, "r"),
+        (4, b"\0\0\0\0\0\0\0\7\0\1r and more", {}, "r"),
+        (3, b"", {}, None),
+    ],
+)
+def test_a_subscription_of_any_version_is_read(
+    version: int, rest: bytes, owned: dict[str, tuple[int, ...]], rack_id: str | None
+) -> None:
+    found = read_subscription(struct.pack(">hi", version, 1) + b"\0\1t" + struct.pack(">i2s", 2, b"xx") + rest)
+
+    assert (found.topics, dict(found.owned), found.rack_id) == (("t",), owned, rack_id)
+    assert found.version == min(version, 3)
+
+
+@given(st.binary(max_size=40))
+def test_other_bytes_are_a_value_error(data: bytes) -> None:
+    for read in (read_subscription, read_assignment):
+        try:
+            read(data)
+        except ValueError:
+            continue

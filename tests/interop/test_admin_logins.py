@@ -154,6 +154,7 @@ def test_certificates_that_one_side_rejects_are_named(tmp_path: Path) -> None:
         with AdminClient.from_properties(broker.bootstrap_servers, hasty, timeout_ms=500) as admin:
             errors.append(admin.describe_cluster().exception())  # type: ignore[arg-type]
         at_once = admin_error(broker.bootstrap_servers, {"security.protocol": "SSL"})
+    assert isinstance(errors[0], SslAuthenticationFailedError)
     assert str(errors[0]).endswith("the broker rejects our certificate: certificate expired")
     assert "certificate verify failed" in str(errors[1])
     assert str(errors[2]).endswith("the broker rejects our certificate: certificate expired")

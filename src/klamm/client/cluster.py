@@ -8,7 +8,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import ConnectionLostError, DeniedError, SaslAuthenticationFailedError
+from klamm.client.errors import (
+    ConnectionLostError,
+    DeniedError,
+    SaslAuthenticationFailedError,
+    SslAuthenticationFailedError,
+)
 from klamm.client.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode, error_name
@@ -33,6 +38,7 @@ logger = logging.getLogger(__name__)
 EARLIEST: Final = -2
 LATEST: Final = -1
 _TIMEOUT_S: Final = 10.0
+_REJECTIONS: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError)
 _DENIED: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 
 
@@ -267,9 +273,8 @@ class Cluster:
 
 
 def _combined(what: str, failures: Sequence[ConnectionLostError]) -> ConnectionLostError:
-    """Return the error of a call that failed on every broker: a rejected login if there was one, else the last."""
-    cause = next((error for error in failures if isinstance(error, SaslAuthenticationFailedError)), failures[-1])
-    is_login = isinstance(cause, SaslAuthenticationFailedError)
-    error = (SaslAuthenticationFailedError if is_login else ConnectionLostError)(f"{what}: {cause}")
+    """Return the error of a call that failed on every broker: a rejected client if there was one, else the last."""
+    cause = next((error for error in failures if isinstance(error, _REJECTIONS)), failures[-1])
+    error = (type(cause) if isinstance(cause, _REJECTIONS) else ConnectionLostError)(f"{what}: {cause}")
     error.__cause__ = cause
     return error

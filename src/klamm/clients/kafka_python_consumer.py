@@ -20,7 +20,8 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
 
     The constructor makes the first request, before the first JoinGroup, and waits for it at most five seconds. With the
     next ``poll``, the consumer joins again to send a changed session timeout to the coordinator. A consumer without a
-    group has neither config and sends no requests.
+    group has neither config and sends no requests. Even without dynamic configs, a join whose outcome arrives between
+    two calls of ``poll`` is not lost.
 
     Args:
         topics: As in kafka-python.
@@ -40,8 +41,10 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
             configs.setdefault("kafka_client", named_kafka_client())
         super().__init__(*topics, **configs)
         self._joins: _Joins | None = None
-        if enable_dynamic_config and self.config["group_id"] is not None:
-            self._joins = _Joins(self._coordinator)
+        if self.config["group_id"] is None:
+            return
+        self._joins = _Joins(self._coordinator)
+        if enable_dynamic_config:
             KafkaPythonLoop(
                 manager=self._manager,
                 configs=self._dynamic_configs(),
@@ -82,12 +85,12 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
 
 
 class _Joins:
-    """Workaround for three behaviours of kafka-python that disturb a group when the session timeout changes.
+    """Workaround for three behaviours of kafka-python that disturb a group, above all on a busy machine.
 
     First, an assignment that arrives between two short polls is discarded and requested again; if the leader does that,
     the whole group rebalances. Second, a join that fails between two polls, for example because the group rebalances,
     may never be repeated; without heartbeats the member is then removed from its group. Third, a request to join is
-    forgotten while a join is in progress, although that join may carry the old timeout.
+    forgotten while a join is in progress, although that join may carry an old session timeout.
 
     Args:
         coordinator: kafka-python's ``ConsumerCoordinator`` of a consumer that has not joined yet.

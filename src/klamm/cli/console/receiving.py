@@ -7,13 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from klamm.cli.connecting import RefusedError
 from klamm.cli.console.codecs import add_codecs
 from klamm.cli.console.formatting import ConsumedRecord
 from klamm.cli.output import complain
+from klamm.clients import KafkaConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +64,7 @@ class RecordReceiver:
         self._next: dict[TopicPartition, int] = {}
         """Offset of the first record of each partition that was fetched but not returned yet."""
         try:
-            self._consumer = KafkaConsumer(**settings)
+            self._consumer = KafkaConsumer(**settings, enable_dynamic_config=False)
         except (KafkaError, AssertionError, ValueError, TypeError) as error:
             raise RefusedError(str(error)) from error
         try:

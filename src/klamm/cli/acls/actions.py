@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from klamm.cli.acls.rules import check_principals, of_acl
 from klamm.cli.output import complain, write
@@ -14,21 +14,41 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from klamm.admin import Acl, AdminClient
+    from klamm.admin import Acl, AdminClient, PerKeyResult
     from klamm.cli.acls.rules import AccessRule, ResourceFilter, Rules
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def add(admin: AdminClient, options: argparse.Namespace) -> int:
-    """Add ACLs."""
+    """Add ACLs.
+
+    Raises:
+        KafkaApiError, OSError: An ACL was not added. Those that were added are shown first.
+    """
     _check(options)
     acls = [rule.acl(resource) for resource, rules in options.rules.items() for rule in rules]
-    admin.create_acls(acls).all().result()
-    write(options.output, [_document(acl) for acl in acls], lambda: list(_added(options.rules)), has_tabs=True)
+    added, failure = _settled(admin.create_acls(acls))
+    if failure is not None and not added:
+        raise failure
+    shown = {
+        resource: done
+        for resource, rules in options.rules.items()
+        if (done := tuple(rule for rule in rules if rule.acl(resource) in added)) or failure is None
+    }
+    write(options.output, [_document(acl) for acl in added], lambda: list(_added(shown)), has_tabs=True)
+    if failure is not None:
+        raise failure
     return 0
 
 
 def remove(admin: AdminClient, options: argparse.Namespace) -> int:
-    """Remove ACLs. Return 1 if a question was not answered with yes."""
+    """Remove ACLs. Return 1 if a question was not answered with yes.
+
+    Raises:
+        KafkaApiError, OSError: An ACL was not removed. Those that were removed are shown first, if not in Kafka's text.
+    """
     _check(options)
     filters = []
     refused = False
@@ -37,10 +57,25 @@ def remove(admin: AdminClient, options: argparse.Namespace) -> int:
             refused = True
             continue
         filters += [rule.filter(resource) for rule in rules] or [resource.everything()]
-    deleted = admin.delete_acls(filters).all().result()
-    documents = [_document(acl) for acls in deleted.values() for acl in acls]
-    write(options.output, documents, list)
+    removed, failure = _settled(admin.delete_acls(filters))
+    if failure is not None and not removed:
+        raise failure
+    write(options.output, [_document(acl) for acls in removed.values() for acl in acls], list)
+    if failure is not None:
+        raise failure
     return 1 if refused else 0
+
+
+def _settled(result: PerKeyResult[Key, Value]) -> tuple[dict[Key, Value], BaseException | None]:
+    """Wait for a call. Return what succeeded, and the first error."""
+    done: dict[Key, Value] = {}
+    failure: BaseException | None = None
+    for key, outcome in result.values().items():
+        if (error := outcome.exception()) is None:
+            done[key] = outcome.result()
+        else:
+            failure = failure or error
+    return done, failure
 
 
 def list_acls(admin: AdminClient, options: argparse.Namespace) -> int:

@@ -1,0 +1,63 @@
+"""ACLs of which the cluster rejects some."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from unittest.mock import create_autospec
+
+import pytest
+
+from klamm.admin import Acl, AdminClient, KafkaApiError, PerKeyResult
+from klamm.cli.acls.actions import add, remove
+from klamm.cli.acls.options import parse
+from klamm.client.errors import api_error
+from klamm.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from unittest.mock import Mock
+
+    from klamm.admin import AclFilter
+
+FLAGS = "--bootstrap-server a:1 --topic one --topic two --allow-principal User:alice --operation Read"
+
+
+@pytest.fixture
+def admin() -> Mock:
+    """An admin client of a cluster that rejects every change of topic two."""
+    made: Mock = create_autospec(AdminClient, instance=True)
+
+    def create_acls(acls: Collection[Acl]) -> PerKeyResult[Acl, None]:
+        found: PerKeyResult[Acl, None] = PerKeyResult(acls)
+        for acl in acls:
+            found.settle(acl, _rejected() if acl.resource_name == "two" else None)
+        return found
+
+    def delete_acls(filters: Collection[AclFilter]) -> PerKeyResult[AclFilter, tuple[Acl, ...]]:
+        found: PerKeyResult[AclFilter, tuple[Acl, ...]] = PerKeyResult(filters)
+        for wanted in filters:
+            found.settle(wanted, _rejected() if wanted.resource_name == "two" else ())
+        return found
+
+    made.create_acls.side_effect = create_acls
+    made.delete_acls.side_effect = delete_acls
+    return made
+
+
+def _rejected() -> KafkaApiError:
+    return api_error(ErrorCode.SECURITY_DISABLED, "not this one")
+
+
+def test_acls_that_were_added_before_a_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KafkaApiError, match="not this one"):
+        add(admin, parse([*FLAGS.split(), "--add"]))
+    shown = capsys.readouterr().out
+    assert "name=one" in shown
+    assert "name=two" not in shown
+
+
+def test_a_program_reads_which_acls_were_removed(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KafkaApiError, match="not this one"):
+        remove(admin, parse([*FLAGS.split(), "--remove", "--force", "-o", "json"]))
+    assert json.loads(capsys.readouterr().out) == []

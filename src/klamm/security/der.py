@@ -32,7 +32,7 @@ def values(data: bytes) -> Iterator[tuple[int, bytes]]:
             length = int.from_bytes(data[position : position + size])
             position += size
         if position + length > len(data):
-            raise DerError("A value is longer than what holds it")
+            raise DerError("A value is longer than its container")
         yield tag, data[position : position + length]
         position += length
 

@@ -58,7 +58,7 @@ def check_signed(text: str, keys: Sequence[PyJWK], rules: ClaimRules, now_s: flo
     if algorithm not in ALGORITHMS:
         raise TokenError(f"its algorithm is none of {', '.join(ALGORITHMS)}")
     if "crit" in token.header:
-        raise TokenError("its header asks for extensions that are not known")
+        raise TokenError("its header requires unknown extensions")
     kind = "RSA" if algorithm in _RSA else _CURVES[algorithm]
     fitting = [key for key in keys if _kind(key) == kind and key_id in (None, key.key_id)]
     if not any(_has_signed(key, algorithm, text) for key in fitting):

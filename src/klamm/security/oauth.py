@@ -68,9 +68,9 @@ class Jwt:
         try:
             read = json.loads(header), json.loads(claims)
         except (ValueError, RecursionError) as error:
-            raise TokenError("header or claims are no JSON") from error
+            raise TokenError("header or claims are not JSON") from error
         if not all(isinstance(part, dict) for part in read):
-            raise TokenError("header or claims are no JSON object")
+            raise TokenError("header or claims are not JSON objects")
         return cls(header=read[0], claims=read[1], signed=text.rpartition(".")[0].encode(), signature=signature)
 
 
@@ -96,12 +96,12 @@ class ClaimRules:
         """
         principal = claims.get(self.principal_claim)
         if not isinstance(principal, str) or not principal.strip():
-            raise TokenError(f"the claim {self.principal_claim} names nobody")
+            raise TokenError(f"the claim {self.principal_claim} contains no name")
         expires_at = self._check_times(claims, now_s)
         if self.issuer is not None and claims.get("iss") != self.issuer:
             raise TokenError(f"the claim iss is not {self.issuer}")
         if self.checks_audience and not _is_among(claims.get("aud"), self.audiences):
-            raise TokenError("the claim aud names nobody of sasl.oauthbearer.expected.audience")
+            raise TokenError("the claim aud has no value of sasl.oauthbearer.expected.audience")
         scope = claims.get(self.scope_claim)
         scopes = scope.split() if isinstance(scope, str) else scope if isinstance(scope, list) else []
         if not all(each in scopes for each in self.required_scope):
@@ -118,9 +118,9 @@ class ClaimRules:
         if now_s - self.clock_skew_s >= expires_at:
             raise TokenError("it has expired")
         if issued_at is not None and (issued_at > now_s + self.clock_skew_s or expires_at <= issued_at):
-            raise TokenError("the claim iat lies ahead, or after exp")
+            raise TokenError("the claim iat is in the future, or after exp")
         if not_before is not None and self.needs_issued_at and not_before > now_s + self.clock_skew_s:
-            raise TokenError("the claim nbf lies ahead")
+            raise TokenError("the claim nbf is in the future")
         return expires_at
 
 
@@ -210,7 +210,7 @@ def _decoded(part: str) -> bytes:
     try:
         return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except (binascii.Error, ValueError) as error:
-        raise TokenError("a part of it is no Base64") from error
+        raise TokenError("a part of it is not Base64") from error
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float | None:

@@ -160,7 +160,7 @@ def _unprotect(protected: bytes, password: str | None) -> bytes:
         ((_, body),) = values(protected)
         _, (_, content) = values(body)
     except ValueError as error:
-        raise DerError("a protected key has other parts than these two") from error
+        raise DerError("a protected key has unexpected parts") from error
     secret = password.encode("utf-16-be")
     salt, hidden, digest = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     stream, block = bytearray(), salt

@@ -58,7 +58,7 @@ because a worker process runs one task at a time.
 """
 
 
-class News:
+class ProgressFilter:
     """Filter that drops unchanged progress rows. At any time, most partitions have not changed."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class _Lease:
         self._errors: list[Exception] = []
         self.driver_is_gone = False
         self._rows: list[Sequence[PartitionProgress]] = [() for _ in session.copiers]
-        self._news = News()
+        self._filter = ProgressFilter()
 
     def run(self) -> None:
         """Copy until the lease is over. The first copier runs in this thread, each other copier in a thread of its own.
@@ -131,7 +131,7 @@ class _Lease:
 
     def report(self) -> None:
         """Send the progress rows that are new to the driver."""
-        news = [row.to_json() for row in self._news.of(self.rows(), time.monotonic())]
+        news = [row.to_json() for row in self._filter.of(self.rows(), time.monotonic())]
         try:
             self._channel.send({"session": self._session.token, "progress": news})
         except OSError:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from klamm.mirror.partition_progress import CopyState, PartitionProgress
 from klamm.mirror.progress import RATE_WINDOW_S
-from klamm.mirror.spark.worker import News
+from klamm.mirror.spark.worker import ProgressFilter
 
 ROWS = [
     PartitionProgress(
@@ -27,19 +27,19 @@ ROWS = [
 
 
 def test_everything_is_news_at_first() -> None:
-    assert list(News().of(ROWS, 0.0)) == ROWS
+    assert list(ProgressFilter().of(ROWS, 0.0)) == ROWS
 
 
 def test_what_stays_the_same_is_repeated_until_its_rate_is_zero_and_then_no_more() -> None:
-    news = News()
-    list(news.of(ROWS, 0.0))
-    assert list(news.of(ROWS, 2 * RATE_WINDOW_S)) == ROWS
-    assert list(news.of(ROWS, 4 * RATE_WINDOW_S)) == []
+    changed = ProgressFilter()
+    list(changed.of(ROWS, 0.0))
+    assert list(changed.of(ROWS, 2 * RATE_WINDOW_S)) == ROWS
+    assert list(changed.of(ROWS, 4 * RATE_WINDOW_S)) == []
 
 
 def test_what_changes_is_news_again() -> None:
-    news = News()
-    list(news.of(ROWS, 0.0))
+    changed = ProgressFilter()
+    list(changed.of(ROWS, 0.0))
     rows = [ROWS[0], replace(ROWS[1], records=6), ROWS[2]]
-    assert list(news.of(rows, 100.0)) == [rows[1]]
-    assert list(news.of(rows, 100.0 + 4 * RATE_WINDOW_S)) == []
+    assert list(changed.of(rows, 100.0)) == [rows[1]]
+    assert list(changed.of(rows, 100.0 + 4 * RATE_WINDOW_S)) == []

@@ -57,7 +57,7 @@ ids of `--brokers N` share them. The others are rejected while the broker runs.
 LOGGERS: Final = """## Loggers and client metrics
 
 The level of each of klamm's loggers counts at once and until the process ends, as in Kafka. Subscriptions to client
-metrics are kept and described; klamm does not receive such metrics and does not ask clients for them.
+metrics take effect with the next push of each client ([client metrics](client-metrics.md)).
 """
 
 

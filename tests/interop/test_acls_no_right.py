@@ -29,7 +29,7 @@ HIDDEN, ABSENT = "hidden-thing", "absent-thing"
 """Names of one length: what is said of the one must be what is said of the other."""
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
-ILLEGAL_SASL_STATE = 34
+ILLEGAL_SASL_STATE, INVALID_REQUEST = 34, 42
 
 
 @dataclass(frozen=True)
@@ -365,6 +365,8 @@ TABLE: dict[int, list[Question]] = {
     ],
     65: [question("describe_transactions", 0, lambda c, n: c(transactional_ids=[n]), TRANSACTIONAL_ID)],
     66: [question("list_transactions", 2, lambda c, _: c(transactional_id_pattern=None))],
+    71: [],  # needs no right in Kafka either, and its answer is about the client alone
+    72: [question("push_telemetry", 0, lambda c, n: c(metrics=n.encode()), INVALID_REQUEST)],
     74: [question("list_config_resources", 1, lambda c, _: c(resource_types=[]), CLUSTER)],
     75: [
         question("describe_topic_partitions", 0, lambda c, _: c(topics=[], cursor=None)),

@@ -130,6 +130,8 @@ def test_a_classic_consumer_survives_a_pause_that_would_have_ended_it(
     assert (found["standing"], found["compliance"]) == ("enforced", {"session.timeout.ms": "enforced"})
     assert cli.main(["clients", "list", "--metrics", metrics, "--client", "raised"]) == 0
     assert "1 client: 1 enforced" in capsys.readouterr().out
+    assert found["reported"]["session.timeout.ms"] == "6000"
+    assert found["drift"] == ["session.timeout.ms"]
     # when: the config is removed
     set_for(admin, "raised", "session.timeout.ms", None)
     beat(broker, raised, "raised")

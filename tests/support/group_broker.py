@@ -148,6 +148,7 @@ class GroupBroker:
             topics=topics,
             authorizer=AllowAll(),
             enforcement=SameForAll(),
+            now_ms=lambda: time.time_ns() // 1_000_000,
         )
         context = RequestContext(
             services=cast("Any", services),

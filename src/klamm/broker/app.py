@@ -11,6 +11,7 @@ from klamm.broker.client_configs.enforcement import EnforcementService
 from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.broker.client_configs.service import ClientConfigService
 from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
+from klamm.broker.client_metrics.service import open_client_metrics
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.guard import alter_config_guard
@@ -36,6 +37,7 @@ from klamm.client_configs.definitions import BrokerLimits, Switch
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
 from klamm.configs.values import format_value
+from klamm.protocol.api import ApiKey
 from klamm.protocol.types import ResourceType
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
@@ -52,10 +54,13 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping, Sequence
 
+    from klamm.broker.client_metrics.service import ClientMetricsService
+    from klamm.broker.configs.guard import AlterConfigGuard
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.tls_renewal import TlsRenewal
     from klamm.broker.settings import BrokerSettings
     from klamm.policy_runtime import PolicyRuntime
+    from klamm.protocol.api import Api
     from klamm.protocol.errors import StorageError
     from klamm.server.route import Route
     from klamm.server.security.endpoints import Endpoint
@@ -100,6 +105,7 @@ class BrokerApp:
         self._registrations = registrations
         self._policies: PolicyRuntime | None = None
         store.on_failure = self._on_failed_commit
+        roster.on_left = services.client_metrics.forget_session
         configs = services.configs
         self._server = Server(
             new_context=partial(RequestContext, services=services),
@@ -182,9 +188,7 @@ class BrokerApp:
             started_with=as_started(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
-            guards=[
-                guard for guard in (alter_config_guard(policies.runtime.policies), policies, tls) if guard is not None
-            ],
+            guards=_guards(policies, tls),
         )
         shares = _share_descriptors(settings)
         logs = _open_logs(settings, configs, FilePool(shares.log_files), cluster.leader_epoch, now_ms)
@@ -195,14 +199,16 @@ class BrokerApp:
         groups = await _start_groups(store, configs, topics, now_ms)
         producer_ids, quotas = ProducerIdAllocator(store), QuotaService(store, now_ms=now_ms)
         client_configs = _open_client_configs(store, configs, registrations, now_ms)
+        client_metrics = open_client_metrics(settings, configs, now_ms=now_ms)
         services = Services(
-            apis=tuple(surroundings.routes[key].api for key in sorted(surroundings.routes)),
+            apis=_apis(surroundings.routes, client_metrics),
             now_ms=now_ms,
             cluster=cluster,
             topics=topics,
             configs=configs,
             client_configs=client_configs,
             enforcement=_open_enforcement(client_configs, configs),
+            client_metrics=client_metrics,
             logs=logs,
             fetch_sessions=_fetch_sessions(configs, now_ms),
             groups=groups,
@@ -250,6 +256,7 @@ class BrokerApp:
         await self._services.groups.stop()
         await self._services.transactions.stop()
         await self._server.close(grace_s=GRACE_S)
+        await self._services.client_metrics.close()
         if self._metrics is not None:
             await self._metrics.close()
         await self._services.logs.close()
@@ -275,6 +282,17 @@ class BrokerApp:
         services.credentials.load()
         if services.topics.get(REGISTRATIONS_TOPIC) != topic:  # its deletion or creation was rolled back
             self._registrations.replay()
+
+
+def _apis(routes: Mapping[int, Route], client_metrics: ClientMetricsService) -> tuple[Api, ...]:
+    """Return the APIs to announce. Clients need not fetch subscriptions if nothing receives their metrics."""
+    silent = () if client_metrics.has_receiver else (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
+    return tuple(routes[key].api for key in sorted(routes) if key not in silent)
+
+
+def _guards(policies: PolicySettings, tls: TlsRenewal | None) -> list[AlterConfigGuard]:
+    found = (alter_config_guard(policies.runtime.policies), policies, tls)
+    return [guard for guard in found if guard is not None]
 
 
 def _fetch_sessions(configs: ConfigService, now_ms: Callable[[], int]) -> FetchSessions:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
+    from klamm.broker.client_metrics.service import ClientMetricsService
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.services import Services
     from klamm.monitoring.http import View
@@ -101,4 +102,32 @@ def _state(page: Page, services: Services) -> None:
         "Requests that were held to an enforced client config.",
         [({"config": name}, count) for name, count in sorted(services.enforcement.counts.items())],
     )
+    _client_metrics(page, services.client_metrics)
     report_decisions(page, services.policies)
+
+
+def _client_metrics(page: Page, service: ClientMetricsService) -> None:
+    outcomes = sorted(service.counts.items())
+    page.family(
+        "klamm_client_metrics_pushes_total",
+        "counter",
+        "Pushes of client metrics.",
+        [({"outcome": outcome}, count) for outcome, count in outcomes],
+    )
+    page.family(
+        "klamm_client_metrics_instances", "gauge", "Clients that fetch subscriptions.", [({}, service.instance_count)]
+    )
+    page.family(
+        "klamm_client_metrics_export_dropped_total",
+        "counter",
+        "Pushes that could not be exported in time.",
+        [({}, service.dropped_exports)],
+    )
+    if service.series is not None:
+        page.family(
+            "klamm_client_metrics_dropped_total",
+            "counter",
+            "Data points of clients dropped because of a limit.",
+            [({}, service.series.dropped)],
+        )
+        service.series.write(page)

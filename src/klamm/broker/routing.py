@@ -59,6 +59,8 @@ HANDLERS: Final = (
     "api_066_list_transactions",
     "api_068_consumer_group_heartbeat",
     "api_069_consumer_group_describe",
+    "api_071_get_telemetry_subscriptions",
+    "api_072_push_telemetry",
     "api_074_list_config_resources",
     "api_075_describe_topic_partitions",
 )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.client_configs.enforcement import EnforcementService
     from klamm.broker.client_configs.service import ClientConfigService
+    from klamm.broker.client_metrics.service import ClientMetricsService
     from klamm.broker.cluster import ClusterInfo
     from klamm.broker.configs.service import ConfigService
     from klamm.broker.fetch.sessions import FetchSessions
@@ -39,6 +40,7 @@ class Services:
     configs: ConfigService
     client_configs: ClientConfigService
     enforcement: EnforcementService
+    client_metrics: ClientMetricsService
     logs: LogManager
     fetch_sessions: FetchSessions
     groups: GroupCoordinator

@@ -41,6 +41,7 @@ _COLUMNS: Final = (
     "LAST SEEN (UTC)",
     "REGISTERED",
     "SET",
+    "REPORTED",
     "STANDING",
 )
 
@@ -250,6 +251,7 @@ def _cells(client: Client) -> tuple[str, ...]:
         seen,
         _registered(client["registered"]),
         _pairs(client["effective"]),
+        _reported(client),
         _standing(client),
     )
 
@@ -265,6 +267,12 @@ def _software(client: Client) -> str:
 
 def _pairs(values: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items()) or "-"
+
+
+def _reported(client: Client) -> str:
+    """Return the reported values as text. An exclamation mark follows each that differs from the value that is set."""
+    drift = client.get("drift", ())
+    return ", ".join(f"{key}={value}{'!' * (key in drift)}" for key, value in client.get("reported", {}).items()) or "-"
 
 
 def _standing(client: Client) -> str:

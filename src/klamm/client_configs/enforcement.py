@@ -98,12 +98,17 @@ def enforced_values(
     acks, session, interval = (merged.get(key) for key in (ACKS, SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS))
     return Enforced(
         is_on=True,
-        acks=None if acks is None else _ACKS_BY_NAME[acks],
+        acks=None if acks is None else acks_of(acks),
         session_timeout_ms=None
         if session is None
         else min(max(int(session), limits.min_session_timeout_ms), limits.max_session_timeout_ms),
         heartbeat_interval_ms=None if interval is None else int(interval),
     )
+
+
+def acks_of(text: str) -> int:
+    """Return the number of a valid value of ``acks``."""
+    return _ACKS_BY_NAME[text]
 
 
 def is_enforced_anywhere(configs: Iterable[Mapping[str, str]], *, is_on: bool) -> bool:

@@ -30,6 +30,9 @@ ALLOWED_CLIENT_CONFIGS: Final = "client.configs.allowed.keys"
 """klamm's own config: the client configs that may be set centrally (KIP-649). All of them if it is not set."""
 CLIENT_CONFIG_ENFORCEMENT: Final = "client.config.enforcement"
 """klamm's own config: whether the broker enforces client configs for clients that do not follow them."""
+CLIENT_METRICS_MAX_SERIES: Final = "client.metrics.max.series"
+CLIENT_METRICS_OTLP_ENDPOINT: Final = "client.metrics.otlp.endpoint"
+CLIENT_METRICS_OTLP_FILE: Final = "client.metrics.otlp.file"
 HISTORY_MAX_ENTRIES: Final = "config.history.max.entries"
 METRICS_LISTEN: Final = "metrics.listen"
 POLICY_TIMEOUT_MS: Final = "policy.timeout.ms"
@@ -234,6 +237,9 @@ _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
 _OWN_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
     ALLOWED_CLIENT_CONFIGS: _fact("LIST", None, "[acks, enforcement, heartbeat.interval.ms, session.timeout.ms]"),
     CLIENT_CONFIG_ENFORCEMENT: _fact("STRING", "off", "[off, on]"),
+    CLIENT_METRICS_MAX_SERIES: _fact("INT", "10000", "[0,...]"),
+    CLIENT_METRICS_OTLP_ENDPOINT: _fact("STRING", None, update_mode="read-only"),
+    CLIENT_METRICS_OTLP_FILE: _fact("STRING", None, update_mode="read-only"),
     HISTORY_MAX_ENTRIES: _fact("LONG", "1000000", "[0,...]", update_mode="read-only"),
     METRICS_LISTEN: _fact("STRING", None, update_mode="read-only"),
     CREATE_TOPICS_POLICY: _fact("CLASS", None, update_mode="read-only"),

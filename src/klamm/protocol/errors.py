@@ -378,6 +378,18 @@ class InvalidProducerIdMappingError(KafkaApiError):
 
 
 class ThrottlingQuotaExceededError(KafkaApiError):
-    """The client exceeded its controller mutation quota. ``throttle_time_ms`` in the response is the wait."""
+    """The client exceeded its controller mutation quota, or pushes metrics too often."""
 
     error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+class UnknownSubscriptionIdError(KafkaApiError):
+    """The subscriptions of the client have changed; it has to fetch them again (KIP-714)."""
+
+    error_code = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+
+
+class TelemetryTooLargeError(KafkaApiError):
+    """The pushed metrics are larger than ``telemetry.max.bytes``."""
+
+    error_code = ErrorCode.TELEMETRY_TOO_LARGE

@@ -8,13 +8,14 @@ not served by any Kafka API, only by the page ``/clients.json``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.client_configs.kinds import GROUP_PROTOCOL_OF_API, KIND_OF_API
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
 
     from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.kinds import GroupProtocol
@@ -49,6 +50,11 @@ class SeenClient:
     protocols: frozenset[GroupProtocol] = frozenset()
     """Group protocols that its requests reveal; empty before it joins a group."""
 
+    reported: Mapping[str, int] = field(default_factory=dict)
+    """Client configs that its requests reveal, by key."""
+    client_instance_id: UUID | None = None
+    """Instance whose metrics it pushes (KIP-714); None if it fetched no subscriptions."""
+
     @property
     def key(self) -> ClientKey:
         """Key that identifies this entry."""
@@ -70,6 +76,8 @@ class SeenClient:
             fetched_at_ms=latest.fetched_at_ms,
             kinds=self.kinds | other.kinds,
             protocols=self.protocols | other.protocols,
+            reported={**self.reported, **other.reported},
+            client_instance_id=other.client_instance_id or self.client_instance_id,
         )
 
 
@@ -86,6 +94,8 @@ class ClientRoster:
         self._max_gone = max_gone
         self._open: dict[int, Session] = {}
         self._gone: OrderedDict[ClientKey, SeenClient] = OrderedDict()
+        self.on_left: Callable[[Session], None] = _ignore
+        """Called when a connection has ended."""
 
     def seen(self, session: Session, client_id: str | None, api_key: int) -> None:
         """Record a request of a client that is logged in, or need not log in."""
@@ -94,6 +104,8 @@ class ClientRoster:
             self._remember(_sighting(session, connections=0))
             session.kinds = frozenset()
             session.protocols = frozenset()
+            session.reported = {}
+            session.last_heartbeat_ms = 0
         kind = KIND_OF_API.get(api_key)
         if kind is not None and kind not in session.kinds:
             session.kinds |= {kind}
@@ -106,6 +118,7 @@ class ClientRoster:
 
     def left(self, session: Session) -> None:
         """Record the end of a connection."""
+        self.on_left(session)
         if self._open.pop(session.connection_id, None) is not None:
             self._remember(_sighting(session, connections=0))
 
@@ -125,6 +138,10 @@ class ClientRoster:
             self._gone.popitem(last=False)
 
 
+def _ignore(_session: Session) -> None:
+    pass
+
+
 def _sighting(session: Session, *, connections: int) -> SeenClient:
     return SeenClient(
         principal=session.principal,
@@ -138,4 +155,6 @@ def _sighting(session: Session, *, connections: int) -> SeenClient:
         fetched_at_ms=session.fetched_at_ms,
         kinds=session.kinds,
         protocols=session.protocols,
+        reported=dict(session.reported),
+        client_instance_id=session.client_instance_id,
     )

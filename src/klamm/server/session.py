@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from klamm.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.enforcement import Enforced
     from klamm.client_configs.kinds import GroupProtocol
@@ -47,6 +49,14 @@ class Session:
     fetched_at_ms: int = 0
     kinds: frozenset[ClientKind] = frozenset()
     """Kinds of client that the requests with ``client_id`` reveal."""
+    reported: dict[str, int] = field(default_factory=dict)
+    """Client configs that the requests with ``client_id`` reveal, by key: ``acks`` of Produce, the session timeout of
+    JoinGroup, and the time between the last two heartbeats.
+    """
+    last_heartbeat_ms: int = 0
+    """Time of the last Heartbeat of a classic member, in milliseconds since the epoch; 0 before the first one."""
+    client_instance_id: UUID | None = None
+    """Instance whose metrics the client pushes (KIP-714)."""
     protocols: frozenset[GroupProtocol] = frozenset()
     """Group protocols that the requests with ``client_id`` reveal."""
     enforced: tuple[tuple[int, str, str | None], Enforced] | None = None

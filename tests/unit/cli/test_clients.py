@@ -81,7 +81,7 @@ def test_the_list_says_who_follows_and_who_ignores(broker: Broker, capsys: pytes
     assert code == 0
     _, follows, ignores, summary = capsys.readouterr().out.splitlines()
     assert " ".join(follows.split()) == (
-        "User:alice app producer klamm-kafka-python 1.0 10.0.0.1 x2 2023-11-14 22:13:20 [acks] acks=all in line"
+        "User:alice app producer klamm-kafka-python 1.0 10.0.0.1 x2 2023-11-14 22:13:20 [acks] acks=all - in line"
     )
     assert "unknown (never registered)" in ignores
     assert ignores.endswith("ignores acks")

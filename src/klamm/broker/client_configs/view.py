@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.broker.random_ids import uuid_text
+from klamm.client_configs.drift import differs, value_text
 from klamm.client_configs.enforcement import NOTHING_ENFORCED, Compliance, compliance, enforceable
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import concerns, kinds_of_configs
@@ -85,6 +87,21 @@ class ClientView:
         }
 
     @property
+    def reported(self) -> Mapping[str, str]:
+        """Values that the client's requests reveal, by key; see ``Session.reported``."""
+        return {key: value_text(key, value) for key, value in sorted(self.client.reported.items())}
+
+    @property
+    def drift(self) -> tuple[str, ...]:
+        """Keys that apply to the client and for which it reports another value, sorted."""
+        reported = self.client.reported
+        return tuple(
+            key
+            for key in sorted(self.concerning)
+            if key in reported and differs(key, reported=reported[key], wanted=self.effective[key])
+        )
+
+    @property
     def ignored(self) -> tuple[str, ...]:
         """Keys that apply to the client, that it did not register and that the broker does not enforce, sorted."""
         return tuple(key for key, way in self.compliance.items() if way in {Compliance.CANNOT, Compliance.OFF})
@@ -120,6 +137,9 @@ class ClientView:
             "told_at_ms": seen.fetched_at_ms or None,
             "compliance": dict(self.compliance),
             "enforceable": sorted(enforceable(self.enforced, seen.protocols)),
+            "client_instance_id": None if seen.client_instance_id is None else uuid_text(seen.client_instance_id),
+            "reported": dict(self.reported),
+            "drift": list(self.drift),
             "ignored": list(self.ignored),
             "standing": self.standing.value,
         }

@@ -191,6 +191,10 @@ class ConfigService:
         """Return the dynamic configs of a broker, including secrets. ``name`` is the broker id as text."""
         return self._image.current(ResourceType.BROKER, name)
 
+    def set_on_client_metrics(self, name: str) -> Mapping[str, str]:
+        """Return the configs of a client metrics subscription (KIP-714)."""
+        return self._image.current(ResourceType.CLIENT_METRICS, name)
+
     # -- creation and deletion of topics
 
     def validate_topic_configs(self, topic: str, configs: LegacyConfigs) -> Mapping[str, str]:

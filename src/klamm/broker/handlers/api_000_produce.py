@@ -31,6 +31,7 @@ from klamm.broker.transactions.admission import (
     ProduceAdmission,
     is_transactional,
 )
+from klamm.client_configs.definitions import ACKS
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import (
     ErrorCode,
@@ -88,6 +89,7 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         ProtocolError: A partition failed and acks is 0. Closing the connection is the only way to report it.
     """
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]] = []
+    context.session.reported[ACKS] = request.acks
     acks = context.services.enforcement.acks(request.acks, context.session, context.client_id)
     admission = None if request.transactional_id is None else await _admit(request, context)
     topics = [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.groups.model import JoinAttempt
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.requests.checks import require_group
+from klamm.client_configs.definitions import SESSION_TIMEOUT_MS
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -48,6 +49,7 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
 
 def _attempt(request: JoinGroupRequest, context: RequestContext) -> JoinAttempt:
     version = context.api_version
+    context.session.reported[SESSION_TIMEOUT_MS] = request.session_timeout_ms
     has_rebalance_timeout = version >= FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     return JoinAttempt(
         member_id=request.member_id,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.requests.checks import require_group
+from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -36,7 +37,16 @@ async def handle(request: HeartbeatRequest, context: RequestContext) -> Heartbea
         )
     except KafkaApiError as error:
         return HeartbeatResponse(error_code=error.error_code)
+    _observe(context)
     return HeartbeatResponse()
+
+
+def _observe(context: RequestContext) -> None:
+    """Record the time between two heartbeats, which is about the client's interval."""
+    session, now_ms = context.session, context.services.now_ms()
+    if session.last_heartbeat_ms:
+        session.reported[HEARTBEAT_INTERVAL_MS] = now_ms - session.last_heartbeat_ms
+    session.last_heartbeat_ms = now_ms
 
 
 ROUTE: Final = Route(api=API, request=HeartbeatRequest, handle=handle)

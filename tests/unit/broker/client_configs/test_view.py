@@ -109,6 +109,30 @@ def test_an_enforced_key_is_not_ignored(
     assert view.document()["enforceable"] == ["acks", *(["session.timeout.ms"] if protocols else [])]
 
 
+@pytest.mark.parametrize(
+    ("reported", "shown", "drift"),
+    [
+        ({}, {}, []),
+        ({"acks": -1, "session.timeout.ms": 9000}, {"acks": "all", "session.timeout.ms": "9000"}, []),
+        ({"acks": 1, "heartbeat.interval.ms": 2500}, {"acks": "1", "heartbeat.interval.ms": "2500"}, ["acks"]),
+        ({"session.timeout.ms": 45_000}, {"session.timeout.ms": "45000"}, ["session.timeout.ms"]),
+        ({"heartbeat.interval.ms": 4600}, {"heartbeat.interval.ms": "4600"}, ["heartbeat.interval.ms"]),
+        ({"heartbeat.interval.ms": 1900}, {"heartbeat.interval.ms": "1900"}, ["heartbeat.interval.ms"]),
+    ],
+)
+def test_what_a_client_reports_is_compared_with_what_it_should_have(
+    reported: dict[str, int], shown: dict[str, str], drift: list[str]
+) -> None:
+    """K714-08."""
+    # given
+    effective = {"acks": "-1", "session.timeout.ms": "9000", "heartbeat.interval.ms": "3000"}
+    client = seen(kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}), reported=reported)
+    # when
+    (view,) = view_clients([client], {}, lambda _: effective)
+    # then
+    assert (view.document()["reported"], view.document()["drift"]) == (shown, drift)
+
+
 def test_a_client_that_never_registered_is_distinguished_from_one_that_supports_nothing() -> None:
     # given
     image = {APP: {"klamm-kafka-python/1.0": ()}}

@@ -119,6 +119,8 @@ PLACES: Final = {
     "ListTransactions": TOP,
     "ConsumerGroupHeartbeat": TOP,
     "ConsumerGroupDescribe": (Place(0, "groups", "groups"),),
+    "GetTelemetrySubscriptions": TOP,
+    "PushTelemetry": TOP,
     "ListConfigResources": TOP,
     "DescribeTopicPartitions": (Place(0, "topics", "topics"),),
 }

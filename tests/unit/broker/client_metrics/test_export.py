@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.client_metrics import export as module
+from klamm.broker.client_metrics.export import OtlpExport, file_export, http_export
+from klamm.client_metrics.otlp import decode_metrics
+from klamm.properties import SettingsError
+from tests.support.otlp import twenty_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+PUSH = twenty_metrics()
+
+
+class Collector(HTTPServer):
+    """An HTTP endpoint that answers its first request with an error."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str, bytes]] = []
+        self.failures = 1
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Keeps what is posted."""
+
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.failures:
+            self.server.failures -= 1
+            self.send_error(503)
+            return
+        self.server.got.append((self.path, self.headers["Content-Type"], body))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DELAY_S", 0.001)
+
+
+def sent(export: OtlpExport, *pushes: bytes) -> None:
+    """Put pushes and close: whatever was not sent by then is sent now."""
+
+    async def run() -> None:
+        for push in pushes:
+            export.put(push)
+        await export.close()
+
+    asyncio.run(run())
+
+
+def messages(path: Path) -> list[bytes]:
+    found, data = [], path.read_bytes()
+    while data:
+        size = int.from_bytes(data[:4])
+        found.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    return found
+
+
+def test_a_file_gets_each_push_after_its_size(tmp_path: Path) -> None:
+    """K714-06."""
+    path = tmp_path / "metrics"
+    sent(file_export(path), PUSH, b"two")
+    sent(file_export(path), b"three")
+    assert messages(path) == [PUSH, b"two", b"three"]
+
+
+def test_a_large_file_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FILE_BYTES", 3)
+    path = tmp_path / "metrics"
+    for push in (b"one", b"two", b"three"):
+        sent(file_export(path), push)
+    assert (messages(path), messages(tmp_path / "metrics.1")) == ([b"three"], [b"two"])
+
+
+def test_an_endpoint_gets_the_pushes_as_one_message_and_again_after_an_error(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K714-06."""
+    # given
+    export = http_export(f"http://127.0.0.1:{collector.server_port}")
+
+    async def run() -> None:
+        export.put(PUSH)
+        export.put(PUSH)
+        task = export._task
+        assert task is not None
+        async with asyncio.timeout(20):
+            await task
+        await export.close()
+
+    # when
+    asyncio.run(run())
+    # then
+    ((path, content_type, body),) = collector.got
+    assert (path, content_type) == ("/v1/metrics", "application/x-protobuf")
+    assert decode_metrics(body) == [*decode_metrics(PUSH), *decode_metrics(PUSH)]
+    assert "HTTP status 503" in caplog.text
+
+
+def test_the_oldest_pushes_are_dropped_while_the_target_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_QUEUED_BYTES", 6)
+    got: list[Sequence[bytes]] = []
+    export = OtlpExport("nowhere", got.append)
+    sent(export, b"one", b"two", b"tri")
+    assert (got, export.dropped) == ([(b"two", b"tri")], 1)
+
+
+@pytest.mark.parametrize("url", ["collector:4318", "ftp://collector/v1", "http:///v1/metrics"])
+def test_an_endpoint_must_be_a_url(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"client\.metrics\.otlp\.endpoint"):
+        http_export(url)

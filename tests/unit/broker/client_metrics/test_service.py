@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import pytest
+
+from klamm.broker.client_metrics import service as module
+from klamm.broker.client_metrics.service import DECOMPRESSED_FACTOR, ClientMetricsService
+from klamm.broker.handlers import api_071_get_telemetry_subscriptions as get_api
+from klamm.broker.handlers import api_072_push_telemetry as push_api
+from klamm.broker.random_ids import uuid_text
+from klamm.client_metrics.otlp import decode_metrics
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from klamm.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from klamm.protocol.records import Codec
+from klamm.protocol.records.codecs import compress
+from klamm.server.session import Session
+from tests.support.otlp import gauge, metrics_data, number, twenty_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_BYTES = 100_000
+EVERYTHING = {"all": {"metrics": "*", "interval.ms": "1000"}}
+
+
+class Target:
+    """Export that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self.dropped = 0
+
+    def put(self, data: bytes) -> None:
+        self.got.append(data)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class Scene:
+    """The two APIs, from bytes to bytes, with subscriptions and a clock that the test changes."""
+
+    def __init__(self, subscriptions: dict[str, dict[str, str]] | None = None) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.subscriptions = dict(EVERYTHING if subscriptions is None else subscriptions)
+        self.listeners: list[Callable[[object], None]] = []
+        self.target = Target()
+        configs = SimpleNamespace(
+            int_value=lambda _: MAX_BYTES,
+            resource_names=lambda _: sorted(self.subscriptions),
+            set_on_client_metrics=self.subscriptions.__getitem__,
+            subscribe=lambda listener, _: self.listeners.append(listener),
+        )
+        self.service = ClientMetricsService(
+            cast("Any", configs),
+            now_ms=lambda: self.now_ms,
+            has_page=True,
+            exports=[cast("Any", self.target)],
+            most_series=lambda: 1000,
+        )
+        self.session = Session(
+            connection_id=1, node_id=1, client_host="10.0.0.7", client_port=5, software_name="java", principal="User:a"
+        )
+        self.client_id = "app"
+
+    def change(self, name: str, configs: dict[str, str]) -> None:
+        self.subscriptions[name] = configs
+        for listener in self.listeners:
+            listener(None)
+
+    def context(self) -> Any:
+        services = SimpleNamespace(client_metrics=self.service)
+        return SimpleNamespace(services=services, session=self.session, client_id=self.client_id)
+
+    def get(self, instance: UUID = UUID(int=0)) -> GetTelemetrySubscriptionsResponse:  # noqa: B008 - immutable
+        request = decode(
+            GetTelemetrySubscriptionsRequest,
+            0,
+            encode(GetTelemetrySubscriptionsRequest(client_instance_id=instance), 0),
+        )
+        answer = asyncio.run(cast("Any", get_api.handle(request, self.context())))
+        return decode(GetTelemetrySubscriptionsResponse, 0, encode(answer, 0))
+
+    def push(self, of: GetTelemetrySubscriptionsResponse, metrics: bytes = b"", **more: Any) -> ErrorCode:
+        asked = {"client_instance_id": of.client_instance_id, "subscription_id": of.subscription_id, **more}
+        request = decode(PushTelemetryRequest, 0, encode(PushTelemetryRequest(metrics=metrics, **asked), 0))
+        answer = asyncio.run(cast("Any", push_api.handle(request, self.context())))
+        return ErrorCode(decode(PushTelemetryResponse, 0, encode(answer, 0)).error_code)
+
+    def names(self) -> set[str]:
+        assert self.service.series is not None
+        return {name for values in self.service.series._values.values() for name, _ in values}
+
+
+def test_a_client_gets_an_id_and_what_it_is_to_push() -> None:
+    """K714-01."""
+    scene = Scene()
+    answer = scene.get()
+    assert answer.client_instance_id.int
+    assert (answer.error_code, answer.push_interval_ms, answer.requested_metrics) == (0, 1000, ["*"])
+    assert answer.accepted_compression_types == [4, 3, 1, 2]
+    assert (answer.telemetry_max_bytes, answer.delta_temporality) == (MAX_BYTES, True)
+    assert scene.get(answer.client_instance_id).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    own = UUID(int=2**99)
+    assert scene.get(own).client_instance_id == own
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_metrics_are_taken_in_every_compression(codec: Codec) -> None:
+    """K714-04."""
+    scene = Scene()
+    data = twenty_metrics()
+    assert scene.push(scene.get(), compress(codec, data), compression_type=codec) is ErrorCode.NONE
+    assert scene.service.series is not None
+    assert scene.service.series.count == 20
+    (exported,) = scene.target.got
+    assert decode_metrics(exported) == decode_metrics(data)
+    assert b"client_source_address" in exported
+    assert scene.service.counts == {"accepted": 1}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "more", "error"),
+    [
+        (b"", {"client_instance_id": UUID(int=0)}, ErrorCode.INVALID_REQUEST),
+        (b"", {"subscription_id": 1}, ErrorCode.UNKNOWN_SUBSCRIPTION_ID),
+        (b"", {"compression_type": 5}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (b"x" * (MAX_BYTES + 1), {}, ErrorCode.TELEMETRY_TOO_LARGE),
+        (b"\xff" * 9, {}, ErrorCode.INVALID_RECORD),
+        (b"no zstd", {"compression_type": 4}, ErrorCode.INVALID_RECORD),
+        (
+            compress(Codec.ZSTD, bytes(MAX_BYTES * DECOMPRESSED_FACTOR + 1)),
+            {"compression_type": 4},
+            ErrorCode.TELEMETRY_TOO_LARGE,
+        ),
+    ],
+)
+def test_other_pushes_are_rejected(metrics: bytes, more: dict[str, Any], error: ErrorCode) -> None:
+    """K714-04, -05."""
+    scene = Scene()
+    assert scene.push(scene.get(), metrics, **more) is error
+    assert scene.service.counts == {error.name: 1}
+    assert scene.target.got == []
+
+
+def test_large_metrics_are_decoded_in_a_thread() -> None:
+    scene = Scene()
+    data = metrics_data(*[gauge(f"metric.{i}", number(1.0, text="x" * 100)) for i in range(500)])
+    assert module._SHORT_BYTES < len(data) < MAX_BYTES
+    assert scene.push(scene.get(), data) is ErrorCode.NONE
+    assert len(scene.names()) == 500
+
+
+def test_a_changed_subscription_sends_the_client_back_and_it_gets_the_new_ones_at_once() -> None:
+    scene = Scene()
+    before = scene.get()
+    scene.change("more", {"metrics": "*", "interval.ms": "500", "match": "client_id=ap+,client_source_port=5"})
+    assert scene.push(before) is ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    after = scene.get(before.client_instance_id)
+    assert (after.error_code, after.push_interval_ms) == (0, 500)
+    assert scene.push(after, twenty_metrics()) is ErrorCode.NONE
+
+
+def test_a_pattern_that_cannot_be_used_matches_no_client(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene({"odd": {"metrics": "*", "match": "client_id=(?=a).*"}})
+    assert scene.get().requested_metrics == []
+    assert "odd matches no client" in caplog.text
+
+
+def test_metrics_end_with_the_connection_and_after_silence() -> None:
+    scene = Scene()
+    assert scene.push(scene.get(), twenty_metrics()) is ErrorCode.NONE
+    scene.service.forget_session(scene.session)
+    assert (scene.service.instance_count, scene.names()) == (0, set())
+    assert scene.push(scene.get(), twenty_metrics()) is ErrorCode.NONE
+    scene.now_ms += 60_001
+    scene.session = Session(connection_id=2, node_id=1)
+    scene.get()
+    assert (scene.service.instance_count, scene.names()) == (1, set())
+
+
+def test_the_number_of_instances_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_INSTANCES", 3)
+    scene = Scene()
+    first, *_ = [scene.get() for _ in range(4)]
+    assert scene.service.instance_count == 3
+    assert scene.push(first, twenty_metrics()) is ErrorCode.NONE, "it is known again"
+
+
+def test_series_name_their_client() -> None:
+    scene = Scene()
+    answer = scene.get()
+    scene.push(answer, twenty_metrics())
+    assert scene.service.series is not None
+    assert scene.service.series._labels[answer.client_instance_id] == {
+        "client_id": "app",
+        "client_instance_id": uuid_text(answer.client_instance_id),
+        "principal": "User:a",
+    }
+
+
+def test_ten_thousand_clients_cost_a_twentieth_of_a_core() -> None:
+    """K714-09. With Kafka's default interval of 300 s they push 33 times a second, so one push may cost 1.5 ms."""
+    scene, count = Scene(), 200
+    answer = scene.get()
+    body = compress(Codec.ZSTD, twenty_metrics())
+    frame = encode(
+        PushTelemetryRequest(
+            client_instance_id=answer.client_instance_id,
+            subscription_id=answer.subscription_id,
+            compression_type=Codec.ZSTD,
+            metrics=body,
+        ),
+        0,
+    )
+    context = scene.context()
+
+    async def pushes() -> float:
+        began = time.thread_time()
+        for _ in range(count):
+            scene.now_ms += 300_000
+            await cast("Any", push_api.handle(decode(PushTelemetryRequest, 0, frame), context))
+        return (time.thread_time() - began) / count
+
+    cost_s = asyncio.run(pushes())
+    assert scene.service.counts == {"accepted": count}
+    assert cost_s <= 0.05 * 300 / 10_000, f"{cost_s * 1e6:.0f} us"

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from klamm.admin import _group_offsets
 from klamm.admin._calls import AdminCalls
@@ -36,6 +36,7 @@ from klamm.client.errors import api_error
 from klamm.client.keyed_calls import Ask, KeyedCall, result_of
 from klamm.client.pool_coordinators import find_coordinators
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from klamm.protocol.types import TopicPartition
@@ -52,6 +53,11 @@ Value = TypeVar("Value")
 
 _DEAD: Final = "Dead"
 _CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+_NOT_OF_KIP_848: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
+"""Error codes of ConsumerGroupDescribe for a group that may be a classic one."""
+_UNKNOWN_MEMBER_TYPE: Final = -1
+_UPGRADED: Final = 1
+_Described: TypeAlias = "Mapping[str, GroupDescription | KafkaApiError]"
 
 
 class GroupCalls(AdminCalls):
@@ -110,9 +116,27 @@ class GroupCalls(AdminCalls):
 
 
 async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: DescribeGroupsResult) -> None:
-    async def ask(
-        node_id: int | None, group_ids: list[str], attempt: Deadline
-    ) -> Mapping[str, GroupDescription | KafkaApiError]:
+    async def ask(node_id: int | None, group_ids: list[str], attempt: Deadline) -> _Described:
+        """Request the groups as those of KIP-848, and the others as classic ones, as Kafka's client does."""
+        found: dict[str, GroupDescription | KafkaApiError] = {}
+        offered = await pool.offered_versions(attempt, node_id, looked_up=True)
+        if ConsumerGroupDescribeRequest.API_KEY in offered:
+            response = await pool.send(
+                ConsumerGroupDescribeRequest(group_ids=group_ids),
+                ConsumerGroupDescribeResponse,
+                deadline=attempt,
+                node_id=node_id,
+                looked_up=True,
+            )
+            found = {
+                group.group_id: result_of(group.error_code, group.error_message, _consumer_group(group, node_id))
+                for group in response.groups
+                if group.error_code not in _NOT_OF_KIP_848
+            }
+        classic = [group_id for group_id in group_ids if group_id not in found]
+        return found if not classic else {**found, **await ask_classic(node_id, classic, attempt)}
+
+    async def ask_classic(node_id: int | None, group_ids: list[str], attempt: Deadline) -> _Described:
         response = await pool.send(
             DescribeGroupsRequest(groups=group_ids),
             DescribeGroupsResponse,
@@ -161,6 +185,42 @@ def _description(group: DescribeGroupsResponse.DescribedGroup, coordinator: int 
             for member in group.members
         ),
         coordinator=-1 if coordinator is None else coordinator,
+    )
+
+
+def _consumer_group(group: ConsumerGroupDescribeResponse.DescribedGroup, coordinator: int | None) -> GroupDescription:
+    """Return a group of KIP-848."""
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=_CONSUMER_PROTOCOL_TYPE,
+        protocol=group.assignor_name,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                metadata=b"",
+                assignment=b"",
+                assigned_partitions=_partitions(member.assignment),
+                member_epoch=member.member_epoch,
+                target_partitions=_partitions(member.target_assignment),
+                is_upgraded=None if member.member_type == _UNKNOWN_MEMBER_TYPE else member.member_type == _UPGRADED,
+            )
+            for member in group.members
+        ),
+        coordinator=-1 if coordinator is None else coordinator,
+        group_epoch=group.group_epoch,
+        target_assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _partitions(assignment: ConsumerGroupDescribeResponse.Assignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, partition)
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
     )
 
 

@@ -251,6 +251,12 @@ class GroupMember:
     """Assignment in the format of the group's protocol; empty while the group rebalances."""
     assigned_partitions: tuple[TopicPartition, ...] | None
     """Decoded assignment. None if the group is not a consumer group."""
+    member_epoch: int | None = None
+    """Member epoch. None in a classic group."""
+    target_partitions: tuple[TopicPartition, ...] | None = None
+    """Partitions that the member gets once others have given them up. None in a classic group."""
+    is_upgraded: bool | None = None
+    """Whether the member uses the protocol of KIP-848. None in a classic group or if the broker does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,11 +265,17 @@ class GroupDescription:
 
     group_id: str
     state: str
-    """``Stable``, ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``."""
+    """``Stable``, ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``; in a group of KIP-848 also ``Assigning``
+    and ``Reconciling``.
+    """
     protocol_type: str
     """``consumer`` for consumer groups, empty for groups that never had a member."""
     protocol: str
-    """Name of the assignor that the members have selected."""
+    """Name of the assignor in use."""
     members: tuple[GroupMember, ...]
     coordinator: int = -1
     """Node id of the group's coordinator."""
+    group_epoch: int | None = None
+    """Group epoch (KIP-848). None for a classic group."""
+    target_assignment_epoch: int | None = None
+    """Group epoch of the target assignment (KIP-848). None for a classic group."""

@@ -9,7 +9,6 @@ Flags and stdout are those of Kafka 4.1's ConsumerGroupCommand. Errors go to std
 - Groups and partitions are listed by name (Kafka lists them in the order of a hash table).
 - Errors have neither a stack trace nor the name of a Java exception.
 - ``--to-datetime`` may leave out the time of day, which is then midnight.
-- Groups of the protocol of KIP-848 can be listed and deleted, but not described.
 """
 
 from __future__ import annotations

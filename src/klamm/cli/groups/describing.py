@@ -214,10 +214,16 @@ def _member_document(member: GroupMember) -> dict[str, Any]:
         "group_instance_id": member.group_instance_id,
         "host": member.host,
         "client_id": member.client_id,
-        "partitions": [
-            {"topic": each.topic, "partition": each.partition} for each in in_order(member.assigned_partitions or ())
-        ],
+        "member_epoch": member.member_epoch,
+        "partitions": _partition_documents(member.assigned_partitions or ()),
+        "target_partitions": None
+        if member.target_partitions is None
+        else _partition_documents(member.target_partitions),
     }
+
+
+def _partition_documents(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": each.topic, "partition": each.partition} for each in in_order(partitions)]
 
 
 def _members_table(group: GroupDescription, *, verbose: bool) -> list[str]:
@@ -227,6 +233,9 @@ def _members_table(group: GroupDescription, *, verbose: bool) -> list[str]:
     if verbose:
         head += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
         widths += [_WIDTH, 20, _WIDTH, 20]
+    is_migrating = verbose and {True, False} <= {member.is_upgraded for member in group.members}
+    if is_migrating:
+        head, widths = [*head, "UPGRADED"], [*widths, _WIDTH]
     rows = [
         [
             group.group_id,
@@ -235,16 +244,27 @@ def _members_table(group: GroupDescription, *, verbose: bool) -> list[str]:
             member.host,
             member.client_id,
             str(len(member.assigned_partitions or ())),
-            *([_MISSING, _assignment(member), _MISSING, _MISSING] if verbose else []),
+            *(_epochs(group, member) if verbose else []),
+            *([_MISSING if member.is_upgraded is None else str(member.is_upgraded).lower()] if is_migrating else []),
         ]
         for member in group.members
     ]
     return [f"{line} " for line in _table([head, *rows], widths)]
 
 
-def _assignment(member: GroupMember) -> str:
+def _epochs(group: GroupDescription, member: GroupMember) -> list[str]:
+    """Return the columns of KIP-848, which are empty for a classic group."""
+    return [
+        _shown(member.member_epoch),
+        _assignment(member.assigned_partitions),
+        _shown(group.target_assignment_epoch),
+        _assignment(member.target_partitions),
+    ]
+
+
+def _assignment(partitions: Sequence[TopicPartition] | None) -> str:
     by_topic: dict[str, list[str]] = {}
-    for partition in in_order(member.assigned_partitions or ()):
+    for partition in in_order(partitions or ()):
         by_topic.setdefault(partition.topic, []).append(str(partition.partition))
     return ";".join(f"{topic}:{','.join(partitions)}" for topic, partitions in by_topic.items()) or _MISSING
 
@@ -258,6 +278,8 @@ def _state(
             "group": group.group_id,
             "state": group.state,
             "coordinator": group.coordinator,
+            "group_epoch": group.group_epoch,
+            "target_assignment_epoch": group.target_assignment_epoch,
             "assignment_strategy": group.protocol or None,
             "members": len(group.members),
         }
@@ -268,7 +290,6 @@ def _state(
     if verbose:
         head += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
         widths += [_WIDTH, 25]
-    more = [_MISSING, _MISSING] if verbose else []
     tables = [
         _table(
             [
@@ -278,7 +299,7 @@ def _state(
                     _address(nodes.get(group.coordinator), group.coordinator),
                     group.protocol or _MISSING,
                     group.state,
-                    *more,
+                    *([_shown(group.group_epoch), _shown(group.target_assignment_epoch)] if verbose else []),
                     str(len(group.members)),
                 ],
             ],

@@ -57,7 +57,7 @@ def consumer_groups(admin: AdminClient) -> list[str]:
 def group_uses(admin: AdminClient, groups: Sequence[str]) -> dict[str, GroupUse | KafkaApiError]:
     """Return the state of groups. A group that does not exist is ``Dead``.
 
-    For groups of the KIP-848 protocol the state comes from ListGroups, because this client cannot describe them.
+    For groups that this client cannot describe, such as share groups, the state comes from ListGroups.
     """
     found: dict[str, GroupUse | KafkaApiError] = {}
     for group, described in outcomes(admin.describe_groups(groups)).items() if groups else ():

@@ -107,12 +107,20 @@ SERVED: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 """First and last version of each API."""
 
 
-def served_apis(*, admin_only: bool, withheld: frozenset[int] = frozenset()) -> Mapping[int, tuple[int, int]]:
+NO_LIMITS: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+def served_apis(
+    *, admin_only: bool, withheld: frozenset[int] = frozenset(), limits: Mapping[int, int] = NO_LIMITS
+) -> Mapping[int, tuple[int, int]]:
     """Return the first and last version of each API that a gateway serves.
 
     Args:
         admin_only: Whether to leave out the APIs that carry records.
         withheld: Further API keys to leave out.
+        limits: Highest version to serve, by API key. Keys that are missing have no such limit.
     """
     left_out = withheld | (DATA_APIS if admin_only else frozenset())
-    return {key: versions for key, versions in SERVED.items() if key not in left_out}
+    return {
+        key: (first, min(last, limits.get(key, last))) for key, (first, last) in SERVED.items() if key not in left_out
+    }

@@ -66,7 +66,9 @@ class GatewayApp:
         self.topology = Topology(settings.data_dir)
         self.upstream = Upstream(settings.upstream, settings.upstream_properties, self.topology)
         self.shared = Shared(
-            served=served_apis(admin_only=settings.admin_only, withheld=interception.withheld),
+            served=served_apis(
+                admin_only=settings.admin_only, withheld=interception.withheld, limits=interception.limits
+            ),
             book=self.topology,
             admin=self.upstream.admin,
             interception=interception,

@@ -90,15 +90,25 @@ class Interceptor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DividedRequest:
+    """Request to forward in place of another one, with a change of its response."""
+
+    request: Message
+    merge: Callable[[Any], Message]
+    """Takes the upstream's response to ``request``; returns the response for the client. Synchronous."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFilter:
     """Synchronous judge of all requests of one API."""
 
     request: type[Message]
     response: type[Message]
-    judge: Callable[[Any, InterceptedCall], Message | None]
+    judge: Callable[[Any, InterceptedCall], Message | DividedRequest | None]
     """Takes the decoded request and its context, whose ``forward`` and ``call`` must not be used. Returns None to
-    forward the bytes as received, another message of class ``request`` to forward that one, or a message of class
-    ``response`` to answer at once. A response to Produce with ``acks=0`` closes the connection instead, as in Kafka.
+    forward the bytes as received, another message of class ``request`` to forward that one, a ``DividedRequest`` to
+    change the response too, or a message of class ``response`` to answer at once. A response to Produce with ``acks=0``
+    closes the connection instead, as in Kafka.
     """
 
 
@@ -116,6 +126,8 @@ class Interception:
     """API keys left out of ApiVersions, because requests of them would go past the interceptors."""
     report: Callable[[Page], None] = lambda _: None
     """Adds metrics to the gateway's page."""
+    limits: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Highest version to offer in ApiVersions, by API key. Keys that are missing have no such limit."""
     close: Callable[[], Awaitable[None]] = _nothing
     """Called when the gateway stops, after the last connection was closed."""
 

@@ -21,6 +21,7 @@ from klamm.gateway.addresses import CARRIERS, replace_addresses
 from klamm.gateway.calls import InterceptedRequest
 from klamm.gateway.cutter import NEED, PASS, STOP, TAKE
 from klamm.gateway.exchange import RelayedExchange
+from klamm.gateway.intercept import DividedRequest
 from klamm.gateway.logins import PassedLogin
 from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.wire import (
@@ -36,6 +37,7 @@ from klamm.gateway.wire import (
     response_frame,
 )
 from klamm.protocol.api import ApiKey
+from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.produce import ProduceRequest
 
@@ -228,7 +230,7 @@ class RequestJudge:
         return PASS, len(frame), ()
 
     def _judged(
-        self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, judged: Message
+        self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, judged: Message | DividedRequest
     ) -> Judgement:
         """Forward the message that a filter put in place of a request, or answer with it."""
         has_response = head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body) != 0
@@ -237,11 +239,31 @@ class RequestJudge:
                 raise ProtocolError("A policy refused a Produce request with acks=0")
             self._answer(head, judged)
             return TAKE, len(frame), ()
+        if isinstance(judged, DividedRequest):
+            return self._divided(head, frame, asked, judged)
         if has_response:
             self._expect(head)
         elif not isinstance(judged, ProduceRequest) or judged.acks != 0:
             self._relay.exchanges.append(RelayedExchange(head.correlation_id, _swallow))
         return TAKE, len(frame), (request_frame(judged, head.api_version, head.correlation_id, head.client_id),)
+
+    def _divided(
+        self, head: RequestHead, frame: memoryview, asked: RequestFilter, divided: DividedRequest
+    ) -> Judgement:
+        """Forward the request that a filter made, and let it change the response."""
+
+        def on_response(answer: memoryview) -> Sequence[Piece]:
+            kept = memoryview(bytes(answer))  # parts of the response outlive this callback
+            version = head.api_version
+            response = divided.merge(
+                decode(asked.response, version, kept, response_body(asked.response, version, kept))
+            )
+            replace_addresses(response, self._shared.book)
+            return [response_frame(response, version, head.correlation_id)]
+
+        self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
+        forwarded = request_frame(divided.request, head.api_version, head.correlation_id, head.client_id)
+        return TAKE, len(frame), (forwarded,)
 
     async def _intercept(
         self, head: RequestHead, interceptor: Interceptor, request: Any, context: InterceptedRequest

@@ -14,12 +14,14 @@ A policy is a class named by ``create.topic.policy.class.name``, ``alter.config.
 by a file, without code.
 """
 
-from klamm.policy.answers import Override
+from klamm.policy.answers import Override, Throttle
 from klamm.policy.base import AlterConfigPolicy, CreatePartitionsPolicy, CreateTopicPolicy, DeleteTopicPolicy, Policy
 from klamm.policy.details import (
     AlterConfigDetails,
     CreatePartitionsDetails,
     DeleteTopicDetails,
+    GroupDetails,
+    ProduceDetails,
     RequestMetadata,
     TopicDetails,
 )
@@ -38,6 +40,7 @@ __all__ = [
     "CreateTopicPolicy",
     "DeleteTopicDetails",
     "DeleteTopicPolicy",
+    "GroupDetails",
     "InvalidRequestError",
     "InvalidRequestException",
     "Override",
@@ -47,6 +50,8 @@ __all__ = [
     "PolicyTimeoutError",
     "PolicyViolationError",
     "PolicyViolationException",
+    "ProduceDetails",
     "RequestMetadata",
+    "Throttle",
     "TopicDetails",
 ]

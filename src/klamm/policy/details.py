@@ -129,7 +129,39 @@ class DeleteTopicDetails:
     """Name of the listener that received the request."""
 
 
-Details: TypeAlias = TopicDetails | AlterConfigDetails | CreatePartitionsDetails | DeleteTopicDetails
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceDetails:
+    """Batches about to be appended to a topic, by one Produce request."""
+
+    topic: str
+    acks: int
+    """``acks`` of the request: 0, 1 or -1 for all."""
+    is_idempotent: bool
+    """Whether all batches have a producer id."""
+    principal: str | None = None
+    """Requesting principal as ``Type:name``."""
+    client_id: str | None = None
+    """Client id of the request. None if the client sends none."""
+    listener: str | None = None
+    """Name of the listener that received the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetails:
+    """A consumer about to join a group, or offsets about to be committed for it."""
+
+    group_id: str
+    principal: str | None = None
+    """Requesting principal as ``Type:name``."""
+    client_id: str | None = None
+    """Client id of the request. None if the client sends none."""
+    listener: str | None = None
+    """Name of the listener that received the request."""
+
+
+Details: TypeAlias = (
+    TopicDetails | AlterConfigDetails | CreatePartitionsDetails | DeleteTopicDetails | ProduceDetails | GroupDetails
+)
 
 RequestMetadata = TopicDetails
 """Name of ``TopicDetails`` in released Kafka."""

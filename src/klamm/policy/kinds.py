@@ -7,13 +7,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import CREATE_TOPICS_POLICY, broker_configs
+from klamm.policy.answers import Override, Throttle
 from klamm.policy.errors import PolicyLoadError
 from klamm.protocol.errors import InvalidConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from klamm.configs.values import ConfigValue
+    from klamm.policy.answers import Answer
 
 
 class PolicyMode(Enum):
@@ -27,7 +29,7 @@ class PolicyMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyKind:
-    """One of the four kinds of requests that a policy decides on. Compared by identity."""
+    """A kind of requests that a policy decides on. Compared by identity."""
 
     stem: str
     """Prefix of the properties of this kind."""
@@ -35,8 +37,10 @@ class PolicyKind:
     """Display name of the kind, capitalized."""
     method: str
     """Name of the method for this kind, which a class for several kinds may have instead of ``validate``."""
-    can_override: bool = False
-    """Whether the policy may return an ``Override``."""
+    answers: tuple[type[Answer], ...] = ()
+    """Classes of answers that the policy may return."""
+    must_compute: bool = False
+    """Whether the policy must set ``only_computes``, because it is asked for requests that flow in numbers."""
 
     @property
     def class_key(self) -> str:
@@ -55,16 +59,22 @@ class PolicyKind:
 
 
 CREATE_TOPIC: Final = PolicyKind(
-    stem="create.topic", label="Create topic", method="validate_create_topic", can_override=True
+    stem="create.topic", label="Create topic", method="validate_create_topic", answers=(Override,)
 )
 ALTER_CONFIG: Final = PolicyKind(
-    stem="alter.config", label="Alter config", method="validate_alter_config", can_override=True
+    stem="alter.config", label="Alter config", method="validate_alter_config", answers=(Override,)
 )
 CREATE_PARTITIONS: Final = PolicyKind(
     stem="create.partitions", label="Create partitions", method="validate_create_partitions"
 )
 DELETE_TOPIC: Final = PolicyKind(stem="delete.topic", label="Delete topic", method="validate_delete_topic")
+FLOW: Final = PolicyKind(
+    stem="flow", label="Flow", method="validate_flow", answers=(Override, Throttle), must_compute=True
+)
 KINDS: Final = (CREATE_TOPIC, ALTER_CONFIG, CREATE_PARTITIONS, DELETE_TOPIC)
+"""Kinds of the broker."""
+GATEWAY_KINDS: Final = (*KINDS, FLOW)
+"""Kinds of the gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +97,14 @@ class PolicySpec:
         return f"{next(iter(self.keys.values()))}={self.name}"
 
 
-def read_specs(properties: Mapping[str, str]) -> tuple[PolicySpec, ...]:
-    """Return the policies that the properties name, in the order of ``KINDS``.
+def read_specs(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> tuple[PolicySpec, ...]:
+    """Return the policies that the properties name, in the order of ``kinds``.
 
     Raises:
         PolicyLoadError: A value is not a class name, or one kind has two different values.
     """
     found: dict[tuple[str, str], dict[PolicyKind, str]] = {}
-    for kind in KINDS:
+    for kind in kinds:
         given = {key: properties[key].strip() for key in kind.class_keys if properties.get(key, "").strip()}
         if not given:
             continue
@@ -106,13 +116,26 @@ def read_specs(properties: Mapping[str, str]) -> tuple[PolicySpec, ...]:
     return tuple(PolicySpec(module=module, class_name=name, keys=keys) for (module, name), keys in found.items())
 
 
-def read_modes(properties: Mapping[str, str]) -> dict[PolicyKind, PolicyMode]:
+def read_modes(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> dict[PolicyKind, PolicyMode]:
     """Return the mode of every kind. The default is ``enforce``.
 
     Raises:
         PolicyLoadError: A mode is neither ``enforce`` nor ``audit``.
     """
-    return {kind: PolicyMode(str(_value(properties, kind.mode_key)).lower()) for kind in KINDS}
+    return {kind: _mode(properties, kind) for kind in kinds}
+
+
+def _mode(properties: Mapping[str, str], kind: PolicyKind) -> PolicyMode:
+    if kind is not FLOW:
+        return PolicyMode(str(_value(properties, kind.mode_key)).lower())
+    value = properties.get(kind.mode_key, PolicyMode.ENFORCE.value)
+    try:
+        return PolicyMode(value.strip().lower())
+    except ValueError:  # a setting of the gateway only, so the broker's definitions do not have it
+        raise PolicyLoadError(
+            f"Invalid value {value} for configuration {kind.mode_key}: String must be one of (case insensitive):"
+            " ENFORCE, AUDIT"
+        ) from None
 
 
 def read_milliseconds(properties: Mapping[str, str], key: str) -> int:

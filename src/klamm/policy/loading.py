@@ -12,13 +12,14 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from klamm.policy.answers import Override
+from klamm.policy.answers import Override, Throttle
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.following import own_modules, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from klamm.policy.answers import Answer
     from klamm.policy.kinds import PolicyKind, PolicySpec
 
 
@@ -27,7 +28,7 @@ class LoadedPolicy:
     """A configured policy, ready for use."""
 
     policy: object
-    questions: Mapping[PolicyKind, Callable[[Any], Override | None]]
+    questions: Mapping[PolicyKind, Callable[[Any], Answer | None]]
     """Method to call with the details of a request, by kind."""
     files: tuple[Path, ...]
     """Files to watch: the policy's module, the modules it imports from its own directory, and its ``watched_files``."""
@@ -122,6 +123,11 @@ def load_policy(
         only_computes = bool(getattr(policy, "only_computes", False))
     except (Exception, SystemExit) as error:
         raise PolicyLoadError(f"{spec.origin}: cannot create or configure the policy: {_describe(error)}") from error
+    if not only_computes and any(kind.must_compute for kind in spec.keys):
+        raise PolicyLoadError(
+            f"{spec.origin}: a policy on flows is asked for every request, so it must set only_computes; rules in a"
+            " file do if no pattern needs Python's re"
+        )
     source = source_of(module)
     return LoadedPolicy(
         policy=policy,
@@ -133,17 +139,17 @@ def load_policy(
 
 def _question(
     method: Callable[[Any], object], spec: PolicySpec, advise: Callable[[str], None]
-) -> Callable[[Any], Override | None]:
-    """Return a function that asks the policy and returns its override, if any.
+) -> Callable[[Any], Answer | None]:
+    """Return a function that asks the policy and returns its answer, if any.
 
     A first other return value triggers advice: only raising rejects.
     """
     is_advised = False
 
-    def ask(details: Any) -> Override | None:
+    def ask(details: Any) -> Answer | None:
         nonlocal is_advised
         answer = method(details)
-        if isinstance(answer, Override):
+        if isinstance(answer, (Override, Throttle)):
             return answer
         if answer is not None and not is_advised:
             is_advised = True

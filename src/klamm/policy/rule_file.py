@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 # A "*" at the start or after a literal character. A "*" in a character class or after an escape such as \d is not
 # matched.
 _GLOB: Final = re.compile(r"(?P<skip>\\[A-Za-z]\*?|\[\^?\]?[^\]]*\]\*?)|(?P<literal>\\[^A-Za-z]|[A-Za-z0-9_:-]|^)\*")
-ACTIONS: Final = ("create", "alter", "partitions", "delete")
+ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group")
+_FLOWS: Final = ("acks", "idempotence", "writes", "group_naming", "client_id_naming")
+"""Keys of a rule about requests that flow through a gateway."""
+_CHANGES: Final = ("naming", "partitions", "replication_factor", "configs", "only_configs", "omission", "deletion")
+"""Keys of a rule about topics and their configs."""
+
+
+MAX_DELAY_MS: Final = 60_000
 
 
 class RuleFileError(ValueError):
@@ -50,6 +57,19 @@ class ConfigRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRule:
+    """Part of a rule about requests that flow through a gateway."""
+
+    needs_all_acks: bool = False
+    needs_idempotence: bool = False
+    forbids_writes: bool = False
+    group_naming: NamePattern | None = None
+    """Pattern for the ids of groups. None allows all."""
+    client_id_naming: NamePattern | None = None
+    """Pattern for client ids. None allows all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One entry under ``rules``."""
 
@@ -72,12 +92,20 @@ class Rule:
     """Whether AlterConfigs must name every config that the topic sets, because it removes the others."""
     overrides: bool = False
     """Whether wrong values are set right in place of rejecting the request."""
+    flow: FlowRule = FlowRule()
+    delay_ms: int | None = None
+    """Pause in milliseconds for a client that violates the rule, whose request is allowed. None rejects the request."""
     remedy: str | None = None
     """Advice at the end of every rejection message. None means a default text for the violated part of the rule."""
 
-    def concerns(self, action: str, topic: str, principal: str | None) -> bool:
-        """Return whether the rule applies. An unknown principal is never exempt."""
-        if action not in self.actions or (self.topics is not None and not self.topics.matches(topic)):
+    def concerns(self, action: str, topic: str | None, principal: str | None) -> bool:
+        """Return whether the rule applies. An unknown principal is never exempt.
+
+        ``topic`` is None for a request about a group, which a rule with ``topics`` does not concern.
+        """
+        if action not in self.actions:
+            return False
+        if self.topics is not None and (topic is None or not self.topics.matches(topic)):
             return False
         known = principal or ""
         if any(pattern.matches(known) for pattern in self.except_principals):
@@ -87,7 +115,9 @@ class Rule:
     @property
     def is_linear(self) -> bool:
         """Return whether all patterns of the rule match in linear time."""
-        patterns = (self.topics, self.naming, *self.principals, *self.except_principals)
+        flow = self.flow
+        own = (self.topics, self.naming, flow.group_naming, flow.client_id_naming)
+        patterns = (*own, *self.principals, *self.except_principals)
         return all(pattern is None or pattern.is_linear for pattern in patterns)
 
 
@@ -205,8 +235,8 @@ class _Table:
 
 def _rule(table: _Table) -> Rule:
     table.only(
-        "name", "topics", "principals", "except_principals", "actions", "naming",
-        "partitions", "replication_factor", "configs", "only_configs", "omission", "deletion", "effect", "remedy",
+        "name", "topics", "principals", "except_principals", "actions", *_CHANGES, *_FLOWS,
+        "effect", "delay_ms", "remedy",
     )  # fmt: skip
     actions = table.texts("actions") or ACTIONS
     for action in actions:
@@ -225,7 +255,15 @@ def _rule(table: _Table) -> Rule:
         only_configs=_only_configs(table),
         forbids_deletion=_choice(table, "deletion", "allowed", "forbidden") == "forbidden",
         forbids_omission=_choice(table, "omission", "allowed", "forbidden") == "forbidden",
-        overrides=_choice(table, "effect", "refuse", "override") == "override",
+        overrides=_choice(table, "effect", "refuse", "override", "throttle") == "override",
+        flow=FlowRule(
+            needs_all_acks=_choice(table, "acks", "any", "all") == "all",
+            needs_idempotence=_choice(table, "idempotence", "allowed", "required") == "required",
+            forbids_writes=_choice(table, "writes", "allowed", "forbidden") == "forbidden",
+            group_naming=table.pattern("group_naming"),
+            client_id_naming=table.pattern("client_id_naming"),
+        ),
+        delay_ms=_delay_ms(table),
         remedy=table.text("remedy") if table.has("remedy") else None,
     )
     _check_effect(rule, table)
@@ -240,10 +278,25 @@ def _choice(table: _Table, name: str, *choices: str) -> str:
     return value
 
 
+def _delay_ms(table: _Table) -> int | None:
+    """Return the pause of a rule with ``effect: throttle``, None for other rules."""
+    is_throttle = table.has("effect") and table.text("effect") == "throttle"
+    delay_ms = table.number("delay_ms")
+    if is_throttle != (delay_ms is not None) or (delay_ms is not None and not 0 < delay_ms <= MAX_DELAY_MS):
+        raise RuleFileError(
+            f"{table.at('delay_ms')}: effect: throttle, and no other, needs a number from 1 to {MAX_DELAY_MS}"
+        )
+    return delay_ms
+
+
 def _check_effect(rule: Rule, table: _Table) -> None:
     """Reject a rule that cannot set right what it forbids, and values that no override would use."""
+    if rule.delay_ms is not None:
+        for name in _CHANGES:
+            if table.has(name):
+                raise RuleFileError(f"{table.at(name)}: effect: throttle is for {', '.join(_FLOWS)}")
     if rule.overrides:
-        for name in ("naming", "only_configs", "omission", "deletion"):
+        for name in ("naming", "only_configs", "omission", "deletion", *_FLOWS[1:]):
             if table.has(name):
                 raise RuleFileError(f"{table.at(name)}: effect: override cannot set this right; use a rule of its own")
     for name, wanted in rule.configs.items():

@@ -36,8 +36,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.configs.durations import with_duration
-from klamm.policy.answers import Override
+from klamm.policy.answers import Answer, Override, Throttle
 from klamm.policy.base import Policy
+from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.rule_file import Bounds, ConfigRule, Rule, RuleFileError, parse_rules
 from klamm.protocol.errors import PolicyViolationError
 
@@ -48,6 +49,10 @@ if TYPE_CHECKING:
 
 _UNLIMITED: Final = frozenset({"retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"})
 """Configs for which -1 means unlimited, and thus exceeds any number."""
+
+
+ALL_ACKS: Final = -1
+"""Wire value of ``acks=all``."""
 
 
 class RulesPolicy(Policy):
@@ -139,8 +144,59 @@ class RulesPolicy(Policy):
                 remedy = f"; {rule.remedy}" if rule.remedy else ""
                 raise PolicyViolationError(f"Rule '{rule.name}': topic {topic} must not be deleted{remedy}.")
 
-    def _concerned(self, action: str, topic: str, principal: str | None) -> Iterator[Rule]:
+    def validate_flow(self, details: ProduceDetails | GroupDetails) -> Answer | None:
+        """Raise PolicyViolationError for the first rule that a Produce request, or the name of a group, violates.
+
+        A rule with ``effect: override`` changes ``acks``. One with ``effect: throttle`` makes the client pause. If the
+        request violates rules of both effects, it is overridden.
+        """
+        topic = details.topic if isinstance(details, ProduceDetails) else None
+        override: Override | None = None
+        throttle: Throttle | None = None
+        for rule in self._concerned("group" if topic is None else "produce", topic, details.principal):
+            violation = _flow_violation(rule, details)
+            if violation is None:
+                continue
+            if rule.overrides:
+                override = Override(acks=ALL_ACKS, reason=f"{violation.fault}; set to all.")
+            elif rule.delay_ms is None:
+                raise violation
+            elif throttle is None or rule.delay_ms > throttle.delay_ms:
+                throttle = Throttle(delay_ms=rule.delay_ms, reason=f"{violation.fault}; delayed by {rule.delay_ms} ms.")
+        return override or throttle
+
+    def _concerned(self, action: str, topic: str | None, principal: str | None) -> Iterator[Rule]:
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))
+
+
+def _flow_violation(rule: Rule, details: ProduceDetails | GroupDetails) -> _RuleViolationError | None:
+    """Return the rejection of a Produce request, or of the name of a group; None if it satisfies the rule."""
+    naming, client_id = rule.flow.client_id_naming, details.client_id or ""
+    if naming is not None and not naming.matches(client_id):
+        fault = f"client.id={client_id} does not match {naming.pattern}"
+        return _flow_fault(rule, fault, "set a client.id that matches")
+    if isinstance(details, ProduceDetails):
+        return _produce_violation(rule, details)
+    naming = rule.flow.group_naming
+    if naming is None or naming.matches(details.group_id):
+        return None
+    fault = f"group.id={details.group_id} does not match {naming.pattern}"
+    return _flow_fault(rule, fault, "set a group.id that matches")
+
+
+def _produce_violation(rule: Rule, details: ProduceDetails) -> _RuleViolationError | None:
+    flow, topic = rule.flow, details.topic
+    if flow.forbids_writes:
+        return _flow_fault(rule, f"topic {topic} is read-only", "write to another topic")
+    if flow.needs_all_acks and details.acks != ALL_ACKS:
+        return _flow_fault(rule, f"acks={details.acks} for topic {topic} is not all", "set acks=all")
+    if flow.needs_idempotence and not details.is_idempotent:
+        return _flow_fault(rule, f"the producer for topic {topic} is not idempotent", "set enable.idempotence=true")
+    return None
+
+
+def _flow_fault(rule: Rule, fault: str, remedy: str) -> _RuleViolationError:
+    return _RuleViolationError(f"Rule '{rule.name}': {fault}", rule.remedy or remedy)
 
 
 def _check_new_topic(rule: Rule, details: TopicDetails) -> None:

@@ -142,6 +142,10 @@ class PolicyGuard:
             outcome = await self._finish(self._unfinished)
         return outcome
 
+    def ask_now(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
+        """Ask a policy that only computes, on the event loop and outside its turn. It has no time limit."""
+        return _outcome_of(self._instance.loaded.questions[kind], details)
+
     async def _ask_here(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
         """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""
         began = time.perf_counter()

@@ -10,12 +10,15 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import POLICY_RULES_FILE
+from klamm.policy.kinds import KINDS
 from klamm.policy.rules import RulesPolicy
 from klamm.policy_runtime.reloader import PolicyReloader, PreparedPolicies
 from klamm.policy_runtime.service import Policies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from klamm.policy.kinds import PolicyKind
 
 
 class PolicyRuntime:
@@ -37,13 +40,13 @@ class PolicyRuntime:
         self._tried: tuple[Mapping[str, str], PreparedPolicies] | None = None
 
     @classmethod
-    async def load(cls, properties: Mapping[str, str]) -> PolicyRuntime:
-        """Create the policies that the properties name.
+    async def load(cls, properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> PolicyRuntime:
+        """Create the policies that the properties name for these kinds of requests.
 
         Raises:
             PolicyLoadError: A policy cannot be created.
         """
-        return cls(await Policies.load(properties), properties)
+        return cls(await Policies.load(properties, kinds), properties)
 
     def start(self) -> None:
         """Start to reload policies whose files change."""

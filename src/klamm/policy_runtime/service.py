@@ -11,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
+from klamm.policy.answers import Override
 from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
-from klamm.policy.kinds import PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
+from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.policy_runtime.decision import decide_and_check
 from klamm.policy_runtime.guard import PolicyGuard
 from klamm.policy_runtime.refusals import LogLimit, RefusedCreations
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.policy.answers import Override
+    from klamm.policy.answers import Answer
     from klamm.policy.details import Details
     from klamm.policy_runtime.decision import Revision
+    from klamm.policy_runtime.worker import PolicyOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ MAX_LATEST: Final = 50
 _PAST: Final = {
     "refuse": "refused",
     "override": "overrode",
+    "throttle": "throttled",
     "fail": "failed on",
     "timeout": "did not decide in time on",
 }
@@ -48,7 +51,7 @@ class Decided(NamedTuple):
     """Stem of the policy kind, for example ``create.topic``."""
     mode: str
     action: str
-    """``allow``, ``refuse``, ``override``, ``fail`` (the policy raised another error) or ``timeout``."""
+    """``allow``, ``refuse``, ``override``, ``throttle``, ``fail`` (the policy raised another error) or ``timeout``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,7 @@ class Policies:
         self._guards = tuple(guards)
         self._by_kind = {kind: guard for guard in guards for kind in guard.spec.keys}
         self._modes = dict(modes or {})
+        self._kinds = tuple(self._modes) or KINDS
         self.decisions: Counter[Decided] = Counter()
         """Number of decisions since the broker started."""
         self.latest: Final[deque[PolicyVerdict]] = deque(maxlen=MAX_LATEST)
@@ -89,13 +93,17 @@ class Policies:
         self._log_limit = LogLimit()
 
     @classmethod
-    async def load(cls, properties: Mapping[str, str]) -> Policies:
-        """Create the policies that a broker's properties name.
+    async def load(cls, properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> Policies:
+        """Create the policies that the properties of a broker or a gateway name.
+
+        Args:
+            properties: The properties.
+            kinds: Kinds of requests that it asks policies about.
 
         Raises:
             PolicyLoadError: A policy cannot be created. The broker must not start.
         """
-        modes, specs = read_modes(properties), read_specs(properties)
+        modes, specs = read_modes(properties, kinds), read_specs(properties, kinds)
         timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
         guards: list[PolicyGuard] = []
         try:
@@ -113,7 +121,7 @@ class Policies:
         Raises:
             PolicyLoadError: A value is not allowed. The config definitions check values before this is called.
         """
-        self._modes = read_modes(properties)
+        self._modes = read_modes(properties, self._kinds)
         self.refused_creations.clear()
         timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
         for guard in self._guards:
@@ -192,31 +200,51 @@ class Policies:
         guard = self._by_kind.get(kind)
         if guard is None:
             return None
+        try:
+            outcome = await guard.ask(kind, details)
+        except PolicyTimeoutError as timeout:
+            self._conclude(kind, details, "timeout", refusal=timeout, failure=None, reason=None)
+            if self._is_enforced(kind):
+                raise
+            return None
+        answer = self._answer(kind, details, outcome)
+        return answer if isinstance(answer, Override) else None
+
+    def check_now(self, kind: PolicyKind, details: Details) -> Answer | None:
+        """Ask a policy that only computes, without waiting for a turn; return its answer, None when it allows.
+
+        Raises:
+            KafkaApiError: As in ``check``.
+        """
+        guard = self._by_kind.get(kind)
+        return None if guard is None else self._answer(kind, details, guard.ask_now(kind, details))
+
+    def _answer(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Answer | None:
+        """Count and log the outcome of a call; return the policy's answer if it is enforced, or raise its denial."""
+        answer, error = outcome
         refusal: KafkaApiError | None = None
         failure: BaseException | None = None
-        override: Override | None = None
         action = "allow"
-        try:
-            override, error = await guard.ask(kind, details)
-        except PolicyTimeoutError as timeout:
-            refusal, action = timeout, "timeout"
-        else:
-            if isinstance(error, KafkaApiError):
-                refusal, action = _readable(error), "refuse"
-            elif error is not None:
-                refusal, action = PolicyFailedError(), "fail"
-                failure = error
-            elif override is not None:
-                action = "override"
-                if not kind.can_override:
-                    refusal, action = PolicyFailedError(), "fail"
-                    failure = TypeError(f"{kind.label} policy: an Override is not possible; raise PolicyViolationError")
-        is_enforced = self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
-        reason = None if override is None else override.reason
+        if isinstance(error, KafkaApiError):
+            refusal, action = _readable(error), "refuse"
+        elif error is not None:
+            refusal, failure, action = PolicyFailedError(), error, "fail"
+        elif isinstance(answer, kind.answers):
+            action = "override" if isinstance(answer, Override) else "throttle"
+        elif answer is not None:
+            name = type(answer).__name__
+            refusal, action = PolicyFailedError(), "fail"
+            failure = TypeError(f"{kind.label} policy: it cannot return {name}; raise PolicyViolationError to reject")
+        reason = None if answer is None else answer.reason
         self._conclude(kind, details, action, refusal=refusal, failure=failure, reason=reason)
-        if refusal is not None and is_enforced:
+        if not self._is_enforced(kind):
+            return None
+        if refusal is not None:
             raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly
-        return override if refusal is None and is_enforced else None
+        return answer  # type: ignore[no-any-return]  # an answer of this kind, or None
+
+    def _is_enforced(self, kind: PolicyKind) -> bool:
+        return self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
 
     def _conclude(
         self,
@@ -235,6 +263,8 @@ class Policies:
         text = reason if refusal is None else refusal.error_message
         if failure is not None:
             text = f"it raised {type(failure).__name__}"
+        if action == "allow" and kind.must_compute:
+            return  # requests that flow in numbers would push out all other decisions
         self.latest.append(
             PolicyVerdict(
                 at_s=time.time(),
@@ -252,7 +282,7 @@ class Policies:
         self, kind: PolicyKind, details: Details, action: str, text: str | None, failure: BaseException | None
     ) -> None:
         """Log a denial, unless an equal one was logged a moment ago."""
-        is_enforced = self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
+        is_enforced = self._is_enforced(kind)
         subject, principal, client_id = _subject(details), details.principal, details.client_id
         left_out = self._log_limit.admit((kind, is_enforced, action, subject, principal, client_id, text))
         if left_out is None:
@@ -297,4 +327,7 @@ def _subject(details: Details) -> str:
     topic = getattr(details, "topic", None)
     if topic is not None:
         return repr(topic)
+    group_id = getattr(details, "group_id", None)
+    if group_id is not None:
+        return f"group {group_id!r}"
     return f"{getattr(details, 'resource_type', '')} {getattr(details, 'resource_name', '')!r}"

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.policy import AlterConfigDetails, PolicyLoadError, PolicyViolationError
+from klamm.policy import (
+    AlterConfigDetails,
+    GroupDetails,
+    Override,
+    PolicyLoadError,
+    PolicyViolationError,
+    ProduceDetails,
+    Throttle,
+)
 from klamm.policy.kinds import read_specs
 from klamm.policy.loading import load_policy
 from klamm.policy.rule_file import RuleFileError, parse_rules
@@ -27,6 +35,7 @@ from klamm.policy.testing import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from klamm.policy.answers import Answer
     from klamm.policy.details import Details
 
 RULES = """
@@ -381,7 +390,7 @@ def test_a_config_change_is_set_right() -> None:
 @pytest.mark.parametrize(
     ("rule", "place"),
     [
-        ("{name: a, effect: block}", "rules[0].effect: expected refuse or override, got 'block'"),
+        ("{name: a, effect: block}", "rules[0].effect: expected throttle or refuse or override, got 'block'"),
         ("{name: a, effect: override, naming: b}", "rules[0].naming: effect: override cannot set this right"),
         ("{name: a, effect: override, deletion: forbidden}", "rules[0].deletion: effect: override cannot"),
         ("{name: a, configs: {flush.ms: {value: 1}}}", "rules[0].configs.flush.ms.value: needs effect: override"),
@@ -416,3 +425,85 @@ def test_a_corrected_number_satisfies_the_rule(low: int, size: int, number: int)
     assert (answer is None) == (low <= number <= low + size)
     if answer is not None:
         assert policy.validate_create_topic(a_topic("t", num_partitions=answer.num_partitions or 0)) is None
+
+
+FLOWS = """
+    rules:
+      - name: durable
+        topics: "billing[.].*"
+        acks: all
+        effect: override
+      - name: idempotent
+        idempotence: required
+        effect: throttle
+        delay_ms: 300
+      - name: archive
+        topics: "archive[.].*"
+        writes: forbidden
+        except_principals: ["User:archiver"]
+      - name: groups
+        group_naming: "team-.*"
+      - name: clients
+        client_id_naming: "[a-z-]+"
+        actions: [produce]
+"""
+
+
+def flow(
+    topic: str = "orders",
+    *,
+    acks: int = -1,
+    is_idempotent: bool = True,
+    client_id: str = "app",
+    principal: str = "User:anna",
+) -> Answer | PolicyViolationError | None:
+    policy = RulesPolicy()
+    policy._rules = parse_rules(textwrap.dedent(FLOWS), source="rules.yaml")
+    details = ProduceDetails(
+        topic=topic, acks=acks, is_idempotent=is_idempotent, principal=principal, client_id=client_id
+    )
+    try:
+        return policy.validate_flow(details)
+    except PolicyViolationError as violation:
+        return violation
+
+
+def test_rules_decide_on_produce_requests() -> None:
+    assert flow() is None
+    assert flow(acks=0) is None
+    assert flow("billing.eu", acks=1) == Override(
+        acks=-1, reason="Rule 'durable': acks=1 for topic billing.eu is not all; set to all."
+    )
+    assert flow(is_idempotent=False) == Throttle(
+        delay_ms=300, reason="Rule 'idempotent': the producer for topic orders is not idempotent; delayed by 300 ms."
+    )
+    assert isinstance(flow("billing.eu", acks=1, is_idempotent=False), Override)
+    assert str(flow("archive.x")) == "Rule 'archive': topic archive.x is read-only; write to another topic."
+    assert flow("archive.x", principal="User:archiver") is None
+    assert "client.id=App does not match [a-z-]+" in str(flow(client_id="App"))
+
+
+def test_rules_decide_on_the_names_of_groups() -> None:
+    policy = RulesPolicy()
+    policy._rules = parse_rules(textwrap.dedent(FLOWS), source="rules.yaml")
+    assert policy.validate_flow(GroupDetails(group_id="team-a", client_id="ANY")) is None
+    with pytest.raises(PolicyViolationError, match=r"Rule 'groups': group\.id=other does not match team-"):
+        policy.validate_flow(GroupDetails(group_id="other"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "place"),
+    [
+        ("{name: a, acks: 1}", "rules[0].acks: expected a string, got 1"),
+        ("{name: a, acks: some}", "rules[0].acks: expected any or all, got 'some'"),
+        ("{name: a, effect: throttle, acks: all}", "rules[0].delay_ms: effect: throttle, and no other, needs a number"),
+        ("{name: a, delay_ms: 5, acks: all}", "rules[0].delay_ms: effect: throttle, and no other, needs a number"),
+        ("{name: a, effect: throttle, delay_ms: 5, deletion: forbidden}", "rules[0].deletion: effect: throttle is for"),
+        ("{name: a, effect: override, writes: forbidden}", "rules[0].writes: effect: override cannot set this right"),
+        ("{name: a, group_naming: team-*}", "rules[0].group_naming: 'team-*' is a regular expression"),
+    ],
+)
+def test_a_rule_on_flows_that_cannot_work_is_refused_with_the_place(rule: str, place: str) -> None:
+    with pytest.raises(RuleFileError) as refused:
+        parse_rules(f"rules: [{rule}]", source="rules.yaml")
+    assert place in str(refused.value)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.gateway.apis import NO_LIMITS
 from klamm.gateway.intercept import Interception, Interceptor
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
+from klamm.gateway.policies.flows import JOINS_UNSEEN, LAST_WITH_NAMES, FlowJudge
 from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
-from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind
+from klamm.policy.kinds import (
+    ALTER_CONFIG,
+    CREATE_PARTITIONS,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    FLOW,
+    GATEWAY_KINDS,
+    PolicyKind,
+)
 from klamm.policy_runtime import Policies, PolicyRuntime
 from klamm.policy_runtime.metrics import report_decisions
 from klamm.protocol.api import ApiKey
@@ -111,7 +121,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
     Raises:
         PolicyLoadError: A policy cannot be created.
     """
-    runtime = await PolicyRuntime.load(configs)
+    runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS)
     runtime.start()
     policies = runtime.policies
 
@@ -127,7 +137,17 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
             for judged in JUDGED
             if policies.guards_kind(judged.kind)
         },
-        withheld=frozenset({STREAMS_GROUP_HEARTBEAT}) if policies.guards_kind(CREATE_TOPIC) else frozenset(),
         report=lambda page: report_decisions(page, policies),
+        filters=FlowJudge(policies).filters if policies.guards_kind(FLOW) else {},
+        withheld=_withheld(policies),
+        limits=LAST_WITH_NAMES if policies.guards_kind(FLOW) else NO_LIMITS,
         close=close,
     )
+
+
+def _withheld(policies: Policies) -> frozenset[int]:
+    """Return the APIs by which a client could go past the policies."""
+    unseen = {STREAMS_GROUP_HEARTBEAT} if policies.guards_kind(CREATE_TOPIC) else set[int]()
+    if policies.guards_kind(FLOW):
+        unseen |= {STREAMS_GROUP_HEARTBEAT, *JOINS_UNSEEN}
+    return frozenset(unseen)

@@ -1,0 +1,179 @@
+"""The gateway's policy on flows, with real clients in front of a klamm broker."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from kafka import KafkaConsumer
+from kafka.errors import InvalidGroupIdError
+
+import klamm
+from klamm.admin import AdminClient, NewTopic
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.logs import batch
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RULES = """
+rules:
+  - name: durable
+    topics: "billing[.].*"
+    acks: all
+    effect: override
+  - name: slow
+    topics: "slow[.].*"
+    acks: all
+    effect: throttle
+    delay_ms: 40
+  - name: archive
+    topics: "archive[.].*"
+    writes: forbidden
+  - name: groups
+    group_naming: "team-.*"
+"""
+TOPICS = ("billing.eu", "slow.eu", "archive.eu", "orders")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[klamm.Gateway]:
+    rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    rules.write_text(RULES)
+    config = {"flow.policy.class.name": "klamm.policy.rules:RulesPolicy", "policy.rules.file": str(rules)}
+    with (
+        klamm.Broker() as upstream,
+        klamm.Gateway(upstream.bootstrap_servers, config=config | {"metrics.listen": "127.0.0.1:0"}) as gateway,
+    ):
+        with AdminClient(gateway.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(topic, 1) for topic in TOPICS]).result()
+        yield gateway
+
+
+@pytest.fixture
+def client(gateway: klamm.Gateway) -> Iterator[WireClient]:
+    with WireClient(gateway.bootstrap_servers) as client:
+        yield client
+
+
+def produce(*topics: str, acks: int) -> ProduceRequest:
+    return ProduceRequest(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name=topic, partition_data=[ProduceRequest.PartitionProduceData(index=0, records=batch("value"))]
+            )
+            for topic in topics
+        ],
+    )
+
+
+def outcomes(response: ProduceResponse) -> dict[str, tuple[int, str | None]]:
+    return {
+        topic.name: (each.error_code, each.error_message)
+        for topic in response.responses
+        for each in topic.partition_responses
+    }
+
+
+def decisions(gateway: klamm.Gateway, action: str) -> int:
+    address = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    start = f'klamm_policy_decisions_total{{policy="flow",mode="enforce",action="{action}"}} '
+    return next((int(line.removeprefix(start)) for line in lines if line.startswith(start)), 0)
+
+
+def test_denied_topics_are_cut_out_of_a_request(client: WireClient) -> None:
+    before = {topic: client.end_offset(topic, 0) for topic in TOPICS}
+    response = client.ask(produce("orders", "archive.eu", "billing.eu", acks=-1), ProduceResponse, 9)
+    assert outcomes(response) == {
+        "orders": (0, None),
+        "billing.eu": (0, None),
+        "archive.eu": (
+            ErrorCode.POLICY_VIOLATION,
+            "Rule 'archive': topic archive.eu is read-only; write to another topic.",
+        ),
+    }
+    written = {topic for topic in TOPICS if client.end_offset(topic, 0) > before[topic]}
+    assert written == {"orders", "billing.eu"}
+
+
+def test_raised_acks_keep_the_order_of_responses(client: WireClient, gateway: klamm.Gateway) -> None:
+    # given
+    before, offset = decisions(gateway, "override"), client.end_offset("billing.eu", 0)
+    # when: the client expects no response to the first and third request, to which the upstream now responds
+    metadata = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="orders")])
+    client.send(produce("billing.eu", acks=0), 9)
+    assert [topic.name for topic in client.ask(metadata, MetadataResponse, 12).topics] == ["orders"]
+    client.send(produce("billing.eu", acks=0), 9)
+    assert outcomes(client.ask(produce("billing.eu", acks=1), ProduceResponse, 9)) == {"billing.eu": (0, None)}
+    # then
+    assert client.end_offset("billing.eu", 0) == offset + 3
+    assert decisions(gateway, "override") == before + 3
+
+
+def test_a_throttled_client_is_asked_to_pause(client: WireClient) -> None:
+    response = client.ask(produce("slow.eu", acks=1), ProduceResponse, 9)
+    assert (outcomes(response), response.throttle_time_ms) == ({"slow.eu": (0, None)}, 40)
+    assert client.ask(produce("slow.eu", acks=-1), ProduceResponse, 9).throttle_time_ms == 0
+
+
+def test_a_denied_request_without_a_response_closes_the_connection(gateway: klamm.Gateway) -> None:
+    with WireClient(gateway.bootstrap_servers) as client:
+        client.send(produce("archive.eu", acks=0), 9)
+        client.send(MetadataRequest(topics=[]), 12)
+        with pytest.raises((EOFError, ConnectionError)):
+            client.receive(MetadataResponse, 12)
+
+
+def test_versions_that_hide_names_are_not_offered(client: WireClient) -> None:
+    response = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
+    offered = {api.api_key: api.max_version for api in response.api_keys}
+    assert (offered[0], offered[8]) == (12, 9)
+    assert not {68, 76, 88} & set(offered)
+
+
+def test_a_producer_reports_a_read_only_topic(gateway: klamm.Gateway) -> None:
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "acks": "all", "linger.ms": 5})
+    for topic in ("archive.eu", "orders"):
+        producer.produce(topic, b"value", on_delivery=lambda error, message: errors.append((message.topic(), error)))
+    assert producer.flush(20) == 0
+    found = dict(errors)
+    assert found["orders"] is None
+    assert found["archive.eu"].code() == ErrorCode.POLICY_VIOLATION
+    assert KafkaException(found["archive.eu"]).args[0].retriable() is False
+
+
+def test_a_consumer_reports_a_group_with_a_wrong_name(gateway: klamm.Gateway) -> None:
+    def consumer(group_id: str) -> KafkaConsumer:
+        return KafkaConsumer(
+            "orders", bootstrap_servers=gateway.bootstrap_servers, group_id=group_id, auto_offset_reset="earliest"
+        )
+
+    with WireClient(gateway.bootstrap_servers) as client:
+        client.ask(produce("orders", acks=1), ProduceResponse, 9)
+    wrong = consumer("other")
+    try:
+        with pytest.raises(InvalidGroupIdError):
+            wrong.poll(timeout_ms=20_000)
+    finally:
+        wrong.close(autocommit=False)
+    right = consumer("team-a")
+    try:
+        deadline = time.monotonic() + 20
+        while not right.poll(timeout_ms=1000):
+            assert time.monotonic() < deadline
+        right.commit()
+    finally:
+        right.close()

@@ -1,0 +1,212 @@
+"""Produce requests and names of groups through the gateway's policy on flows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.gateway.intercept import DividedRequest
+from klamm.gateway.policies import start_policies
+from klamm.gateway.policies.flows import FlowJudge, is_idempotent
+from klamm.policy import Override, PolicyLoadError, PolicyViolationError, ProduceDetails, Throttle
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.gateway_context import FakeContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+NAMES = tuple("abcdef")
+RULES = "klamm.policy.rules:RulesPolicy"
+
+
+class FlowPolicies:
+    """Policies that answer by the name of the topic or group."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[Any] = []
+
+    def check_now(self, kind: object, details: Any) -> Any:
+        assert kind is not None
+        self.asked.append(details)
+        answer = self.answers.get(details.topic if isinstance(details, ProduceDetails) else details.group_id)
+        if isinstance(answer, PolicyViolationError):
+            raise answer
+        return answer
+
+
+def judge(answers: Mapping[str, Any]) -> tuple[FlowJudge, FlowPolicies]:
+    policies: Any = FlowPolicies(answers)
+    return FlowJudge(policies), policies
+
+
+def context() -> FakeContext:
+    def upstream(_request: object) -> Any:
+        raise AssertionError("A filter must not call the upstream")
+
+    return FakeContext(upstream)
+
+
+def batch(producer_id: int = -1) -> bytes:
+    header = bytearray(61)
+    header[16] = 2
+    header[43:51] = producer_id.to_bytes(8, "big", signed=True)
+    return bytes(header)
+
+
+def produce(*names: str, acks: int = 1, records: bytes = batch()) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=5,
+        transactional_id="t",
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name=name,
+                partition_data=[ProduceRequest.PartitionProduceData(index=index, records=records) for index in (0, 3)],
+            )
+            for name in names
+        ],
+    )
+
+
+def answered(names: Sequence[str]) -> ProduceResponse:
+    return ProduceResponse(
+        throttle_time_ms=2,
+        responses=[
+            ProduceResponse.TopicProduceResponse(
+                name=name,
+                partition_responses=[ProduceResponse.PartitionProduceResponse(index=index) for index in (0, 3)],
+            )
+            for name in names
+        ],
+    )
+
+
+@given(
+    names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1),
+    denied=st.sets(st.sampled_from(NAMES)),
+    raised=st.sets(st.sampled_from(NAMES)),
+    slowed=st.dictionaries(st.sampled_from(NAMES), st.integers(1, 90)),
+    acks=st.sampled_from((0, 1, -1)),
+)
+def test_each_topic_is_denied_or_forwarded(
+    names: list[str], denied: set[str], raised: set[str], slowed: dict[str, int], acks: int
+) -> None:
+    # given: a denial comes before a throttle, which comes before an override
+    answers: dict[str, Any] = {name: Override(acks=-1, reason="all") for name in raised}
+    answers |= {name: Throttle(delay_ms=delay_ms, reason="slow") for name, delay_ms in slowed.items()}
+    answers |= {name: PolicyViolationError(f"{name}: no") for name in denied}
+    kept = [name for name in names if name not in denied]
+    wanted_acks = -1 if any(isinstance(answers.get(name), Override) for name in names) else acks
+    delay_ms = max((slowed[name] for name in kept if name in slowed), default=0)
+    request = produce(*names, acks=acks)
+    filters, policies = judge(answers)
+    # when
+    judged = filters.judge_produce(request, context())
+    # then
+    assert [details.topic for details in policies.asked] == names
+    if kept == names and delay_ms == 0 and wanted_acks == acks:
+        assert judged is None
+    elif isinstance(judged, ProduceResponse):
+        assert not kept or (acks == 0 and len(kept) < len(names))
+    else:
+        forwarded = judged.request if isinstance(judged, DividedRequest) else judged
+        assert isinstance(forwarded, ProduceRequest)
+        assert [topic.name for topic in forwarded.topic_data] == kept
+        assert (forwarded.acks, forwarded.timeout_ms, forwarded.transactional_id) == (wanted_acks, 5, "t")
+        if isinstance(judged, DividedRequest):
+            merged = judged.merge(answered(kept))
+            assert isinstance(merged, ProduceResponse)
+            assert merged.throttle_time_ms == max(2, delay_ms)
+            assert {
+                topic.name: [(each.index, each.error_code, each.error_message) for each in topic.partition_responses]
+                for topic in merged.responses
+            } == {
+                name: [
+                    (index, ErrorCode.POLICY_VIOLATION, f"{name}: no") if name in denied else (index, 0, None)
+                    for index in (0, 3)
+                ]
+                for name in names
+            }
+    assert request == produce(*names, acks=acks), "the request is not changed"
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"), [(batch(), False), (batch(0), True), (batch(2**40), True), (b"short", False)]
+)
+def test_a_batch_with_a_producer_id_is_idempotent(records: bytes, expected: bool) -> None:
+    assert is_idempotent(produce("a", records=records).topic_data[0]) is expected
+
+
+def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:
+    filters, _ = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
+    assert filters.judge_join(JoinGroupRequest(group_id="good"), context()) is None
+    refused = filters.judge_join(JoinGroupRequest(group_id="bad"), context())
+    assert isinstance(refused, JoinGroupResponse)
+    assert refused.error_code == ErrorCode.INVALID_GROUP_ID
+    slowed = filters.judge_join(JoinGroupRequest(group_id="slow"), context())
+    assert isinstance(slowed, DividedRequest)
+    merged = slowed.merge(JoinGroupResponse(member_id="m", generation_id=3, members=[]))
+    assert isinstance(merged, JoinGroupResponse)
+    assert (merged.throttle_time_ms, merged.member_id, merged.generation_id) == (7, "m", 3)
+    commit = OffsetCommitRequest(
+        group_id="bad",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="t", partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=4)]
+            )
+        ],
+    )
+    answer = filters.judge_commit(commit, context())
+    assert isinstance(answer, OffsetCommitResponse)
+    assert [
+        (topic.name, each.partition_index, each.error_code) for topic in answer.topics for each in topic.partitions
+    ] == [("t", 4, ErrorCode.INVALID_GROUP_ID)]
+    commit.group_id = "good"
+    assert filters.judge_commit(commit, context()) is None
+
+
+async def started(rules: Path, **more: str) -> tuple[set[int], frozenset[int], Mapping[int, int]]:
+    interception = await start_policies(
+        {
+            "flow.policy.class.name": RULES,
+            "policy.rules.file": str(rules),
+            **{k.replace("_", "."): v for k, v in more.items()},
+        }
+    )
+    await interception.close()
+    return set(interception.filters), interception.withheld, interception.limits
+
+
+def test_a_policy_on_flows_leaves_no_other_way_to_join_or_to_produce(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: a, acks: all}]")
+    filters, withheld, limits = asyncio.run(started(rules))
+    assert filters == {ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT}
+    assert withheld == {68, 76, 88}
+    assert limits == {ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9}
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "message"),
+    [
+        ("{name: a, group_naming: '(?=a)a'}", {}, "must set only_computes"),
+        ("{name: a, acks: all}", {"flow_policy_mode": "loud"}, "Invalid value loud for configuration flow.policy.mode"),
+    ],
+)
+def test_a_policy_on_flows_that_cannot_work_prevents_the_start(
+    tmp_path: Path, rule: str, more: dict[str, str], message: str
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(f"rules: [{rule}]")
+    with pytest.raises(PolicyLoadError, match=message):
+        asyncio.run(started(rules, **more))

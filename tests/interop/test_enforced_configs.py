@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from klamm.cli import clients as command
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SOON_S = 20.0
 
@@ -27,7 +28,13 @@ def metrics() -> str:
 
 @pytest.fixture(scope="module")
 def broker(metrics: str) -> Iterator[klamm.Broker]:
-    config = {"client.config.enforcement": "on", "group.initial.rebalance.delay.ms": "0", "metrics.listen": metrics}
+    config = {
+        "client.config.enforcement": "on",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "400",
+        "metrics.listen": metrics,
+    }
     with klamm.Broker(config=config, control=True) as running:
         running.create_topic("t")
         yield running
@@ -72,15 +79,14 @@ def test_records_of_a_producer_with_acks_1_are_held_to_acks_all(broker: klamm.Br
         assert outcome(held) == "", "removal goes back"
 
 
-def joined(broker: klamm.Broker, client_id: str) -> Consumer:
+def joined(broker: klamm.Broker, client_id: str, **settings: object) -> Consumer:
     """Return a consumer, in a group named after it, that has its assignment."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "client.id": client_id,
             "group.id": client_id,
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 100,
+            **(settings or {"session.timeout.ms": 6000, "heartbeat.interval.ms": 100}),
         }
     )
     consumer.subscribe(["t"])
@@ -140,3 +146,36 @@ def test_a_classic_consumer_survives_a_pause_that_would_have_ended_it(
     assert members(admin, "raised") != before["raised"]
     for consumer in (raised, plain):
         consumer.close()
+
+
+def beats_every(broker: klamm.Broker, consumer: Consumer, client_id: str, is_expected: Callable[[int], bool]) -> None:
+    """Wait until the times between the last four heartbeats of a member are as expected, in milliseconds."""
+    end = time.monotonic() + SOON_S
+    before = len(broker.requests("ConsumerGroupHeartbeat", client_id=client_id))
+    while True:
+        found = broker.requests("ConsumerGroupHeartbeat", client_id=client_id)[before:][-4:]
+        times = [later.received_ms - earlier.received_ms for earlier, later in pairwise(found)]
+        if len(times) == 3 and all(map(is_expected, times)):
+            return
+        assert time.monotonic() < end, times
+        consumer.poll(0.05)
+
+
+def test_a_changed_heartbeat_interval_reaches_a_running_consumer_with_its_next_heartbeat(
+    broker: klamm.Broker, admin: AdminClient, metrics: str
+) -> None:
+    """K649-95, -96."""
+    # given
+    consumer = joined(broker, "modern", **{"group.protocol": "consumer"})
+    beats_every(broker, consumer, "modern", lambda gap_ms: gap_ms >= 350)
+    # when
+    set_for(admin, "modern", "heartbeat.interval.ms", "100")
+    # then
+    beats_every(broker, consumer, "modern", lambda gap_ms: gap_ms < 350)
+    found = one(metrics, "modern")
+    assert (found["standing"], found["compliance"]) == ("enforced", {"heartbeat.interval.ms": "enforced"})
+    # when: the config is removed
+    set_for(admin, "modern", "heartbeat.interval.ms", None)
+    # then
+    beats_every(broker, consumer, "modern", lambda gap_ms: gap_ms >= 350)
+    consumer.close()

@@ -23,5 +23,9 @@ class SameForAll:
     def acks(self, requested: int, session: Session, client_id: str | None) -> int:
         return held_acks(requested, self.of_session(session, client_id))
 
+    def of_member(self, session: Session, client_id: str | None, *, is_joining: bool) -> Enforced:
+        del is_joining
+        return self.of_session(session, client_id)
+
     def session_timeout_ms(self, session: Session, client_id: str | None) -> int | None:
         return self.of_session(session, client_id).session_timeout_ms

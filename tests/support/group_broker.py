@@ -112,6 +112,7 @@ class GroupBroker:
         )
         self.cluster = ClusterInfo(cluster_id="cluster", nodes=nodes)
         self.topics = OneTopicCatalog()
+        self.enforcement = SameForAll()
         self.groups = GroupCoordinator(
             MemoryStore(),
             CONFIG.__getitem__,
@@ -147,7 +148,7 @@ class GroupBroker:
             cluster=self.cluster,
             topics=topics,
             authorizer=AllowAll(),
-            enforcement=SameForAll(),
+            enforcement=self.enforcement,
             now_ms=lambda: time.time_ns() // 1_000_000,
         )
         context = RequestContext(

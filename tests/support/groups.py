@@ -15,6 +15,10 @@ WALL_START_MS = 1_700_000_000_000
 CONSUMER_DEFAULTS: dict[str, object] = {
     "group.consumer.assignors": ("uniform", "range"),
     "group.consumer.max.size": 2_147_483_647,
+    "group.consumer.min.session.timeout.ms": 45_000,
+    "group.consumer.max.session.timeout.ms": 60_000,
+    "group.consumer.min.heartbeat.interval.ms": 5_000,
+    "group.consumer.max.heartbeat.interval.ms": 15_000,
     "group.consumer.regex.refresh.interval.ms": 600_000,
     "group.consumer.migration.policy": "bidirectional",
     "group.coordinator.rebalance.protocols": ("classic", "consumer", "streams"),

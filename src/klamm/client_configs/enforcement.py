@@ -10,8 +10,8 @@ Config                     Effect
 =========================  ===========================================================================================
 ``acks``                   A Produce request with lower acks is treated as one with the resolved acks. Higher acks
                            stay as they are. The response is the one that the client expects: none for acks=0.
-``session.timeout.ms``     A group member gets the resolved session timeout in place of its own, within the broker's
-                           limits.
+``session.timeout.ms``     A group member gets the resolved session timeout in place of its own (classic protocol) or
+                           of the group's (consumer protocol, KIP-848), within the broker's limits.
 ``heartbeat.interval.ms``  A member of the consumer protocol (KIP-848) gets the resolved interval with its next
                            heartbeat. Members of the classic protocol choose their interval themselves.
 =========================  ===========================================================================================
@@ -76,6 +76,20 @@ class Enforced:
 NOTHING_ENFORCED: Final = Enforced()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingLimits:
+    """Broker settings that limit the timings of members of consumer groups (KIP-848)."""
+
+    min_session_timeout_ms: int = 45_000
+    """``group.consumer.min.session.timeout.ms``"""
+    max_session_timeout_ms: int = 60_000
+    """``group.consumer.max.session.timeout.ms``"""
+    min_heartbeat_interval_ms: int = 5_000
+    """``group.consumer.min.heartbeat.interval.ms``"""
+    max_heartbeat_interval_ms: int = 15_000
+    """``group.consumer.max.heartbeat.interval.ms``"""
+
+
 def enforced_values(
     configs: Mapping[ClientConfigEntity, Mapping[str, str]],
     application: ClientConfigEntity,
@@ -104,6 +118,30 @@ def enforced_values(
         else min(max(int(session), limits.min_session_timeout_ms), limits.max_session_timeout_ms),
         heartbeat_interval_ms=None if interval is None else int(interval),
     )
+
+
+def held_timings(
+    session_timeout_ms: int, heartbeat_interval_ms: int, enforced: Enforced, limits: TimingLimits
+) -> tuple[int, int]:
+    """Return session timeout and heartbeat interval of a member of a consumer group (KIP-848).
+
+    An enforced interval stays below the session timeout, as Kafka requires of the group's configs.
+
+    Args:
+        session_timeout_ms: Session timeout of the group.
+        heartbeat_interval_ms: Heartbeat interval of the group.
+        enforced: Values that are enforced for the member's client.
+        limits: Limits for enforced values.
+    """
+    if enforced.session_timeout_ms is not None:
+        least, most = limits.min_session_timeout_ms, limits.max_session_timeout_ms
+        session_timeout_ms = min(max(enforced.session_timeout_ms, least), most)
+    if enforced.heartbeat_interval_ms is not None:
+        least, most = limits.min_heartbeat_interval_ms, limits.max_heartbeat_interval_ms
+        heartbeat_interval_ms = min(max(enforced.heartbeat_interval_ms, least), most)
+    if enforced.session_timeout_ms is not None or enforced.heartbeat_interval_ms is not None:
+        heartbeat_interval_ms = min(heartbeat_interval_ms, session_timeout_ms - 1)
+    return session_timeout_ms, heartbeat_interval_ms
 
 
 def acks_of(text: str) -> int:

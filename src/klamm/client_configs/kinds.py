@@ -28,7 +28,9 @@ _APIS: Final[Mapping[ClientKind, frozenset[ApiKey]]] = {
             ApiKey.TXN_OFFSET_COMMIT,
         }
     ),
-    ClientKind.CONSUMER: frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT}),
+    ClientKind.CONSUMER: frozenset(
+        {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT}
+    ),
     ClientKind.ADMIN: frozenset(
         {
             ApiKey.CREATE_TOPICS,
@@ -78,7 +80,7 @@ class GroupProtocol(StrEnum):
 
 
 GROUP_PROTOCOL_OF_API: Final[Mapping[int, GroupProtocol]] = MappingProxyType(
-    {int(ApiKey.JOIN_GROUP): GroupProtocol.CLASSIC}
+    {int(ApiKey.JOIN_GROUP): GroupProtocol.CLASSIC, int(ApiKey.CONSUMER_GROUP_HEARTBEAT): GroupProtocol.CONSUMER}
 )
 """Group protocol that a request reveals, by API key."""
 

@@ -7,9 +7,11 @@ from klamm.client_configs.enforcement import (
     NOTHING_ENFORCED,
     Compliance,
     Enforced,
+    TimingLimits,
     compliance,
     enforced_values,
     held_acks,
+    held_timings,
     is_enforced_anywhere,
 )
 from klamm.client_configs.entities import ClientConfigEntity
@@ -98,3 +100,21 @@ def test_each_key_reaches_a_client_in_one_way(
 ) -> None:
     found = compliance(key, is_supported=is_supported, enforced=Enforced(is_on=is_on), protocols=protocols)
     assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "interval_ms", "held"),
+    [
+        (None, None, (45_000, 50_000)),
+        (50_000, None, (50_000, 49_999)),
+        (None, 7000, (45_000, 7000)),
+        (6000, 1, (45_000, 5000)),
+        (90_000, 90_000, (60_000, 15_000)),
+    ],
+)
+def test_members_of_consumer_groups_get_timings_within_the_limits_of_the_broker(
+    session_ms: int | None, interval_ms: int | None, held: tuple[int, int]
+) -> None:
+    """K649-95: what is not enforced stays that of the group, but for an interval that must be below the timeout."""
+    enforced = Enforced(is_on=True, session_timeout_ms=session_ms, heartbeat_interval_ms=interval_ms)
+    assert held_timings(45_000, 50_000, enforced, TimingLimits()) == held

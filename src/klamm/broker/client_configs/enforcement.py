@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from klamm.client_configs.definitions import ACKS, SESSION_TIMEOUT_MS
+from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.client_configs.enforcement import NOTHING_ENFORCED, enforced_values, held_acks, is_enforced_anywhere
 from klamm.client_configs.entities import ClientConfigEntity
 
@@ -75,8 +75,17 @@ class EnforcementService:
         return held
 
     def session_timeout_ms(self, session: Session, client_id: str | None) -> int | None:
-        """Return the session timeout of a group member that joins, and count it; None means the client's own."""
+        """Return the session timeout of a classic member that joins, and count it; None means the client's own."""
         enforced = self.of_session(session, client_id).session_timeout_ms
         if enforced is not None:
             self.counts[SESSION_TIMEOUT_MS] += 1
+        return enforced
+
+    def of_member(self, session: Session, client_id: str | None, *, is_joining: bool) -> Enforced:
+        """Return the enforced values of a member of a consumer group (KIP-848), and count them when it joins."""
+        enforced = self.of_session(session, client_id)
+        if is_joining and enforced.session_timeout_ms is not None:
+            self.counts[SESSION_TIMEOUT_MS] += 1
+        if is_joining and enforced.heartbeat_interval_ms is not None:
+            self.counts[HEARTBEAT_INTERVAL_MS] += 1
         return enforced

@@ -112,7 +112,7 @@ class GroupCoordinator:
         self._settings = GroupCoordinatorSettings.from_config(get_config)
         self._clock = ServedClock(now)
         self._topics = topics
-        timings = TimingSource(group_config)
+        timings = TimingSource(group_config, get_config)
         self._registry = GroupRegistry(
             store,
             self._settings,

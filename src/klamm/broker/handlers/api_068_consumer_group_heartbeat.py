@@ -2,7 +2,8 @@
 
 A member joins, stays and leaves by heartbeats. Each response has its epoch, the interval until the next heartbeat, and
 its partitions if they changed; it is sent when the change of the group is durable. v1 adds the regular expression and
-member ids that clients choose.
+member ids that clients choose. Session timeout and interval that the broker enforces for the client
+(``client.config.enforcement``) replace those of the group with its next heartbeat.
 Requires READ on the group and DESCRIBE on every topic in the request. A regular expression finds only topics with
 DESCRIBE.
 """
@@ -62,6 +63,9 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
 
 def _attempt(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> HeartbeatAttempt:
     services, names = context.services, request.subscribed_topic_names
+    enforced = services.enforcement.of_member(
+        context.session, context.client_id, is_joining=request.member_epoch == JOIN_EPOCH
+    )
 
     def resolve(pattern: str) -> frozenset[str]:
         return matching_topics(
@@ -78,7 +82,7 @@ def _attempt(request: ConsumerGroupHeartbeatRequest, context: RequestContext) ->
         member_epoch=request.member_epoch,
         client_id=context.client_id or "",
         client_host=f"/{context.session.client_host}",
-        timings=services.groups.consumers.timings.of_member(request.group_id, context.author),
+        timings=services.groups.consumers.timings.of_member(request.group_id, enforced),
         resolve=resolve,
         instance_id=request.instance_id,
         rack_id=request.rack_id,

@@ -11,6 +11,7 @@ from klamm.broker.handlers import (
     api_068_consumer_group_heartbeat,
     api_069_consumer_group_describe,
 )
+from klamm.client_configs.enforcement import NOTHING_ENFORCED, Enforced
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from klamm.protocol.messages.consumer_group_heartbeat import (
@@ -68,6 +69,17 @@ def test_a_member_joins_and_is_described(broker: GroupBroker) -> None:
     assert (topic.topic_name, topic.partitions) == ("t", [0, 1])
     assert member.target_assignment.topic_partitions[0].partitions == [0, 1]
     assert describe(broker, 0).members[0].member_type == -1
+
+
+def test_an_enforced_interval_comes_with_the_next_heartbeat_and_so_does_its_removal(broker: GroupBroker) -> None:
+    """K649-95."""
+    join(broker)
+    broker.enforcement.values = Enforced(is_on=True, heartbeat_interval_ms=7_000)
+    assert beat(broker, 1).heartbeat_interval_ms == 7_000
+    broker.enforcement.values = Enforced(is_on=True, heartbeat_interval_ms=90_000)
+    assert beat(broker, 1).heartbeat_interval_ms == 15_000, "the broker's limit"
+    broker.enforcement.values = NOTHING_ENFORCED
+    assert beat(broker, 1).heartbeat_interval_ms == 5_000
 
 
 def test_the_group_is_listed_with_its_type_and_state(broker: GroupBroker) -> None:

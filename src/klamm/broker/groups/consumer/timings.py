@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from klamm.broker.groups.consumer.model import MemberTimings
+from klamm.client_configs.enforcement import TimingLimits, held_timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from klamm.server.author import Author
+    from klamm.client_configs.enforcement import Enforced
 
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
@@ -20,10 +21,17 @@ class TimingSource:
 
     Args:
         group_config: Function that returns the effective configs of a group by group id.
+        get_config: Function that returns a broker config by Kafka's name.
     """
 
-    def __init__(self, group_config: Callable[[str], Mapping[str, Any]]) -> None:
+    def __init__(self, group_config: Callable[[str], Mapping[str, Any]], get_config: Callable[[str], Any]) -> None:
         self._group_config = group_config
+        self._limits = TimingLimits(
+            min_session_timeout_ms=int(get_config("group.consumer.min.session.timeout.ms")),
+            max_session_timeout_ms=int(get_config("group.consumer.max.session.timeout.ms")),
+            min_heartbeat_interval_ms=int(get_config("group.consumer.min.heartbeat.interval.ms")),
+            max_heartbeat_interval_ms=int(get_config("group.consumer.max.heartbeat.interval.ms")),
+        )
 
     def of_group(self, group_id: str) -> MemberTimings:
         """Return the timings of a group's members as far as its configs determine them."""
@@ -32,11 +40,15 @@ class TimingSource:
             session_timeout_ms=int(configs[SESSION_TIMEOUT]), heartbeat_interval_ms=int(configs[HEARTBEAT_INTERVAL])
         )
 
-    def of_member(self, group_id: str, client: Author) -> MemberTimings:
+    def of_member(self, group_id: str, enforced: Enforced) -> MemberTimings:
         """Return the timings of one member.
 
         Args:
             group_id: Group of the member.
-            client: Principal and client id of its heartbeat.
+            enforced: Client configs that are enforced for its client.
         """
-        return self.of_group(group_id)
+        own = self.of_group(group_id)
+        session_ms, interval_ms = held_timings(
+            own.session_timeout_ms, own.heartbeat_interval_ms, enforced, self._limits
+        )
+        return MemberTimings(session_timeout_ms=session_ms, heartbeat_interval_ms=interval_ms)

@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import confluent_kafka
 import pytest
+from confluent_kafka import Consumer
 from kafka import KafkaConsumer
 
 from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata, TopicPartition
@@ -56,8 +58,10 @@ TOOLS: Final = {
     "versions": f"{_PACKAGE}.BrokerApiVersionsCommand",
 }
 TOPIC: Final = "tools.t"
-LIVE, IDLE = "tools-live", "tools-idle"
+LIVE, IDLE, NEXT = "tools-live", "tools-idle", "tools-next"
+"""A group with a member, one without, and one of the protocol of KIP-848 with a member."""
 RECORDS: Final = 5
+PARTITIONS: Final = 2
 
 PLAY: Final = """\
 consumer-groups --list
@@ -72,6 +76,13 @@ consumer-groups --describe --group tools-live --members
 consumer-groups --describe --group tools-live --members --verbose
 consumer-groups --describe --group tools-live --state
 consumer-groups --describe --group tools-live --state --verbose
+consumer-groups --describe --group tools-next
+consumer-groups --describe --group tools-next --verbose
+consumer-groups --describe --group tools-next --members
+consumer-groups --describe --group tools-next --members --verbose
+consumer-groups --describe --group tools-next --state
+consumer-groups --describe --group tools-next --state --verbose
+consumer-groups --describe --group tools-next --group tools-live --members --verbose
 consumer-groups --describe --group tools-idle
 consumer-groups --describe --group tools-idle --members
 consumer-groups --describe --group tools-idle --state
@@ -138,7 +149,8 @@ transactions describe --transactional-id tools-nothing
 transactions describe-producers --topic tools.t --partition 0
 transactions find-hanging --topic tools.t
 """
-UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w+/-]{22}(?= +/)")
+"""A random id: in text, or as librdkafka writes the id of a member of KIP-848, before its host."""
 TRACE: Final = re.compile(r"(?m)^\s+(at |\.\.\. ).*\n")
 JAVA_ERROR: Final = re.compile(r"(java\.util\.concurrent\.\w+: )?org\.apache\.kafka\.common\.errors\.\w+: ")
 LOG_DIR: Final = re.compile(r'"logDir":"[^"]*"')
@@ -186,21 +198,51 @@ def inhabited(address: str) -> Iterator[None]:
         return True
 
     with AdminClient(address) as admin, WireClient(address) as client:
-        admin.create_topics([NewTopic(name=TOPIC, num_partitions=2, replication_factor=1)]).all().result()
+        admin.create_topics([NewTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)]).all().result()
         wait_until(lambda: is_written(client), timeout_s=30, what="a leader")
         for _ in range(RECORDS - 1):
             client.produce(TOPIC, 0, batch)
         commits = {TopicPartition(TOPIC, 0): OffsetAndMetadata(offset=2)}
         admin.alter_group_offsets(IDLE, commits).all().result()
-        with member(address):
+        with member(address), next_member(address):
             wait_until(
-                lambda: len(admin.list_group_offsets({LIVE: None}).all().result()[LIVE]) == 2,
+                lambda: all(
+                    len(offsets) == 2
+                    for offsets in admin.list_group_offsets({LIVE: None, NEXT: None}).all().result().values()
+                ),
                 timeout_s=60,
-                what="the member to have read and committed",
+                what="the members to have read and committed",
             )
             yield
-        admin.delete_groups([LIVE]).all().result()
+        admin.delete_groups([LIVE, NEXT]).all().result()
         admin.delete_topics([TOPIC]).all().result()
+
+
+@contextmanager
+def next_member(address: str) -> Iterator[None]:
+    consumer = Consumer({
+        "bootstrap.servers": address, "group.id": NEXT, "group.protocol": "consumer", "client.id": "next-reader",
+        "auto.offset.reset": "earliest", "enable.auto.commit": False,
+    })  # fmt: skip
+    consumer.subscribe([TOPIC])
+    ending = threading.Event()
+
+    def read() -> None:
+        while not ending.is_set():
+            assigned = consumer.assignment()
+            consumer.poll(0.1)
+            if len(assigned) == PARTITIONS:
+                end = [confluent_kafka.TopicPartition(TOPIC, 0, RECORDS), confluent_kafka.TopicPartition(TOPIC, 1, 0)]
+                consumer.commit(offsets=end, asynchronous=False)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        reading.join()
+        consumer.close()
 
 
 @contextmanager

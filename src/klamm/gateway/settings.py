@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client.transport import ConnectionSettings
 from klamm.gateway.upstream import CLIENT_ID
 from klamm.properties import SettingsError, parse_int, read_properties, split_address, with_prefix
-from klamm.server.listeners import Address, Listener, parse_listeners
+from klamm.server.listeners import Address, Listener, parse_listeners, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,9 +97,11 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
     }
     own = {name: value for name, value in configs.items() if not name.startswith(UPSTREAM_PREFIX)}
     listener = _listener(own)
+    upstream = ConnectionSettings.of(servers, properties, CLIENT_ID)
+    _check_identities(listener, own, upstream)
     advertised = None if listener.advertise is None else listener.advertise[0]
     return GatewaySettings(
-        upstream=ConnectionSettings.of(servers, properties, CLIENT_ID),
+        upstream=upstream,
         upstream_properties=properties,
         listener=listener,
         advertised=advertised,
@@ -131,6 +133,27 @@ def _listener(configs: Mapping[str, str]) -> Listener:
             " logins of clients pass through to the upstream: use PLAINTEXT:// or SSL://"
         )
     return listeners[0]
+
+
+def _check_identities(listener: Listener, configs: Mapping[str, str], upstream: ConnectionSettings) -> None:
+    """Refuse certificates that would name a client: they cannot pass the gateway.
+
+    Raises:
+        SettingsError: Certificates of clients are asked for, or the gateway would act by its own for all clients.
+    """
+    client_auth = setting_of(configs, listener.name, "ssl.client.auth") or "none"
+    if client_auth.strip().lower() != "none":
+        raise SettingsError(
+            f"ssl.client.auth={client_auth}: certificates of clients cannot pass the gateway;"
+            f" let clients log in by SASL"
+        )
+    security = upstream.security
+    has_certificate = any(name.startswith("ssl.keystore.") for name in security.tls)
+    if has_certificate and not security.uses_sasl:
+        raise SettingsError(
+            f"{UPSTREAM_PREFIX}ssl.keystore.*: all clients would act with the gateway's certificate; use SASL_SSL, by"
+            f" which each client logs in with its own credentials"
+        )
 
 
 def _metrics_address(text: str) -> Address | None:

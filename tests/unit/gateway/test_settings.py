@@ -1,0 +1,52 @@
+"""Settings of a gateway: flags outrank the file, and what the gateway does not serve is refused by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.gateway.settings import parse_arguments, read_settings
+from klamm.properties import SettingsError
+from klamm.server.listeners import Address
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UPSTREAM = {"upstream.bootstrap.servers": "kafka:9092"}
+
+
+def test_flags_outrank_the_file_and_upstream_settings_are_those_of_a_client(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.properties"
+    file.write_text(
+        "upstream.bootstrap.servers=a:1,b:2\nlisteners=0.0.0.0:19092\nupstream.request.timeout.ms=1234\n"
+        "advertised.listeners=gateway:29092\ncreate.topic.policy.class.name=rules.Names\n"
+    )
+    arguments = ["--config", str(file), "--listen", "127.0.0.1:1000", "--set", "shutdown.grace.ms=5", "--admin-only"]
+    settings = parse_arguments(arguments)
+    assert settings.upstream.bootstrap_servers == ("a:1", "b:2")
+    assert settings.upstream.request_timeout_s == 1.234
+    assert settings.listener.listen == (Address(host="127.0.0.1", port=1000),)
+    assert settings.advertised == Address(host="gateway", port=29092)
+    assert (settings.shutdown_grace_s, settings.admin_only) == (0.005, True)
+    assert settings.configs["create.topic.policy.class.name"] == "rules.Names"
+    assert not [name for name in settings.configs if name.startswith("upstream.")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"upstream.bootstrap.servers": ""}, "--upstream"),
+        ({"upstream.bootstrap.servers": "kafka"}, "expected HOST:PORT"),
+        ({"listeners": "a:1,B://b:2"}, r"one \[NAME://\]HOST:PORT|security protocol"),
+        ({"listeners": "SASL_SSL://0.0.0.0:9092"}, "logins of clients pass through"),
+        ({"listeners": "SSL://0.0.0.0:9092", "ssl.client.auth": "required"}, "certificates of clients cannot pass"),
+        ({"admin.only": "maybe"}, "admin.only=maybe: expected true or false"),
+        ({"metrics.listen": "nowhere"}, "metrics.listen=nowhere: expected HOST:PORT"),
+        ({"shutdown.grace.ms": "soon"}, "shutdown.grace.ms=soon"),
+        ({"upstream.security.protocol": "TLS"}, "security.protocol=TLS"),
+    ],
+)
+def test_a_wrong_value_is_named(change: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_settings(UPSTREAM | change)

@@ -17,6 +17,7 @@ from benchmarks import (
     dataframes,
     describe,
     fault_control,
+    gateway,
     mirror,
     mirror_far,
     mirror_latency,
@@ -51,6 +52,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "mirror-many": mirror_many.run,
     "registrations": registrations.run,
     "dataframes": dataframes.run,
+    "gateway": gateway.run,
 }
 _RESULTS = Path(__file__).parent / "results"
 

@@ -16,6 +16,7 @@ from uuid import UUID
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+import klamm
 from klamm.broker.routing import ROUTES
 from klamm.protocol.codec import encode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
@@ -185,8 +186,8 @@ async def send_all(frames: list[bytes], peers: list[Peer]) -> None:
     await asyncio.gather(*map(work, peers))
 
 
-def pss_bytes(broker: KlammBroker) -> int:
-    return int(psutil.Process(broker.pid).memory_full_info().pss)
+def pss_bytes(server: KlammBroker | klamm.Gateway) -> int:
+    return int(psutil.Process(server.pid).memory_full_info().pss)
 
 
 def test_ten_thousand_damaged_requests_leave_everything_as_it_was(broker: KlammBroker) -> None:
@@ -293,3 +294,24 @@ def test_others_are_served_while_a_megabyte_of_crumbs_is_read(broker: KlammBroke
     times = sorted(asyncio.run(serve_meanwhile()))
     assert times[len(times) // 2] < 0.1
     assert broker.is_running
+
+
+def test_damaged_requests_do_not_harm_a_gateway_and_change_nothing_through_it(broker: KlammBroker) -> None:
+    generator = random.Random(109)
+    requests = valid_requests()
+    whole = [request_frame(sample(cls, version), version) for cls, version in requests]
+    frames = [damaged(whole[number % len(whole)], generator) for number in range(MUTATIONS // 10)]
+    before = state_of(broker)
+    with klamm.Gateway(broker.bootstrap_servers) as gateway:
+        peers = [Peer(int(gateway.bootstrap_servers.rpartition(":")[2])) for _ in range(CONNECTIONS)]
+        memory = pss_bytes(gateway)
+
+        asyncio.run(send_all(frames, peers))
+
+        assert gateway.is_running
+        assert pss_bytes(gateway) - memory < 32 * MEBI
+        with WireClient(gateway.bootstrap_servers) as client:
+            assert client.ask(MetadataRequest(topics=None), MetadataResponse, 12).brokers
+        assert "Traceback" not in gateway.log_text()
+    assert state_of(broker) == before
+    assert sum(peer.answered for peer in peers) > len(frames) // 20

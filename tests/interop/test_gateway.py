@@ -48,7 +48,7 @@ def scraped(gateway: klamm.Gateway, path: str) -> tuple[int, str]:
 
 def connected(gateway: klamm.Gateway) -> socket.socket:
     host, _, port = gateway.bootstrap_servers.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def closed_by_peer(connection: socket.socket) -> bool:
@@ -64,14 +64,14 @@ def test_clients_produce_and_consume_in_a_group(upstream: klamm.Broker, gateway:
     producer = KafkaProducer(bootstrap_servers=gateway.bootstrap_servers, linger_ms=5)
     for number in range(500):
         producer.send("flow", b"%d" % number)
-    producer.flush(30)
+    producer.flush(60)
     producer.close()
     consumer = KafkaConsumer(
         "flow",
         bootstrap_servers=gateway.bootstrap_servers,
         group_id="flow",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=20_000,
+        consumer_timeout_ms=60_000,
     )
     assert {int(next(consumer).value) for _ in range(500)} == set(range(500))
     consumer.close()
@@ -163,7 +163,7 @@ def test_a_client_that_does_not_read_is_not_read_from(gateway: klamm.Gateway) ->
     request = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff" * 1000
     with connected(gateway) as connection, WireClient(gateway.bootstrap_servers) as other:
         connection.setblocking(False)
-        sent, deadline = 0, time.monotonic() + 20
+        sent, deadline = 0, time.monotonic() + 60
         blocked_since = None
         while time.monotonic() < deadline and (blocked_since is None or time.monotonic() - blocked_since < 0.5):
             try:
@@ -204,15 +204,15 @@ def test_a_restarted_upstream_and_a_restarted_gateway_are_reached_again(
     broker = make_klamm_broker(brokers=2)
     gateway = make_klamm_gateway(broker.bootstrap_servers)
     producer = KafkaProducer(bootstrap_servers=gateway.bootstrap_servers, retries=100, retry_backoff_ms=50)
-    producer.send("again", b"1").get(20)
+    producer.send("again", b"1").get(60)
     broker.kill()
     broker.start()
-    producer.send("again", b"2").get(20)
+    producer.send("again", b"2").get(60)
     gateway.kill()
     gateway.start()
-    producer.send("again", b"3").get(20)
+    producer.send("again", b"3").get(60)
     gateway.restart()
-    producer.send("again", b"4").get(20)
+    producer.send("again", b"4").get(60)
     producer.close()
     assert [record.value for record in broker.records("again")] == [b"1", b"2", b"3", b"4"]
 
@@ -232,7 +232,7 @@ def test_a_gateway_starts_from_its_file_while_the_upstream_is_down(
     with connected(gateway) as connection:
         assert closed_by_peer(connection)
     broker.start()
-    wait_until(lambda: _answers(address), timeout_s=20, what="the gateway to reach the upstream")
+    wait_until(lambda: _answers(address), timeout_s=60, what="the gateway to reach the upstream")
     assert list(json.loads((tmp_path / "topology.json").read_text())["nodes"]) == ["1"]
 
 

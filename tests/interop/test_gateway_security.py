@@ -72,11 +72,11 @@ def librdkafka(address: str, user: str, *, mechanism: str = "PLAIN", **more: Any
 def round_trip(settings: dict[str, Any], topic: str, value: bytes) -> bytes | None:
     producer = Producer(settings)
     producer.produce(topic, value)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([topic])
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         assert message is not None
         assert message.error() is None
         return message.value()
@@ -90,7 +90,7 @@ def test_logins_pass_through(gateway: klamm.Gateway, mechanism: str) -> None:
         admin = AdminClient(librdkafka(gateway.bootstrap_servers, "admin"))
         kind = ScramMechanism.SCRAM_SHA_256 if mechanism.endswith("256") else ScramMechanism.SCRAM_SHA_512
         upsertion = UserScramCredentialUpsertion("alice", ScramCredentialInfo(kind, 4096), PASSWORDS["alice"].encode())
-        admin.alter_user_scram_credentials([upsertion])["alice"].result(20)
+        admin.alter_user_scram_credentials([upsertion])["alice"].result(60)
     settings = librdkafka(gateway.bootstrap_servers, "alice", mechanism=mechanism)
     assert round_trip(settings, f"login-{mechanism}", b"hello") == b"hello"
 
@@ -108,9 +108,9 @@ def test_records_of_any_size_pass_tls(tls_gateway: klamm.Gateway, certificates: 
     producer = KafkaProducer(**settings)
     for value in values:
         producer.send("tls", value)
-    producer.flush(30)
+    producer.flush(60)
     producer.close()
-    consumer = KafkaConsumer("tls", **settings, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
+    consumer = KafkaConsumer("tls", **settings, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
     assert [next(consumer).value for _ in values] == values
     consumer.close()
 
@@ -119,14 +119,14 @@ def test_a_plaintext_client_of_a_tls_gateway_is_closed_and_others_are_served(
     tls_gateway: klamm.Gateway, certificates: Certificates
 ) -> None:
     host, _, port = tls_gateway.bootstrap_servers.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\0\xff\xff")
         with contextlib.suppress(ConnectionResetError):
             while connection.recv(1000):  # the alert of TLS, then the end
                 pass
     tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificates.authority)}
     settings = librdkafka(tls_gateway.bootstrap_servers, "alice") | tls
-    assert Producer(settings).list_topics(timeout=20).brokers
+    assert Producer(settings).list_topics(timeout=60).brokers
 
 
 def test_acls_apply_to_the_principal_of_the_client(gateway: klamm.Gateway) -> None:

@@ -148,8 +148,9 @@ class Gateway:
         return f"<klamm.Gateway {self._address or self._listen} -> {self._upstream} ({state})>"
 
     def _arguments(self, data_dir: Path) -> list[str]:
-        listen = f"{self._scheme}{self._address or self._listen}"
-        arguments = ["--upstream", self._upstream, "--listen", listen, "--data-dir", str(data_dir)]
+        is_any_port = self._listen.endswith(":0")
+        listen = self._address if is_any_port and self._address is not None else self._listen
+        arguments = ["--upstream", self._upstream, "--listen", f"{self._scheme}{listen}", "--data-dir", str(data_dir)]
         if self._admin_only:
             arguments.append("--admin-only")
         for name, value in self._config.items():

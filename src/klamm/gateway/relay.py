@@ -76,6 +76,8 @@ class Relay:
         self._client_ended = False
         self._upstream_ended = False
         self._is_draining = False
+        self._is_flowing = False
+        """Whether both sides are being read and nothing is to be decided before one of them is blocked or ends."""
         self.is_closed = False
         self.upstream_versions: dict[int, tuple[int, int]] | None = None
         """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
@@ -93,6 +95,7 @@ class Relay:
     def drain(self) -> None:
         """Serve the requests received so far, then close."""
         self._is_draining = True
+        self._is_flowing = False
         self._update()
 
     # -- used by the judge of requests
@@ -132,6 +135,7 @@ class Relay:
                 return
             if count == 0:
                 self._client_ended = True
+                self._is_flowing = False
                 self._update()
                 return
             self._shared.traffic.from_clients += count
@@ -157,6 +161,7 @@ class Relay:
             logger.warning("Connection of %s closed: %s", self.peer.name, error)
             self._shared.refused["request"] += 1
             self._client_ended = True
+            self._is_flowing = False
             self._requests.drop()
         self._forward(out)
 
@@ -174,6 +179,7 @@ class Relay:
                 return
             if count == 0:
                 self._upstream_ended = True
+                self._is_flowing = False
                 self._update()
                 return
             self._shared.traffic.from_upstream += count
@@ -258,7 +264,8 @@ class Relay:
 
     def _update(self) -> None:
         """Read where there is room for the bytes, and close when an end is reached."""
-        if self.is_closed:
+        is_free = not (self._client.is_blocked or self._upstream.is_blocked or self._requests.is_stopped)
+        if self.is_closed or (is_free and self._is_flowing):
             return
         if self._upstream_ended:
             if not self._client.is_blocked:
@@ -269,6 +276,7 @@ class Relay:
             if is_done and (self._client_ended or (self._requests.is_empty and self._responses.is_empty)):
                 self.close(None)
                 return
+        self._is_flowing = is_free and not (self._client_ended or self._upstream_ended or self._is_draining)
         self._client.set_reading(
             not (
                 self._client_ended

@@ -86,32 +86,31 @@ class RequestJudge:
             if available >= SIZE_BYTES:
                 self._check_size(int.from_bytes(chunk[position : position + SIZE_BYTES], signed=True))
             return NEED, REQUEST_HEAD.size, ()
-        size, api_key, api_version, _, id_length = REQUEST_HEAD.unpack_from(chunk, position)
+        size, api_key, api_version, correlation_id, id_length = REQUEST_HEAD.unpack_from(chunk, position)
         body = end_of_client_id(id_length)
         self._check(size, api_key, api_version, body)
         if available < body:
             return NEED, body, ()
-        return self._forward(chunk, position, available, body)
-
-    def _forward(self, chunk: memoryview, position: int, available: int, body: int) -> Judgement:
-        """Decide about a request whose header is complete."""
-        relay = self._relay
-        size, api_key, api_version, correlation_id, id_length = REQUEST_HEAD.unpack_from(chunk, position)
         client_id = None
         if id_length >= 0:
             client_id = str(chunk[position + REQUEST_HEAD.size : position + body], "utf-8", "replace")
-        head = RequestHead(size, api_key, api_version, correlation_id, client_id)
         relay.peer.client_id = client_id
-        self._shared.counts.count(api_key, client_id)
-        total = size + SIZE_BYTES
-        if api_key in self._decoded:
+        head = RequestHead(size, api_key, api_version, correlation_id, client_id)
+        return self._forward(head, chunk, position, available, body)
+
+    def _forward(self, head: RequestHead, chunk: memoryview, position: int, available: int, body: int) -> Judgement:
+        """Decide about a request whose header is complete and valid."""
+        total = head.size + SIZE_BYTES
+        if head.api_key in self._decoded:
             if total > MOST_DECODED_BYTES:
-                raise ProtocolError(f"A request of {total} bytes with key {api_key} is too large to be decoded")
+                raise ProtocolError(f"A request of {total} bytes with key {head.api_key} is too large to be decoded")
             if available < total:
                 return NEED, total, ()
+            self._shared.counts.count(head.api_key, head.client_id)
             return self._decode(head, chunk[position : position + total], body)
-        if api_key == ApiKey.PRODUCE:
+        if head.api_key == ApiKey.PRODUCE:
             return self._produce(head, chunk[position : position + min(total, available, _ACKS_WITHIN)], total, body)
+        self._shared.counts.count(head.api_key, head.client_id)
         self._expect(head)
         return PASS, total, ()
 
@@ -174,6 +173,7 @@ class RequestJudge:
             if len(frame) >= most:
                 raise ProtocolError("Produce request ends before its acks") from error
             return NEED, min(most, 2 * len(frame)), ()
+        self._shared.counts.count(head.api_key, head.client_id)
         if acks != 0:
             self._expect(head)
         return PASS, total, ()
@@ -224,9 +224,8 @@ class RequestJudge:
         return self._pass_whole(head, frame, body)
 
     def _pass_whole(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
-        if head.api_key == ApiKey.PRODUCE:
-            return self._produce(head, frame, len(frame), body)
-        self._expect(head)
+        if head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body) != 0:
+            self._expect(head)
         return PASS, len(frame), ()
 
     def _judged(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
@@ -275,9 +276,15 @@ def test_ctrl_c_and_sigterm_end_a_command_in_order(klamm_broker_process: KlammBr
 
 
 def started(command: str, address: str, topic: str, *words: str) -> subprocess.Popen[bytes]:
+    """Start a command with a buffered output.
+
+    A record that is printed without a buffer is seen a moment before it counts as printed. A signal in that moment lets
+    the next consumer print it again.
+    """
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.Popen(
         [sys.executable, "-m", "klamm.cli", command, "--bootstrap-server", address, "--topic", topic, *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
     )  # fmt: skip
 
 

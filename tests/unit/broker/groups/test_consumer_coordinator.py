@@ -1,0 +1,209 @@
+"""Consumer groups over the real metadata store: what a restart and a failed commit leave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.broker.groups.commits import Committer
+from klamm.broker.groups.consumer.model import HeartbeatAttempt, HeartbeatReply, MemberTimings
+from klamm.broker.groups.coordinator import GroupCoordinator
+from klamm.broker.groups.errors import GroupIdNotFoundError, NotCoordinatorError, StaleMemberEpochError
+from klamm.broker.groups.offsets import OffsetToCommit
+from klamm.protocol.errors import ErrorCode
+from klamm.storage.metadata.changes import PutGroup
+from klamm.storage.metadata.store import MetadataStore
+from tests.support.consumer_groups import FakeTopics
+from tests.support.failing_disk import Disk
+from tests.support.groups import CONSUMER_DEFAULTS, GROUP_CONFIGS, attempt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from pathlib import Path
+
+    from klamm.storage.metadata.changes import Change
+
+CONFIG: dict[str, Any] = {
+    **CONSUMER_DEFAULTS,
+    "group.min.session.timeout.ms": 6_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "offset.metadata.max.bytes": 4_096,
+    "offsets.retention.minutes": 60,
+    "offsets.retention.check.interval.ms": 600_000,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.max.size": 100,
+}
+
+
+class Scene:
+    """A coordinator over a file that outlives it."""
+
+    def __init__(self, path: Path) -> None:
+        self.disk = Disk()
+        self.topics = FakeTopics(t=4)
+        self.timings = dict(GROUP_CONFIGS)
+        self._path = path / "metadata.sqlite"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[GroupCoordinator]:
+        store = MetadataStore.open(self._path, connect=self.disk.connect)
+        coordinator = GroupCoordinator(
+            store,
+            CONFIG.__getitem__,
+            self.topics,
+            group_config=lambda _: self.timings,
+            now=time.monotonic,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        )
+        store.on_failure = lambda _: coordinator.reload()
+        self.store = store
+        try:
+            await coordinator.start()
+            yield coordinator
+        finally:
+            await coordinator.stop()
+            await store.close()
+
+    async def beat(self, groups: GroupCoordinator, member_id: str, epoch: int, **fields: Any) -> HeartbeatReply:
+        if epoch == 0:
+            fields = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": 60_000, "owned": {}} | fields
+        timings = MemberTimings(session_timeout_ms=45_000, heartbeat_interval_ms=5_000)
+        return await groups.consumers.heartbeat(
+            "g",
+            HeartbeatAttempt(
+                member_id=member_id,
+                member_epoch=epoch,
+                client_id="c",
+                client_host="/h",
+                timings=timings,
+                resolve=lambda _: frozenset({"t"}),
+                **fields,
+            ),
+        )
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 20))
+
+
+def test_members_offsets_and_a_rebalance_in_the_middle_survive_a_restart(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            first = await scene.beat(groups, "m1", 0)
+            assert first.assignment is not None
+            await scene.beat(groups, "m2", 0, topic_names=None, topic_regex="t")
+            await scene.beat(groups, "m1", 1, owned=first.assignment)  # hears that it has to revoke two
+            by = Committer(group_id="g", member_id="m1", generation_id=1)
+            assert await groups.offsets.commit(
+                by, [OffsetToCommit(topic="t", partition=0, offset=7)], api_version=9
+            ) == (ErrorCode.NONE,)
+            before = groups.consumers.describe("g")
+        async with scene.running() as groups:
+            after = groups.consumers.describe("g")
+            assert (after.members, after.target) == (before.members, before.target)
+            assert (after.group_epoch, after.assignment_epoch, after.state) == (2, 2, before.state)
+            ((_, ((_, offset),)),) = await groups.offsets.fetch("g", [("t", [0])])
+            assert getattr(offset, "offset", None) == 7
+            kept = after.members["m1"].assigned
+            assert (await scene.beat(groups, "m1", 1, owned=kept)).member_epoch == 2
+            reply = await scene.beat(groups, "m2", 2)
+            assert reply.assignment is not None
+            assert sum(map(len, reply.assignment.values())) == 2
+            assert after.group_epoch == 2
+
+    run(main())
+
+
+def test_sessions_after_a_restart_end_without_heartbeats(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await scene.beat(groups, "m1", 0)
+        scene.timings["consumer.session.timeout.ms"] = 50
+        async with scene.running() as groups:
+            while groups.consumers.describe("g").members:  # noqa: ASYNC110 -- a timer ends the session
+                await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_many_changes_at_once_are_written_together(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            submitted: list[object] = []
+            submit = scene.store.submit
+
+            def note(changes: Sequence[Change]) -> asyncio.Future[None]:
+                submitted.extend(changes)
+                return submit(changes)
+
+            scene.store.submit = note  # type: ignore[method-assign]
+
+            await asyncio.gather(*(scene.beat(groups, f"m{number}", 0) for number in range(50)))
+
+            assert len([change for change in submitted if isinstance(change, PutGroup)]) < 10
+        async with scene.running() as groups:
+            assert len(groups.consumers.describe("g").members) == 50
+
+    run(main())
+
+
+def test_a_change_that_cannot_be_written_is_rolled_back(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await scene.beat(groups, "m1", 0)
+            scene.disk.failures = 1
+            failed = await asyncio.gather(
+                *(scene.beat(groups, f"n{number}", 0) for number in range(3)), return_exceptions=True
+            )
+            assert [type(error) for error in failed] == [NotCoordinatorError] * 3
+            assert list(groups.consumers.describe("g").members) == ["m1"]
+            assert (await scene.beat(groups, "m1", 1)).member_epoch == 1
+
+    run(main())
+
+
+def test_a_group_that_is_deleted_while_it_is_written_stays_deleted(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await asyncio.gather(*(scene.beat(groups, f"m{number}", 0) for number in range(3)))
+            leaving = [asyncio.create_task(groups.consumers.leave("g", f"m{number}", None, -1)) for number in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.gather(groups.delete("g"), *leaving)
+        async with scene.running() as groups:
+            with pytest.raises(GroupIdNotFoundError):
+                groups.consumers.describe("g")
+
+    run(main())
+
+
+def test_fetched_offsets_need_the_epoch_of_the_member(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await scene.beat(groups, "m1", 0)
+            groups.offsets.admit_fetch("g", "m1", 1)
+            groups.offsets.admit_fetch("other", "m1", 1)
+            with pytest.raises(StaleMemberEpochError):
+                groups.offsets.admit_fetch("g", "m1", 2)
+
+    run(main())
+
+
+def test_an_empty_group_serves_either_protocol(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await scene.beat(groups, "m1", 0)
+            await groups.consumers.leave("g", "m1", None, -1)
+            joined = await groups.join("g", attempt("", version=3))
+            assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 3)
+            assert [group.group_type for group in groups.list_groups()] == ["classic"]
+
+    run(main())

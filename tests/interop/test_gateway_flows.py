@@ -7,7 +7,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from kafka import KafkaConsumer
 from kafka.errors import InvalidGroupIdError
 
@@ -140,7 +140,7 @@ def test_versions_that_hide_names_are_not_offered(client: WireClient) -> None:
     response = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
     offered = {api.api_key: api.max_version for api in response.api_keys}
     assert (offered[0], offered[8]) == (12, 9)
-    assert not {68, 76, 88} & set(offered)
+    assert not {76, 88} & set(offered)
 
 
 def test_a_producer_reports_a_read_only_topic(gateway: klamm.Gateway) -> None:
@@ -177,3 +177,19 @@ def test_a_consumer_reports_a_group_with_a_wrong_name(gateway: klamm.Gateway) ->
         right.commit()
     finally:
         right.close()
+
+
+def test_a_consumer_of_the_new_protocol_reports_a_group_with_a_wrong_name(gateway: klamm.Gateway) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": gateway.bootstrap_servers, "group.id": "other", "group.protocol": "consumer"}
+    )
+    try:
+        consumer.subscribe(["orders"])
+        deadline = time.monotonic() + 20
+        reported = ""
+        while "Invalid group.id" not in reported:
+            assert time.monotonic() < deadline, reported
+            message = consumer.poll(1.0)
+            reported = str(message.error()) if message is not None else ""
+    finally:
+        consumer.close()

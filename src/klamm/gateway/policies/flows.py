@@ -1,4 +1,4 @@
-"""Policies on requests that flow through the gateway: Produce, and the names of groups in JoinGroup and OffsetCommit.
+"""Policies on requests that flow through the gateway: Produce, and the names of groups that consumers join.
 
 A policy on flows only computes, so it is asked synchronously and the requests of a connection stay pipelined. Denied
 topics are cut out of a Produce request, and their entries are added to the response. With ``acks=0`` there is no
@@ -11,7 +11,7 @@ policy on flows is in use.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.gateway.intercept import DividedRequest, RequestFilter
 from klamm.policy.answers import Override, Throttle
@@ -19,6 +19,10 @@ from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -30,11 +34,13 @@ if TYPE_CHECKING:
     from klamm.gateway.intercept import InterceptedCall
     from klamm.policy.answers import Answer
     from klamm.policy_runtime import Policies
+    from klamm.protocol.schema import Message
 
-CONSUMER_GROUP_HEARTBEAT: Final = 68
 SHARE_GROUP_HEARTBEAT: Final = 76
-JOINS_UNSEEN: Final = frozenset({CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBEAT})
+JOINS_UNSEEN: Final = frozenset({SHARE_GROUP_HEARTBEAT})
 """APIs that join a group and that no filter sees."""
+_JOINING: Final = 0
+"""``member_epoch`` of a ConsumerGroupHeartbeat by which a consumer joins."""
 LAST_WITH_NAMES: Final[Mapping[int, int]] = MappingProxyType({ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9})
 """Last version of each API that has the names of topics."""
 _MAGIC_AT: Final = 16
@@ -93,6 +99,18 @@ def merge_topics(response: ProduceResponse, denied: list[TopicEntry], *, delay_m
     )
 
 
+def _delayed(request: Message, delay_ms: int) -> DividedRequest:
+    """Return a request to forward as it is, with a pause for the client in the response."""
+
+    def merge(response: Any) -> Message:
+        fields = {field.name: getattr(response, field.name) for field in type(response).FIELDS}
+        fields["throttle_time_ms"] = max(response.throttle_time_ms, delay_ms)
+        changed: Message = type(response)(**fields)
+        return changed
+
+    return DividedRequest(request=request, merge=merge)
+
+
 class FlowJudge:
     """Filters of requests that flow through the gateway.
 
@@ -110,6 +128,11 @@ class FlowJudge:
             ApiKey.PRODUCE: RequestFilter(request=ProduceRequest, response=ProduceResponse, judge=self.judge_produce),
             ApiKey.JOIN_GROUP: RequestFilter(
                 request=JoinGroupRequest, response=JoinGroupResponse, judge=self.judge_join
+            ),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: RequestFilter(
+                request=ConsumerGroupHeartbeatRequest,
+                response=ConsumerGroupHeartbeatResponse,
+                judge=self.judge_heartbeat,
             ),
             ApiKey.OFFSET_COMMIT: RequestFilter(
                 request=OffsetCommitRequest, response=OffsetCommitResponse, judge=self.judge_commit
@@ -157,15 +180,20 @@ class FlowJudge:
         answer = self._ask_group(request.group_id, context)
         if isinstance(answer, ApiError):
             return JoinGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID, members=[])
-        if not isinstance(answer, Throttle):
+        return _delayed(request, answer.delay_ms) if isinstance(answer, Throttle) else None
+
+    def judge_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: InterceptedCall
+    ) -> ConsumerGroupHeartbeatResponse | DividedRequest | None:
+        """Ask the policy about the name of a group that a consumer is about to join by the protocol of KIP-848."""
+        if request.member_epoch != _JOINING:
             return None
-        delay_ms = answer.delay_ms
-
-        def merge(response: JoinGroupResponse) -> JoinGroupResponse:
-            fields = {field.name: getattr(response, field.name) for field in JoinGroupResponse.FIELDS}
-            return JoinGroupResponse(**fields | {"throttle_time_ms": max(response.throttle_time_ms, delay_ms)})
-
-        return DividedRequest(request=request, merge=merge)
+        answer = self._ask_group(request.group_id, context)
+        if isinstance(answer, ApiError):
+            return ConsumerGroupHeartbeatResponse(
+                error_code=ErrorCode.INVALID_GROUP_ID, error_message=answer.error_message
+            )
+        return _delayed(request, answer.delay_ms) if isinstance(answer, Throttle) else None
 
     def judge_commit(self, request: OffsetCommitRequest, context: InterceptedCall) -> OffsetCommitResponse | None:
         """Ask the policy about the name of a group whose offsets are about to be committed."""

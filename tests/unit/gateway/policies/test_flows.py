@@ -15,6 +15,10 @@ from klamm.gateway.policies.flows import FlowJudge, is_idempotent
 from klamm.policy import Override, PolicyLoadError, PolicyViolationError, ProduceDetails, Throttle
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -175,6 +179,23 @@ def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:
     assert filters.judge_commit(commit, context()) is None
 
 
+def test_a_consumer_of_the_new_protocol_cannot_join_a_group_with_a_wrong_name() -> None:
+    filters, policies = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
+
+    def heartbeat(group_id: str, member_epoch: int) -> Any:
+        request = ConsumerGroupHeartbeatRequest(group_id=group_id, member_epoch=member_epoch)
+        return filters.judge_heartbeat(request, context())
+
+    assert heartbeat("good", 0) is None
+    refused = heartbeat("bad", 0)
+    assert (refused.error_code, refused.error_message) == (ErrorCode.INVALID_GROUP_ID, "no")
+    merged = heartbeat("slow", 0).merge(ConsumerGroupHeartbeatResponse(member_id="m", heartbeat_interval_ms=5))
+    assert (merged.throttle_time_ms, merged.member_id, merged.heartbeat_interval_ms) == (7, "m", 5)
+    # heartbeats of members, and of those that leave, are not judged again
+    assert [heartbeat("bad", member_epoch) for member_epoch in (-2, -1, 5)] == [None, None, None]
+    assert len(policies.asked) == 3
+
+
 async def started(rules: Path, **more: str) -> tuple[set[int], frozenset[int], Mapping[int, int]]:
     interception = await start_policies(
         {
@@ -191,8 +212,13 @@ def test_a_policy_on_flows_leaves_no_other_way_to_join_or_to_produce(tmp_path: P
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: a, acks: all}]")
     filters, withheld, limits = asyncio.run(started(rules))
-    assert filters == {ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT}
-    assert withheld == {68, 76, 88}
+    assert filters == {
+        ApiKey.PRODUCE,
+        ApiKey.JOIN_GROUP,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    }
+    assert withheld == {76, 88}
     assert limits == {ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9}
 
 

@@ -79,7 +79,7 @@ from klamm.server.codec import (
     write,
     write_large,
 )
-from klamm.server.outbox import STALLED_S, Outbox
+from klamm.server.outbox import STALLED_S, Outbox, plain_socket
 from klamm.server.quotas.stopwatch import timed
 from klamm.server.security.login import LoginState
 
@@ -230,7 +230,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Start serving, unless a connection limit or the client certificate forbids it."""
         transport = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from asyncio.Transport
         self._transport = transport
-        self._outbox = Outbox(transport, self._shared.budget, self)
+        # Encrypted bytes pass through the transport. Its own word for it is checked as well.
+        socket = plain_socket(transport) if self._endpoint.tls is None else None
+        self._outbox = Outbox(transport, self._shared.budget, self, socket)
         peer = transport.get_extra_info("peername")
         if peer:
             self.session.client_host, self.session.client_port = peer[0], peer[1]

@@ -17,6 +17,9 @@ Limit                  Scope                    Effect
                                                 the sum is below the limit.
 =====================  =======================  ===============================================================
 
+Long ranges of log files are not read where the connection is not encrypted: the kernel copies them from the page cache
+to the socket (``os.sendfile``).
+
 So a client that does not read delays other clients for about a second, and never for good.
 
 States of one outbox:
@@ -33,6 +36,8 @@ stalled     ``pause``; ``_stalled_since`` is set       the transport calls ``res
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from klamm.server.time_slice import TimeSlice
@@ -40,7 +45,7 @@ from klamm.server.time_slice import TimeSlice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from klamm.server.route import Piece
+    from klamm.server.route import Piece, Range
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _BUFFERS: Final = (bytes, bytearray, memoryview)
@@ -56,6 +61,12 @@ STALLED_S: Final = 1.0
 """Seconds with a full transport after which a connection may be aborted while the budget is exceeded."""
 _RELIEF_S: Final = 0.05
 """Seconds between two counts while the budget is exceeded."""
+
+
+SENT_BY_KERNEL_BYTES: Final = 64 * 1024
+"""Number of bytes from which a piece in a log file is copied to the socket by the kernel, without being read."""
+_FEW_BYTES: Final = 16 * 1024
+"""Number of bytes that the transport gets when the socket is full."""
 
 
 class Holder(Protocol):
@@ -138,15 +149,19 @@ class Outbox:
         transport: Transport that receives the responses.
         budget: Budget shared by all connections.
         holder: Connection that the budget aborts when its peer does not read.
+        socket: Descriptor of the transport's socket, if the kernel may copy files to it (``plain_socket``).
     """
 
-    __slots__ = ("_budget", "_holder", "_rest", "_stalled_since", "_transport", "_writable")
+    __slots__ = ("_budget", "_holder", "_rest", "_socket", "_stalled_since", "_transport", "_writable")
 
-    def __init__(self, transport: asyncio.Transport, budget: UnreadBudget, holder: Holder) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, budget: UnreadBudget, holder: Holder, socket: int | None = None
+    ) -> None:
         self._transport = transport
         self._budget = budget
         self._holder = holder
         self._rest = 0
+        self._socket = socket
         self._writable: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
 
@@ -211,26 +226,78 @@ class Outbox:
         self._budget.add(self._holder, self._rest)
         time_slice = TimeSlice()
         try:
-            for run, from_memory in _runs(pieces):
+            for run, from_memory in _runs(pieces, sys.maxsize if self._socket is None else SENT_BY_KERNEL_BYTES):
                 self._rest -= from_memory
-                size -= sum(map(len, run))
-                self.write(run)
+                if isinstance(run, list):
+                    size -= sum(map(len, run))
+                    self.write(run)
+                elif self._socket is not None:
+                    size -= len(run)
+                    await self._send_range(run, self._socket, time_slice)
                 if size:
                     await time_slice.give_way()
                     await self._caught_up()
         finally:
             self._rest = 0
 
+    async def _send_range(self, piece: Range, socket: int, time_slice: TimeSlice) -> None:
+        """Let the kernel copy a range of a log file to the socket.
 
-def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[list[Buffer], int]]:
-    """Yield groups of buffers of about ``PIECE_BYTES``, or of ``_PIECES_AT_ONCE`` small buffers.
+        The kernel gets bytes only while the transport holds none, so the order is kept. When the socket is full, the
+        transport gets the next few bytes. Its limit is 0 meanwhile, so it calls ``resume_writing`` when the socket has
+        taken them all, and the kernel continues.
+        """
+        transport, start = self._transport, 0
+        if not transport.is_closing():
+            transport.set_write_buffer_limits(high=0)
+        while start < len(piece):
+            await time_slice.give_way()
+            await self._caught_up()
+            if transport.is_closing():
+                return
+            try:
+                sent = 0 if transport.get_write_buffer_size() else piece.send_to(socket, start, PIECE_BYTES)
+            except BlockingIOError:
+                sent = 0
+            except ConnectionError:
+                transport.abort()
+                return
+            if not sent:
+                few = piece.read(start, _FEW_BYTES)
+                self.write([few])
+                sent = len(few)
+            start += sent
+        if not transport.is_closing():
+            transport.set_write_buffer_limits()
+
+
+def plain_socket(transport: asyncio.Transport) -> int | None:
+    """Return the descriptor of a transport's socket; None if the kernel cannot send files to it (``os.sendfile``)."""
+    if not hasattr(os, "sendfile") or transport.get_extra_info("sslcontext") is not None:
+        return None
+    socket = transport.get_extra_info("socket")
+    return None if socket is None else int(socket.fileno())
+
+
+def _runs(pieces: Iterable[Piece], by_kernel: int) -> Iterator[tuple[list[Buffer] | Range, int]]:
+    """Yield groups of buffers of about ``PIECE_BYTES``, or of ``_PIECES_AT_ONCE`` small buffers, and long ranges.
 
     With each comes the number of its bytes that were already in memory. Pieces in a log file are read only when their
     group is requested.
+
+    Args:
+        pieces: Pieces of the response.
+        by_kernel: Number of bytes from which a piece in a log file is not read, but yielded as it is.
     """
     run: list[Buffer] = []
     size = from_memory = 0
     for piece in pieces:
+        if not isinstance(piece, _BUFFERS) and len(piece) >= by_kernel:
+            if run:
+                yield run, from_memory
+                run, size, from_memory = [], 0, 0
+            yield piece, 0
+            continue
         for start in range(0, len(piece), PIECE_BYTES):
             if isinstance(piece, _BUFFERS):
                 part: Buffer = piece if len(piece) <= PIECE_BYTES else memoryview(piece)[start : start + PIECE_BYTES]

@@ -29,6 +29,16 @@ class Range(Protocol):
         """
         ...
 
+    def send_to(self, socket: int, start: int, size: int) -> int:
+        """Copy up to ``size`` bytes from ``start`` on to a socket inside the kernel, and return how many it took.
+
+        Raises:
+            BlockingIOError: The socket takes none at present.
+            ConnectionError: The peer has closed the connection.
+            StorageError: The file cannot be read.
+        """
+        ...
+
 
 Piece: TypeAlias = "bytes | bytearray | memoryview | Range"
 

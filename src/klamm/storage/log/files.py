@@ -130,9 +130,14 @@ class LogFile:
         Raises:
             OSError: The file cannot be opened, or was closed by ``give_up``.
         """
-        return self._opened(os.O_CREAT)
+        return self.opened(os.O_CREAT)
 
-    def _opened(self, flags: int = 0) -> int:
+    def opened(self, flags: int = 0) -> int:
+        """Return the open descriptor of an existing file.
+
+        Raises:
+            OSError: The file cannot be opened, or was closed by ``give_up``.
+        """
         if self._descriptor == _CLOSED:
             if self._is_gone:
                 raise FileNotFoundError(errno.ENOENT, "The file was given up", self._name)
@@ -156,7 +161,7 @@ class LogFile:
         Raises:
             OSError: The file does not exist or cannot be read.
         """
-        return os.pread(self._opened(), size, position)
+        return os.pread(self.opened(), size, position)
 
     def write(self, buffers: Sequence[Buffer], size: int, position: int) -> None:
         """Write buffers of ``size`` bytes in total at ``position``, completely or not at all.
@@ -317,6 +322,24 @@ class LogRange:
         if len(data) != wanted:
             raise StorageError(f"Cannot read {self._file.path}: it ends before byte {self._position + self._size}")
         return data
+
+    def send_to(self, socket: int, start: int, size: int) -> int:
+        """Copy up to ``size`` bytes from ``start`` on to a socket inside the kernel, and return how many it took.
+
+        Raises:
+            BlockingIOError: The socket takes none at present.
+            ConnectionError: The peer has closed the connection.
+            StorageError: The read failed, or the file no longer contains these bytes.
+        """
+        try:
+            sent = os.sendfile(socket, self._file.opened(), self._position + start, min(size, self._size - start))
+        except (BlockingIOError, ConnectionError):
+            raise
+        except OSError as error:
+            raise StorageError(f"Cannot read {self._file.path}: {error}") from error
+        if not sent:
+            raise StorageError(f"Cannot read {self._file.path}: it ends before byte {self._position + self._size}")
+        return sent
 
     def cut(self, position: int, end_offset: int) -> LogRange:
         """Return the range up to a file position. ``end_offset`` is the offset at that position."""

@@ -153,7 +153,8 @@ async def _alter(
     Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion  # noqa: N806  # a class
 
     async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
-        wanted = [each for each in alterations if each.user in asked]
+        users = set(asked)
+        wanted = [each for each in alterations if each.user in users]
         request = AlterUserScramCredentialsRequest(
             deletions=[
                 Deletion(name=each.user, mechanism=each.mechanism)

@@ -59,8 +59,9 @@ async def create(
     async def ask(
         node_id: int | None, asked: list[str], attempt: Deadline
     ) -> Mapping[str, CreatedTopic | KafkaApiError]:
+        wanted = set(asked)
         request = CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in topics if topic.name in asked], validate_only=validate_only
+            topics=[_creatable(topic) for topic in topics if topic.name in wanted], validate_only=validate_only
         )
         response = await pool.send(request, CreateTopicsResponse, deadline=attempt, node_id=node_id)
         return {
@@ -103,7 +104,8 @@ async def delete(
     """Send DeleteTopics to the controller and settle the topics."""
 
     async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> _Outcomes:
-        wanted = [name for name in names if name in asked]
+        still = set(asked)
+        wanted = [name for name in names if name in still]
         request = DeleteTopicsRequest(
             topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted],
             topic_names=wanted,  # used in versions before 6

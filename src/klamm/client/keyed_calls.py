@@ -101,13 +101,16 @@ class _Waiting(dict[Key, None], Generic[Key, Value]):
     ) -> None:
         """Settle the keys that were asked for, except those with a retriable error."""
         for key in asked:
-            missing = KafkaApiError("The broker's response has no entry for this resource")
-            outcome = outcomes.get(key, missing)
+            outcome = outcomes[key] if key in outcomes else _missing()
             if isinstance(outcome, KafkaApiError) and outcome.error_code in retriable:
                 self.reason = error_text(outcome)
             else:
                 del self[key]
                 self._settle(key, outcome)
+
+
+def _missing() -> KafkaApiError:
+    return KafkaApiError("The broker's response has no entry for this resource")
 
 
 async def _nodes(find: Find[Key], waiting: _Waiting[Key, Value]) -> Mapping[int, list[Key]]:

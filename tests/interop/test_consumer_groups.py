@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupType, Producer
 from confluent_kafka.admin import AdminClient
 
 from klamm.cli.groups import main
+from klamm.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.types import ResourceType
 from tests.support.java import java_tool, start_java
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
@@ -127,6 +136,7 @@ def group_type(broker: KlammBroker, group: str) -> str:
 
 
 def test_members_come_go_and_are_killed_while_the_broker_restarts(tmp_path: Path) -> None:
+    """K848-14."""
     values = [str(number) for number in range(RECORDS)]
     stages = [values[number::4] for number in range(4)]
     out = tmp_path / "java.out"
@@ -180,6 +190,7 @@ def test_a_regular_expression_finds_topics_that_are_created_meanwhile(broker: Kl
 
 
 def test_a_running_classic_group_migrates_there_and_back(broker: KlammBroker) -> None:
+    """K848-10."""
     create_topic(broker, "migrates", 6)
     with Member(broker, "migrates", "migrates", protocol="classic") as classic:
         settle([classic], 6)
@@ -199,6 +210,7 @@ def test_a_running_classic_group_migrates_there_and_back(broker: KlammBroker) ->
 
 
 def test_kafkas_tool_describes_a_consumer_group(broker: KlammBroker) -> None:
+    """K848-11."""
     create_topic(broker, "described", 3)
     produce(broker, "described", [str(number) for number in range(30)])
 
@@ -249,3 +261,25 @@ def test_klamm_groups_describes_a_consumer_group(broker: KlammBroker, capsys: py
 
     assert members[4:] == ["2", "1", "shown:0,1", "1", "shown:0,1"]
     assert state[-5:] == ["uniform", "Stable", "1", "1", "1"]
+
+
+def test_configs_of_a_group_take_effect_with_the_next_heartbeat(broker: KlammBroker) -> None:
+    """K848-12."""
+    create_topic(broker, "configured", 1)
+    with WireClient(broker.bootstrap_servers) as client:
+
+        def interval(epoch: int, **fields: Any) -> int:
+            request = ConsumerGroupHeartbeatRequest(group_id="configured", member_id="m", member_epoch=epoch, **fields)
+            return client.ask(request, ConsumerGroupHeartbeatResponse, 1).heartbeat_interval_ms
+
+        assert interval(0, rebalance_timeout_ms=1000, subscribed_topic_names=["configured"], topic_partitions=[]) == 200
+        config = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=ResourceType.GROUP,
+            resource_name="configured",
+            configs=[
+                IncrementalAlterConfigsRequest.AlterableConfig(name="consumer.heartbeat.interval.ms", value="350")
+            ],
+        )
+        request = IncrementalAlterConfigsRequest(resources=[config])
+        assert client.ask(request, IncrementalAlterConfigsResponse, 1).responses[0].error_code == 0
+        assert interval(1) == 350

@@ -96,6 +96,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def test_members_offsets_and_a_rebalance_in_the_middle_survive_a_restart(scene: Scene) -> None:
+    """K848-13."""
+
     async def main() -> None:
         async with scene.running() as groups:
             first = await scene.beat(groups, "m1", 0)

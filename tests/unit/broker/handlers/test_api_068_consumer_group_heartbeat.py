@@ -53,6 +53,7 @@ def describe(broker: GroupBroker, version: int = 1) -> ConsumerGroupDescribeResp
 
 
 def test_a_member_joins_and_is_described(broker: GroupBroker) -> None:
+    """K848-01, -11."""
     reply = join(broker)
 
     assert (reply.error_code, reply.member_id, reply.member_epoch) == (0, "m", 1)
@@ -83,6 +84,7 @@ def test_an_enforced_interval_comes_with_the_next_heartbeat_and_so_does_its_remo
 
 
 def test_the_group_is_listed_with_its_type_and_state(broker: GroupBroker) -> None:
+    """K848-11."""
     join(broker)
 
     def listed(**filters: list[str]) -> list[tuple[str, str, str, str]]:
@@ -107,6 +109,8 @@ def test_describe_groups_does_not_know_it(broker: GroupBroker) -> None:
 
 
 def test_a_group_with_members_is_not_deleted(broker: GroupBroker) -> None:
+    """K848-11."""
+
     def delete() -> int:
         request = DeleteGroupsRequest(groups_names=["g"])
         return broker.ask(api_042_delete_groups.ROUTE, request, DeleteGroupsResponse, 2).results[0].error_code

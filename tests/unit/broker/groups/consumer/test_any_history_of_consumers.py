@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerGroupState, ConsumerLimits
 from klamm.broker.groups.consumer.snapshot import GroupWriter, from_payload
@@ -166,5 +166,6 @@ class AnyHistory(RuleBasedStateMachine):
         assert {item for member in self.members.values() for item in member.owned} == expected
 
 
-class TestAnyHistoryOfConsumers(AnyHistory.TestCase):  # type: ignore[misc, valid-type]
-    settings: ClassVar[Any] = settings(max_examples=60, stateful_step_count=25, deadline=None)
+def test_any_history_keeps_the_promises() -> None:
+    """K848-02, -03."""
+    run_state_machine_as_test(AnyHistory, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))

@@ -70,6 +70,7 @@ def shown(target: TargetAssignment) -> dict[str, str]:
 def test_uniform_balances_and_keeps_what_it_can(
     subscribers: dict[str, Subscriber], counts: dict[UUID, int], expected: dict[str, str]
 ) -> None:
+    """K848-04."""
     assert shown(uniform(subscribers, counts)) == expected
 
 
@@ -98,6 +99,7 @@ def test_uniform_balances_and_keeps_what_it_can(
 def test_range_gives_contiguous_ranges(
     subscribers: dict[str, Subscriber], counts: dict[UUID, int], expected: dict[str, str]
 ) -> None:
+    """K848-04."""
     assert shown(ranges(subscribers, counts)) == expected
 
 

@@ -24,6 +24,7 @@ def test_the_first_member_gets_everything_with_its_first_heartbeat() -> None:
 
 
 def test_a_partition_changes_hands_in_three_heartbeats() -> None:
+    """K848-02."""
     scene = ConsumerScene(t=2)
     first = scene.join("m1", "t")
     second = scene.join("m2", "t")
@@ -69,6 +70,7 @@ def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
 
 
 def test_a_member_without_heartbeats_loses_its_partitions() -> None:
+    """K848-08."""
     scene = ConsumerScene(t=2)
     members = [scene.join("m1", "t"), scene.join("m2", "t")]
     scene.settle(*members)
@@ -83,6 +85,7 @@ def test_a_member_without_heartbeats_loses_its_partitions() -> None:
 
 
 def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
+    """K848-08."""
     scene = ConsumerScene(t=2)
     first, second = scene.join("m1", "t"), scene.join("m2", "t")
     scene.beat(first)
@@ -111,6 +114,7 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
 def test_only_the_present_epoch_and_a_lost_response_are_accepted(
     epoch: int, owned: str | None, code: ErrorCode
 ) -> None:
+    """K848-07."""
     scene = ConsumerScene(t=2)
     members = [scene.join("m1", "t"), scene.join("m2", "t")]
     scene.settle(*members)
@@ -158,6 +162,7 @@ def test_a_changed_subscription_takes_effect() -> None:
 
 
 def test_a_group_is_full() -> None:
+    """K848-07."""
     scene = ConsumerScene(t=1)
     scene.group = ConsumerGroup("group", ConsumerLimits(max_size=1), scene.now)
     member = scene.join("m1", "t")
@@ -167,6 +172,7 @@ def test_a_group_is_full() -> None:
 
 
 def test_most_members_choose_the_assignor() -> None:
+    """K848-04."""
     scene = ConsumerScene(t=1)
     scene.send("m1", 0, topics={"t"}, assignor="range")
     scene.send("m2", 0, topics={"t"})
@@ -180,6 +186,7 @@ def test_most_members_choose_the_assignor() -> None:
 
 
 def test_a_static_member_finds_its_partitions_again() -> None:
+    """K848-05."""
     scene = ConsumerScene(t=2)
     old, other = scene.join("m1", "t", instance_id="i"), scene.join("m2", "t")
     scene.settle(old, other)
@@ -211,6 +218,7 @@ def test_a_static_member_that_stays_away_loses_its_partitions() -> None:
 
 
 def test_an_instance_id_in_use_is_not_taken_over() -> None:
+    """K848-05, -07."""
     scene = ConsumerScene(t=2)
     old = scene.join("m1", "t", instance_id="i")
 
@@ -223,6 +231,7 @@ def test_an_instance_id_in_use_is_not_taken_over() -> None:
 
 
 def test_a_regular_expression_finds_topics_that_are_created_later() -> None:
+    """K848-06."""
     scene = ConsumerScene(**{"a-1": 1, "b-1": 1})
     member = FakeMember(member_id="m")
     member.take(scene.send("m", 0, regex="a-.*"))
@@ -240,6 +249,7 @@ def test_a_regular_expression_finds_topics_that_are_created_later() -> None:
 
 
 def test_a_regular_expression_finds_only_topics_that_the_member_may_describe() -> None:
+    """K848-06."""
     scene = ConsumerScene(**{"a-1": 1, "a-2": 1})
     scene.may_describe = "a-1".__eq__
     member = FakeMember(member_id="m")
@@ -255,6 +265,7 @@ def test_a_regular_expression_finds_only_topics_that_the_member_may_describe() -
 
 
 def test_a_wrong_regular_expression_is_refused_and_changes_nothing() -> None:
+    """K848-07."""
     scene = ConsumerScene(t=1)
 
     assert scene.refused(lambda: scene.send("m", 0, regex="(")) is ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -275,6 +286,7 @@ def test_a_wrong_regular_expression_is_refused_and_changes_nothing() -> None:
     ],
 )
 def test_commits_need_the_epoch_of_the_member(member_id: str, epoch: int, code: ErrorCode) -> None:
+    """K848-09."""
     scene = ConsumerScene(t=1)
     scene.join("m", "t")
     of_transaction = ErrorCode.ILLEGAL_GENERATION if code is ErrorCode.STALE_MEMBER_EPOCH else code

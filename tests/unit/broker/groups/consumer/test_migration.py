@@ -88,6 +88,7 @@ def test_members_keep_their_partitions_when_the_group_becomes_a_consumer_group()
 
 
 def test_classic_members_give_up_partitions_to_a_new_member_and_stay() -> None:
+    """K848-10."""
     scene, classic = upgraded()
     generation = classic.group.generation_id
     newcomer = scene.join("n", "t")
@@ -122,6 +123,7 @@ def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
 
 
 def test_the_group_becomes_classic_again_when_the_last_consumer_member_leaves() -> None:
+    """K848-10."""
     scene, _ = upgraded()
     newcomer = scene.join("n", "t")
     epoch = scene.group.group_epoch
@@ -179,6 +181,7 @@ def test_classic_members_survive_a_restart() -> None:
     ],
 )
 def test_configs_may_forbid_the_way_there(limits: ConsumerLimits, *, expected: bool) -> None:
+    """K848-10."""
     _, classic = upgraded()
 
     assert can_become_consumer(classic.group, limits) is expected

@@ -53,6 +53,7 @@ def test_a_request_needs_the_fields_of_its_purpose(change: dict[str, object], ve
 
 
 def test_an_unknown_assignor_is_refused() -> None:
+    """K848-07."""
     request = ConsumerGroupHeartbeatRequest(**{**JOIN, "server_assignor": "sticky"})  # type: ignore[arg-type]
 
     with pytest.raises(

@@ -168,7 +168,7 @@ class Relay:
     def _forward(self, out: list[Piece]) -> None:
         if out:
             self._shared.traffic.to_upstream += self._upstream.send(out)
-        if self.exchanges and self._responses.is_between_frames:
+        if self.exchanges and self.exchanges[0].answer is not None:
             self._flush_answers()
 
     def _on_upstream_readable(self) -> None:
@@ -184,7 +184,7 @@ class Relay:
                 return
             self._shared.traffic.from_upstream += count
             self._responses.cut(_BUFFER[:count], out)
-            if self._responses.is_between_frames:
+            if self.exchanges and self.exchanges[0].answer is not None and self._responses.is_between_frames:
                 out.extend(self._ready_answers())
             if out:
                 self._shared.traffic.to_clients += self._client.send(out)

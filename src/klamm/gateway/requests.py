@@ -130,12 +130,16 @@ class RequestJudge:
         if not _LEAST_FRAME <= size <= most:
             raise ProtocolError(f"Frame of {size} bytes is outside {_LEAST_FRAME}..{most}")
 
-    def _check(self, size: int, api_key: int, api_version: int, body: int) -> None:
+    def _check_before_login(self, size: int, api_key: int) -> None:
         self._check_size(size)
-        if body > size + SIZE_BYTES:
-            raise ProtocolError(f"Frame of {size} bytes ends in its header")
         if self._lacks_login and api_key not in _LOGIN_APIS:
             raise ProtocolError(f"Unexpected Kafka request with key {api_key} during SASL login")
+
+    def _check(self, size: int, api_key: int, api_version: int, body: int) -> None:
+        if self._lacks_login or not _LEAST_FRAME <= size <= self._shared.max_frame_bytes:
+            self._check_before_login(size, api_key)
+        if body > size + SIZE_BYTES:
+            raise ProtocolError(f"Frame of {size} bytes ends in its header")
         if api_key == ApiKey.API_VERSIONS:
             return  # an unserved version is answered
         first, last = self._shared.served.get(api_key, (1, 0))
@@ -168,7 +172,7 @@ class RequestJudge:
         """Forward a Produce request. Only its first bytes are known, up to ``acks`` at least."""
         try:
             acks = acks_of(frame, head.api_version, body)
-        except (IndexError, struct.error) as error:
+        except (IndexError, struct.error, ProtocolError) as error:
             most = min(total, _ACKS_WITHIN)
             if len(frame) >= most:
                 raise ProtocolError("Produce request ends before its acks") from error

@@ -6,6 +6,8 @@ import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from klamm.client.transport import PlainTransport
+
 if TYPE_CHECKING:
     import asyncio
     import socket
@@ -37,7 +39,17 @@ class RelayedSocket:
         on_drained: Callback when all kept bytes were sent, or sending failed.
     """
 
-    __slots__ = ("_backlog", "_is_reading", "_is_writing", "_kept", "_loop", "_on_drained", "_on_readable", "stream")
+    __slots__ = (
+        "_backlog",
+        "_is_reading",
+        "_is_writing",
+        "_kept",
+        "_loop",
+        "_may_hide",
+        "_on_drained",
+        "_on_readable",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -49,6 +61,8 @@ class RelayedSocket:
         on_drained: Callable[[OSError | None], None],
     ) -> None:
         self.stream = stream
+        self._may_hide = not isinstance(stream, PlainTransport)
+        """Whether the stream can hold bytes that the event loop cannot see."""
         self._loop = loop
         self._backlog = backlog
         self._on_readable = on_readable
@@ -103,7 +117,7 @@ class RelayedSocket:
 
     def read_pending_soon(self) -> None:
         """Call ``on_readable`` again soon if the stream holds bytes that the event loop cannot see."""
-        if self._is_reading and self.stream.pending():
+        if self._may_hide and self._is_reading and self.stream.pending():
             self._loop.call_soon(self._read_pending)
 
     def _read_pending(self) -> None:

@@ -22,6 +22,8 @@ SIZE_BYTES: Final = 4
 _INT16: Final = struct.Struct(">h")
 _PRODUCE_FLEXIBLE_SINCE: Final = 9
 _TRANSACTIONAL_ID_SINCE: Final = 3
+_PLAIN_PRODUCE: Final = bytes(2)
+"""No tagged fields in the header, and no transactional id: the beginning of most Produce requests."""
 _MOST_CONFIG_ELEMENTS: Final = 1_000_000
 
 
@@ -60,7 +62,9 @@ def acks_of(view: memoryview, api_version: int, body: int) -> int:
         struct.error: The view ends before ``acks``.
         ProtocolError: The request is malformed.
     """
-    if api_version >= _PRODUCE_FLEXIBLE_SINCE:
+    if api_version >= _PRODUCE_FLEXIBLE_SINCE and view[body : body + 2] == _PLAIN_PRODUCE:
+        body += len(_PLAIN_PRODUCE)
+    elif api_version >= _PRODUCE_FLEXIBLE_SINCE:
         body = skip_tagged_fields(view, body, len(view))
         length, body = read_uvarint(view, body)
         body += max(length - 1, 0)

@@ -76,6 +76,7 @@ class DescribedGroup:
     state: GroupState | ConsumerGroupState
     protocol_type: str
     """Empty if no member has ever joined."""
+    member_count: int
     protocol_name: str = ""
     """Empty unless the group is STABLE; the same holds for the metadata of its members."""
     members: tuple[MemberDescription, ...] = ()
@@ -362,6 +363,7 @@ def _described(group: AnyGroup) -> DescribedGroup:
         group_type=_type_of(group),
         state=group.state,
         protocol_type=group.protocol_type or "",
+        member_count=len(group.members),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from klamm.broker.groups.consumer.assignors import ASSIGNORS
 from klamm.broker.groups.consumer.model import ConsumerLimits
 from klamm.broker.groups.model import GroupLimits
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MINUTE_MS = 60_000
+_PACKAGE: Final = "org.apache.kafka.coordinator.group.assignor"
+_CLASSES: Final = {f"{_PACKAGE}.UniformAssignor": "uniform", f"{_PACKAGE}.RangeAssignor": "range"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class GroupCoordinatorSettings:
                 max_size=max_size,
             ),
             consumer_limits=ConsumerLimits(
-                assignors=_list(get("group.consumer.assignors")),
+                assignors=_assignors(get("group.consumer.assignors")),
                 max_size=int(get("group.consumer.max.size")),
                 regex_refresh_interval_ms=int(get("group.consumer.regex.refresh.interval.ms")),
                 allows_upgrade=policy in {"upgrade", "bidirectional"},
@@ -62,3 +65,9 @@ class GroupCoordinatorSettings:
 
 def _list(value: tuple[str, ...] | str) -> tuple[str, ...]:
     return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+
+
+def _assignors(value: tuple[str, ...] | str) -> tuple[str, ...]:
+    """Return the known assignors. Kafka also accepts the names of their classes, and classes of users."""
+    names = (_CLASSES.get(name.strip(), name.strip()) for name in _list(value))
+    return tuple(name for name in names if name in ASSIGNORS) or ConsumerLimits().assignors

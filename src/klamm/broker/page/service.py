@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.broker.client_configs.view import Standing, join_unnamed, view_client
-from klamm.broker.groups.errors import GroupIdNotFoundError
 from klamm.broker.page.rendering import (
     Cell,
     Table,
@@ -253,7 +252,7 @@ class BrokerPage:
                 (
                     Cell(group.group_id or "(empty)", link_to({"group": group.group_id}), "name"),
                     Cell(group.state.value),
-                    Cell(f"{len(self._members(group)):,}", kind="number"),
+                    Cell(f"{group.member_count:,}", kind="number"),
                     Cell(f"{partitions:,}", kind="number extra"),
                     Cell(_UNKNOWN if lag is None else f"{lag:,}", kind="number"),
                 )
@@ -261,12 +260,6 @@ class BrokerPage:
         heads = [("Group", ""), ("State", ""), ("Members", "number"), ("Partitions", "number extra"), ("Lag", "number")]
         empty = "No group." if not text else "No group has this in its name."
         return Table(heads=heads, rows=rows, total=len(groups), first=first, size=ROWS, parameter="gp", empty=empty)
-
-    def _members(self, group: DescribedGroup) -> Sequence[object]:
-        try:
-            return self._services.groups.describe(group.group_id).members
-        except GroupIdNotFoundError:
-            return ()
 
     async def _lag(self, group: DescribedGroup, ends: _Ends, slices: TimeSlice) -> tuple[int | None, int]:
         """Return the lag of a group, None if it is unknown, and the number of partitions with committed offsets."""

@@ -43,3 +43,18 @@ def test_consumer_groups_are_served_only_with_their_protocol() -> None:
     config = {**KAFKA_DEFAULTS, "group.coordinator.rebalance.protocols": "classic"}
 
     assert not GroupCoordinatorSettings.from_config(config.__getitem__).serves_consumer_groups
+
+
+@pytest.mark.parametrize(
+    ("value", "assignors"),
+    [
+        ("range", ("range",)),
+        ("range, uniform", ("range", "uniform")),
+        ("org.apache.kafka.coordinator.group.assignor.RangeAssignor,com.example.Mine", ("range",)),
+        ("com.example.Mine", ("uniform", "range")),
+    ],
+)
+def test_assignors_that_klamm_does_not_have_are_left_out(value: str, assignors: tuple[str, ...]) -> None:
+    config = {**KAFKA_DEFAULTS, "group.consumer.assignors": value}
+
+    assert GroupCoordinatorSettings.from_config(config.__getitem__).consumer_limits.assignors == assignors

@@ -208,11 +208,10 @@ class ConsumerLimits:
 
 def assignment_of(partitions: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
     """Return an assignment of topic ids with partitions, which may name a topic several times."""
-    joined: dict[UUID, frozenset[int]] = {}
+    joined: dict[UUID, set[int]] = {}
     for topic_id, indexes in partitions:
-        if known := joined.get(topic_id, frozenset()).union(indexes):
-            joined[topic_id] = known
-    return joined
+        joined.setdefault(topic_id, set()).update(indexes)
+    return {topic_id: frozenset(indexes) for topic_id, indexes in joined.items() if indexes}
 
 
 def is_subset(part: Assignment, whole: Assignment) -> bool:

@@ -18,6 +18,9 @@ FIRST_VERSION_WITH_OWN_MEMBER_ID: Final = 1
 MAX_SUBSCRIPTION_BYTES: Final = 1_048_588
 """Largest size of a member's ids and subscription. Kafka's limit for storing them (``message.max.bytes``)."""
 
+MAX_PARTITIONS: Final = 200_000
+"""Largest number of owned partitions, and of subscribed topics, in one request."""
+
 
 def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Sequence[str]) -> None:
     """Check the fields of a request.
@@ -42,6 +45,9 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, as
         raise UnsupportedAssignorError(
             f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}."
         )
+    owned = sum(len(topic.partitions) for topic in request.topic_partitions or ())
+    if max(owned, len(request.topic_partitions or ()), len(request.subscribed_topic_names or ())) > MAX_PARTITIONS:
+        raise InvalidRequestError(f"The request has more than {MAX_PARTITIONS} partitions or topics.")
     texts = (request.member_id, request.instance_id, request.rack_id, request.subscribed_topic_regex)
     size = sum(len(text) for text in (*texts, *(request.subscribed_topic_names or ())) if text)
     if size > MAX_SUBSCRIPTION_BYTES:

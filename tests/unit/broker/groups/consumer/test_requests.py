@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.broker.groups.consumer.requests import MAX_SUBSCRIPTION_BYTES, check_heartbeat
+from klamm.broker.groups.consumer.requests import MAX_PARTITIONS, MAX_SUBSCRIPTION_BYTES, check_heartbeat
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -37,6 +37,7 @@ OWNED = [ConsumerGroupHeartbeatRequest.TopicPartitions(partitions=[0])]
         ({"member_epoch": -2}, 1, "InstanceId can't be null."),
         ({"member_epoch": -2, "instance_id": "i"}, 1, None),
         ({"member_epoch": -3}, 1, "MemberEpoch is invalid."),
+        ({"subscribed_topic_names": [""] * (MAX_PARTITIONS + 1)}, 1, "The request has more than 200000"),
         ({"subscribed_topic_names": ["x" * MAX_SUBSCRIPTION_BYTES]}, 1, "The subscription of the member is larger"),
     ],
 )

@@ -34,16 +34,16 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 REAUTHENTICATE_MS = 700
+TOKENS = {
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+    "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{BEARER} required;",
+}
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
     """The address of a broker with users by PLAIN and SCRAM, unsecured tokens, and sessions that expire soon."""
-    settings = sasl_settings() | {
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
-        "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{BEARER} required;",
-        "connections.max.reauth.ms": str(REAUTHENTICATE_MS),
-    }
+    settings = sasl_settings() | TOKENS | {"connections.max.reauth.ms": str(REAUTHENTICATE_MS)}
     with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=settings) as broker:
         yield broker.bootstrap_servers
 
@@ -126,17 +126,17 @@ def test_tokens_come_from_the_login_module_a_file_or_a_server(guarded: str, tmp_
     assert requests == [(f"Basic {credentials}", b"grant_type=client_credentials&scope=kafka")] * 2
 
 
-def test_records_are_produced_and_consumed_with_a_token(
-    guarded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_are_produced_and_consumed_with_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     properties = login("OAUTHBEARER", 'unsecuredLoginStringClaim_sub="alice"')
     (tmp_path / "client.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     file = str(tmp_path / "client.properties")
-    # when
-    sent = run_ours(guarded, ["produce", "--topic", "tokens", "--command-config", file], capsys, b"hello\n")
     words = ["consume", "--topic", "tokens", "--from-beginning", "--max-messages", "1", "--command-config", file]
-    received = run_ours(guarded, words, capsys)
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings() | TOKENS) as broker:
+        address = broker.bootstrap_servers
+        # when
+        sent = run_ours(address, ["produce", "--topic", "tokens", "--command-config", file], capsys, b"hello\n")
+        received = run_ours(address, words, capsys)
     # then
     assert (sent.exit_code, received.exit_code, received.stdout) == (0, 0, "hello\n"), (sent, received)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from urllib.error import HTTPError
 
 import pytest
@@ -254,3 +256,69 @@ def test_requests_in_flight_are_answered_when_the_gateway_stops(
         gateway.stop()
         assert client.receive(MetadataResponse, 1).brokers
     assert "Traceback" not in gateway.log_text()
+
+
+class OddUpstream:
+    """Server whose answers are as a test wants them, by the correlation id of the request. A context manager."""
+
+    def __init__(self, answers: dict[int, bytes]) -> None:
+        self._answers = answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
+            while len(size := stream.read(4)) == 4:
+                frame = stream.read(int.from_bytes(size))
+                connection.sendall(self._answers.get(int.from_bytes(frame[4:8]), b""))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="HTTP"),
+        pytest.param(b"\0\0\0\x08\0\0\0\x63abcd", id="the response to another request"),
+        pytest.param(b"\0\0\0\x06\0\0\0\7\xff\xff", id="Metadata that ends early"),
+        pytest.param(b"\0\0\0\x08\0\0\0\7\x7f\xff\xff\xff", id="Metadata with too many brokers"),
+        pytest.param(b"\x7f\xff\xff\xff\0\0\0\7", id="two gigabytes of Metadata"),
+        pytest.param(b"\xff\xff\xff\xff\0\0\0\7", id="a negative size"),
+    ],
+)
+def test_an_upstream_that_answers_garbage_loses_that_connection_only(
+    garbage: bytes, odd_gateway: tuple[klamm.Gateway, dict[int, bytes]]
+) -> None:
+    gateway, answers = odd_gateway
+    heartbeat = b"\0\0\0\x0a\0\x0c\0\0\0\0\0\x08\xff\xff"
+    answers[7], answers[8] = garbage, b"\0\0\0\x06\0\0\0\x08\0\0"
+    with connected(gateway) as bad, connected(gateway) as good:
+        bad.sendall(b"\0\0\0\x0e\0\3\0\1\0\0\0\7\xff\xff\0\0\0\0")
+        assert closed_by_peer(bad)
+        good.sendall(heartbeat)
+        assert good.recv(100) == answers[8]
+
+
+@pytest.fixture(scope="module")
+def odd_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[klamm.Gateway, dict[int, bytes]]]:
+    """A gateway that knows the address of its upstream from the file alone."""
+    directory = tmp_path_factory.mktemp("odd")
+    answers: dict[int, bytes] = {}
+    with OddUpstream(answers) as upstream:
+        nodes = {"0": ["127.0.0.1", upstream.port]}
+        (directory / "topology.json").write_text(json.dumps({"cluster_id": None, "nodes": nodes}))
+        with klamm.Gateway(f"127.0.0.1:{upstream.port}", data_dir=directory) as gateway:
+            yield gateway, answers

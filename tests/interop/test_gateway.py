@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 import urllib.request
@@ -19,7 +20,7 @@ from klamm.admin import AdminClient, NewTopic
 from klamm.gateway.apis import SERVED
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.processes import free_port, wait_until
+from tests.support.processes import free_port, start_process, wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -236,6 +237,21 @@ def test_a_gateway_starts_from_its_file_while_the_upstream_is_down(
     broker.start()
     wait_until(lambda: _answers(address), timeout_s=60, what="the gateway to reach the upstream")
     assert list(json.loads((tmp_path / "topology.json").read_text())["nodes"]) == ["1"]
+
+
+def test_a_gateway_that_waits_for_its_upstream_ends_on_sigterm(tmp_path: Path) -> None:
+    arguments = ["--upstream", f"127.0.0.1:{free_port()}", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    process = start_process([sys.executable, "-m", "klamm.gateway.main", *arguments], log=tmp_path / "log")
+    try:
+        wait_until(
+            lambda: "trying again" in (tmp_path / "log").read_text(), timeout_s=60, what="a first attempt to connect"
+        )
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def _answers(address: str) -> bool:

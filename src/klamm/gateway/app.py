@@ -16,7 +16,7 @@ from klamm.gateway.relay import Relay
 from klamm.gateway.shared import Peer, Shared
 from klamm.gateway.streams import AcceptedTls
 from klamm.gateway.topology import Topology
-from klamm.gateway.upstream import LEARN_TIMEOUT_MS, Upstream
+from klamm.gateway.upstream import Upstream
 from klamm.properties import SettingsError
 from klamm.server.listeners import ANY_HOST, MAX_PORT, Address, own_host_name
 from klamm.server.sockets import bind, start_listening
@@ -37,8 +37,8 @@ _OPENING_AT_MOST: Final = 1024
 """Connections that are being opened from which no further one is accepted."""
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.5
-_LEARN_AGAIN_MS: Final = 2000
-"""Time to wait for the upstream at a start when its brokers are known from the file."""
+_ATTEMPT_MS: Final = 2000
+"""Time of one attempt to reach the upstream at a start. An attempt that knows the brokers from the file is the last."""
 _FREE_BASES: Final = range(20_000, 31_000)
 """Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
 _ATTEMPTS: Final = 20
@@ -125,7 +125,7 @@ class GatewayApp:
         deadline = asyncio.get_running_loop().time() + self._settings.start_timeout_s
         while True:
             try:
-                await self.upstream.learn(timeout_ms=_LEARN_AGAIN_MS if self.topology.nodes else LEARN_TIMEOUT_MS)
+                await self.upstream.learn(timeout_ms=_ATTEMPT_MS)
             except CLUSTER_ERRORS as error:
                 if self.topology.nodes:
                     logger.warning("The upstream cannot be reached, its brokers are known from before: %s", error)

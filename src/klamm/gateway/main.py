@@ -58,15 +58,27 @@ async def _serve(settings: GatewaySettings, stdout: TextIO) -> None:
             start_listening(scrapes)
             await metrics.listen(scrapes)
             logger.info("Metrics on http://%s/metrics", bound_address(scrapes))
-        await app.start()
-        servers = ",".join(settings.upstream.bootstrap_servers)
-        stdout.write(f"klamm gateway ready on {app.base_address} (upstream {servers})\n")
-        stdout.flush()
-        await stop.wait()
+        if await _started(app, stop):
+            servers = ",".join(settings.upstream.bootstrap_servers)
+            stdout.write(f"klamm gateway ready on {app.base_address} (upstream {servers})\n")
+            stdout.flush()
+            await stop.wait()
         logger.info("Stopping")
     finally:
         await app.stop()
         await metrics.close()
+
+
+async def _started(app: GatewayApp, stop: asyncio.Event) -> bool:
+    """Start the gateway; return False if it is to stop before the upstream has answered."""
+    starting, stopping = asyncio.create_task(app.start()), asyncio.create_task(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        return False
+    stopping.cancel()
+    await starting
+    return True
 
 
 if __name__ == "__main__":

@@ -85,9 +85,14 @@ def outcomes(response: ProduceResponse) -> dict[str, tuple[int, str | None]]:
     }
 
 
-def decisions(gateway: klamm.Gateway, action: str) -> int:
-    address = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+@pytest.fixture(scope="module", autouse=True)
+def metrics(gateway: klamm.Gateway) -> str:
+    """Address of the gateway's metrics, read at the start: only the end of a long log is kept."""
+    return gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
+
+
+def decisions(metrics: str, action: str) -> int:
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     start = f'klamm_policy_decisions_total{{policy="flow",mode="enforce",action="{action}"}} '
     return next((int(line.removeprefix(start)) for line in lines if line.startswith(start)), 0)
@@ -108,9 +113,9 @@ def test_denied_topics_are_cut_out_of_a_request(client: WireClient) -> None:
     assert written == {"orders", "billing.eu"}
 
 
-def test_raised_acks_keep_the_order_of_responses(client: WireClient, gateway: klamm.Gateway) -> None:
+def test_raised_acks_keep_the_order_of_responses(client: WireClient, metrics: str) -> None:
     # given
-    before, offset = decisions(gateway, "override"), client.end_offset("billing.eu", 0)
+    before, offset = decisions(metrics, "override"), client.end_offset("billing.eu", 0)
     # when: the client expects no response to the first and third request, to which the upstream now responds
     metadata = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="orders")])
     client.send(produce("billing.eu", acks=0), 9)
@@ -119,7 +124,7 @@ def test_raised_acks_keep_the_order_of_responses(client: WireClient, gateway: kl
     assert outcomes(client.ask(produce("billing.eu", acks=1), ProduceResponse, 9)) == {"billing.eu": (0, None)}
     # then
     assert client.end_offset("billing.eu", 0) == offset + 3
-    assert decisions(gateway, "override") == before + 3
+    assert decisions(metrics, "override") == before + 3
 
 
 def test_a_throttled_client_is_asked_to_pause(client: WireClient) -> None:

@@ -67,14 +67,11 @@ class Both:
 
     def __init__(self, broker: klamm.Broker, gateway: klamm.Gateway, upstream: klamm.Broker) -> None:
         self.broker, self.gateway, self.upstream = broker, gateway, upstream
+        # read at the start: only the end of a long log is kept
+        self.metrics = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
         host, _, port = gateway.bootstrap_servers.rpartition(":")
         first = f"{host}:{int(port) + 1}"  # the port of broker 1; the base port leads to any broker
         self.clients = tuple(WireClient(address) for address in (broker.bootstrap_servers.partition(",")[0], first))
-
-    @property
-    def metrics(self) -> str:
-        """Address of the gateway's metrics."""
-        return self.gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
 
     def ask(self, request: Message, response: type[Any], version: int) -> Any:
         """Return the gateway's response, which must equal the broker's, apart from topic ids and addresses."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from klamm.protocol.codec import decode, encode, granted_elements
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.frames import RequestHeader, body_position
-from klamm.protocol.schema import Message
+from klamm.protocol.schema import Message, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,10 +96,21 @@ async def write_large(response: Message | RawResponse, version: int, stopwatch: 
 async def free(messages: Iterable[Message | RawResponse | None], time_slice: TimeSlice) -> None:
     """Free the long arrays of messages in time slices. Arrays that are still in use elsewhere stay as they are."""
     for message in messages:
-        for field in message.FIELDS if isinstance(message, Message) else ():
-            items = getattr(message, field.name)
-            if isinstance(items, list) and len(items) >= _LONG_ARRAY and getrefcount(items) == _ONLY_HERE:
-                await time_slice.free(items)
+        if isinstance(message, Message):
+            await _free_arrays(message, time_slice)
+
+
+async def _free_arrays(struct: Struct, time_slice: TimeSlice) -> None:
+    for field in struct.FIELDS:
+        items = getattr(struct, field.name)
+        if not isinstance(items, list):
+            continue
+        if len(items) < _LONG_ARRAY:
+            for item in items:
+                if isinstance(item, Struct):
+                    await _free_arrays(item, time_slice)
+        elif getrefcount(items) == _ONLY_HERE:
+            await time_slice.free(items)
 
 
 async def _in_thread(work: partial[Any], stopwatch: Stopwatch | None) -> Any:

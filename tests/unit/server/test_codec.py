@@ -14,6 +14,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.frames import read_request_header
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
 from klamm.server import codec
 from klamm.server.codec import free, read_large_request, read_request, write, write_large
 from klamm.server.quotas.stopwatch import Stopwatch
@@ -112,3 +113,11 @@ def test_a_long_array_of_a_message_is_freed_unless_it_is_used_elsewhere() -> Non
     assert len(topics) == 1000
     assert kept.topics is topics
     assert freed.topics == []
+
+
+def test_a_long_array_inside_a_short_one_is_freed_too() -> None:
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(1000)))
+    message = OffsetFetchRequest(group_id="g", topics=[topic])
+    asyncio.run(free((message,), TimeSlice()))
+    assert message.topics is not None
+    assert [each.partition_indexes for each in message.topics] == [[]]

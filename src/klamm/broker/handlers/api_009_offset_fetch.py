@@ -47,7 +47,9 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
         return await _answer_one_group(request, context)
     groups = []
     async for group in context.time_slice.over(request.groups):
-        topics = None if group.topics is None else [_requested(topic, context) for topic in group.topics]
+        topics = None
+        if group.topics is not None:
+            topics = await context.time_slice.listed(_requested(topic, context) for topic in group.topics)
         try:
             require_group(context, AclOperation.DESCRIBE, group.group_id)
             context.services.groups.offsets.admit_fetch(group.group_id, group.member_id, group.member_epoch)
@@ -68,7 +70,9 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
 async def _answer_one_group(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     topics = None
     if request.topics is not None:
-        topics = [Requested(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
+        topics = await context.time_slice.listed(
+            Requested(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics
+        )
     error_code = ErrorCode.NONE
     try:
         fetched = await _fetch(request.group_id, topics, request, context)
@@ -152,22 +156,22 @@ async def _fetch(
     has_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     names = {topic.name for topic in topics if topic.name or not has_ids}
     allowed = {name async for name in slices.over(names) if may_topic(context, AclOperation.DESCRIBE, name)}
-    permitted = [topic for topic in topics if topic.name in allowed]
+    permitted = await slices.listed(topic for topic in topics if topic.name in allowed)
     fetched = await offsets.fetch(
         group_id,
-        [(topic.name, topic.partitions) for topic in permitted],
+        await slices.listed((topic.name, topic.partitions) for topic in permitted),
         require_stable=request.require_stable,
         time_slice=slices,
     )
-    seen = [
+    seen = await slices.listed(
         Fetched(topic.name, topic.topic_id, commits) for topic, (_, commits) in zip(permitted, fetched, strict=True)
-    ]
+    )
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return seen + [
+    return seen + await slices.listed(
         topic.failed(denied if topic.name or not has_ids else ErrorCode.UNKNOWN_TOPIC_ID)
         for topic in topics
         if topic.name not in allowed
-    ]
+    )
 
 
 async def _topics(

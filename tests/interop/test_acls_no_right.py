@@ -365,6 +365,21 @@ TABLE: dict[int, list[Question]] = {
     ],
     65: [question("describe_transactions", 0, lambda c, n: c(transactional_ids=[n]), TRANSACTIONAL_ID)],
     66: [question("list_transactions", 2, lambda c, _: c(transactional_id_pattern=None))],
+    68: [
+        question(
+            "consumer_group_heartbeat",
+            1,
+            lambda c, n: c(
+                group_id=n,
+                member_id="m",
+                rebalance_timeout_ms=6000,
+                subscribed_topic_names=[n],
+                topic_partitions=[],
+            ),
+            GROUP,
+        )
+    ],
+    69: [question("consumer_group_describe", 1, lambda c, n: c(group_ids=[n]), GROUP)],
     71: [],  # needs no right in Kafka either, and its answer is about the client alone
     72: [question("push_telemetry", 0, lambda c, n: c(metrics=n.encode()), INVALID_REQUEST)],
     74: [question("list_config_resources", 1, lambda c, _: c(resource_types=[]), CLUSTER)],

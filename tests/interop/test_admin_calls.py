@@ -105,12 +105,12 @@ def test_what_does_not_exist_fails_alone(admin: AdminClient) -> None:
     admin.alter_group_offsets("exists", {FIRST: OffsetAndMetadata(offset=1)}).all().result()
     # when
     described = admin.describe_groups(["exists", "missing"]).values()
+    assert described["exists"].result().group_id == "exists"  # before it is deleted
     deleted = admin.delete_groups(["exists", "missing"]).values()
     altered = admin.alter_group_offsets(
         "g", {FIRST: OffsetAndMetadata(offset=1), TopicPartition("no", 0): OffsetAndMetadata(offset=1)}
     )
     # then
-    assert described["exists"].result().group_id == "exists"
     assert code(described["missing"]) == code(deleted["missing"]) == ErrorCode.GROUP_ID_NOT_FOUND
     assert deleted["exists"].result() is None
     assert altered.values()[FIRST].result() is None

@@ -149,7 +149,7 @@ transactions describe --transactional-id tools-nothing
 transactions describe-producers --topic tools.t --partition 0
 transactions find-hanging --topic tools.t
 """
-UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w+/-]{22}(?= +/)")
+UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<!\S)[\w+/-]{22}(?= +/)")
 """A random id: in text, or as librdkafka writes the id of a member of KIP-848, before its host."""
 TRACE: Final = re.compile(r"(?m)^\s+(at |\.\.\. ).*\n")
 JAVA_ERROR: Final = re.compile(r"(java\.util\.concurrent\.\w+: )?org\.apache\.kafka\.common\.errors\.\w+: ")

@@ -63,7 +63,7 @@ class ConsumerGroupCoordinator:
             GroupIdNotFoundError: The group does not exist, or it is a classic group.
             KafkaApiError: An error of ``ConsumerGroup.leave``, or the change could not be written.
         """
-        entry = self._entry(group_id)
+        entry = self._registry.entry(group_id)
         reply = self._group(entry, is_join=False).leave(member_id, instance_id, epoch, self._registry.now())
         self._registry.after_step(entry)
         await self._registry.settle(entry)

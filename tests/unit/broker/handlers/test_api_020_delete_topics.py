@@ -14,6 +14,7 @@ from klamm.broker.handlers import api_020_delete_topics as delete_topics
 from klamm.broker.settings import parse_arguments
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime import Policies
+from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest
 from klamm.server.session import Session
 
@@ -32,11 +33,12 @@ async def deleted(data_dir: Path, meanwhile: Callable[[Services], object]) -> tu
     app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
     seen: list[int | None] = []
 
-    async def ask(kind: object, details: DeleteTopicDetails) -> None:
+    async def ask(kind: object, details: DeleteTopicDetails) -> PolicyOutcome:
         seen.append(details.num_partitions)
         await asyncio.sleep(0)
         if len(seen) == 1:
             meanwhile(app._services)
+        return PolicyOutcome(None, None)
 
     guard = SimpleNamespace(spec=SimpleNamespace(keys=[DELETE_TOPIC]), turn=asyncio.Lock(), ask=ask)
     services = replace(app._services, policies=Policies([cast("Any", guard)]))

@@ -128,7 +128,7 @@ def test_a_group_with_members_is_not_deleted(broker: GroupBroker) -> None:
     ("epoch", "code", "words"),
     [
         (1, ErrorCode.GROUP_ID_NOT_FOUND, "Consumer group g not found."),
-        (-1, ErrorCode.GROUP_ID_NOT_FOUND, "Consumer group g not found."),
+        (-1, ErrorCode.GROUP_ID_NOT_FOUND, "Group g not found."),
         (-5, ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid."),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]
 
-from tests.support.java import java_executable
+from tests.support.java import KAFKA_RELEASE, java_executable
 
 _PACKAGES: Final = ("klamm", "pyspark", "pyarrow", "kafka-python", "uvloop", "google-crc32c", "cramjam", "structlog")
 _GIBI: Final = 1024**3
@@ -26,7 +26,7 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "java": _java_version(),
-        "apache_kafka": "4.1.0",
+        "apache_kafka": KAFKA_RELEASE,
         "packages": {name: version for name in _PACKAGES if (version := _package_version(name)) is not None},
         "commit": _commit(),
         "load_before": os.getloadavg()[0],

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from tests.support.browser import Browser, find_browser
 from tests.support.distribution import FileScheduling, rank
-from tests.support.java import JavaUnavailableError, class_path, java_executable
+from tests.support.java import JavaUnavailableError, broker_class_path, class_path, java_executable
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.own_random import give_threads_their_own
@@ -37,7 +37,7 @@ give_threads_their_own()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the interop tests ask real Kafka instead of klamm."""
     parser.addoption(
-        "--against-kafka", action="store_true", help="play the interop tests against real Apache Kafka 4.1, as a check"
+        "--against-kafka", action="store_true", help="play the interop tests against real Apache Kafka 4.4, as a check"
     )
 
 
@@ -76,6 +76,7 @@ def java() -> None:
     try:
         java_executable()
         class_path()
+        broker_class_path()
     except JavaUnavailableError as error:
         skip_loudly(f"needs real Apache Kafka: {error}")
 
@@ -92,13 +93,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def real_kafka(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """One node of real Apache Kafka 4.1, shared by the whole run: use topic names of your own."""
+    """One node of real Apache Kafka 4.4, shared by the whole run: use topic names of your own."""
     yield from _cluster(1, request)
 
 
 @pytest.fixture(scope="session")
 def real_kafka_3(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """Three nodes of real Apache Kafka 4.1, shared by the whole run."""
+    """Three nodes of real Apache Kafka 4.4, shared by the whole run."""
     yield from _cluster(3, request)
 
 

@@ -1,4 +1,4 @@
-"""The conformance kit against a klamm broker: every case is a test, compared word for word with Apache Kafka 4.1.
+"""The conformance kit against a klamm broker: every case is a test, compared word for word with Apache Kafka 4.4.
 
 The kit in ``kit/`` is a copy that is never changed. Where klamm answers otherwise ``kit/decisions.json`` says why, and
 what klamm does instead is told here. The kit's waiting for what is eventual in Kafka is switched off: here a read after
@@ -24,7 +24,7 @@ STATIC_CONFIGS = {"num.partitions": "1", "offsets.topic.replication.factor": "1"
 
 
 RUNNER = load_runner()
-GOLDEN = json.loads((KIT / "golden.public.json").read_text(encoding="utf-8"))["cases"]
+GOLDEN = json.loads((KIT / "golden-4.4.public.json").read_text(encoding="utf-8"))["cases"]
 NOT_COMPARED = RUNNER.decide(GOLDEN, str(KIT / "decisions.json"))
 
 # What klamm answers where it is not compared with Kafka.

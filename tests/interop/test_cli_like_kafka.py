@@ -1,4 +1,4 @@
-"""klamm topics and klamm configs beside Kafka 4.1's own tools: flags, stdout, exit codes, messages.
+"""klamm topics and klamm configs beside Kafka 4.3's own tools: flags, stdout, exit codes, messages.
 
 One play of commands runs four times: Kafka's tools and ours, each against real Apache Kafka and against klamm. What
 Kafka's tools print against Apache Kafka is what all four have to print, but for ids, which are nobody's choice.
@@ -153,7 +153,7 @@ topics --delete --topic cli\\..*
 acls --add --topic cli.t --allow-principal User:a --operation Read --operation Write --allow-host 10.0.0.1
 acls --add --topic cli. --resource-pattern-type Prefixed --deny-principal User:b --deny-host 10.0.0.2
 acls --add --producer --idempotent --topic cli.t --transactional-id cli-x --allow-principal User:c
-acls --add --consumer --topic cli.t --group cli-g --allow-principal User:c --allow-principal User:*
+acls --add --consumer --topic cli.t --group cli-g --allow-principal User:e --allow-principal User:*
 acls --add --cluster --allow-principal User:c --operation Alter --operation ClusterAction
 acls --add --user-principal User:d --allow-principal User:c --operation CreateTokens
 acls --add --delegation-token cli-d --allow-principal User:c --operation Describe
@@ -165,7 +165,7 @@ acls --list --principal User:c --principal User:b --topic cli.t --resource-patte
 acls --list --principal
 acls --list --topic cli.nothing
 acls --remove --topic cli.t --allow-principal User:a --operation Read --allow-host 10.0.0.1 --force
-acls --remove --consumer --producer --topic cli.t --group cli-g --allow-principal User:c --force
+acls --remove --consumer --topic cli.t --group cli-g --allow-principal User:e --force
 acls --list
 acls --remove --topic cli. --resource-pattern-type any --force
 acls --remove --topic cli.t --cluster --force

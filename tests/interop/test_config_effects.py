@@ -302,7 +302,7 @@ def test_preallocate_sets_room_aside_that_closing_gives_back(lab: Lab) -> None:
 
 
 def test_min_insync_replicas_counts_at_most_the_replicas_there_are(lab: Lab) -> None:
-    """As Apache Kafka 4.1 does: one replica in sync out of one is enough, whatever the config says."""
+    """As Apache Kafka 4.4 does: one replica in sync out of one is enough, whatever the config says."""
     lab.set(min_insync_replicas="3")
     lab.produce("x")
     assert lab.offsets() == [0]

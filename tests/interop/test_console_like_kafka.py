@@ -1,4 +1,4 @@
-"""klamm produce and klamm consume beside Kafka 4.1's console producer and consumer, on either broker."""
+"""klamm produce and klamm consume beside Kafka 4.3's console producer and consumer, on either broker."""
 
 from __future__ import annotations
 
@@ -87,6 +87,8 @@ class new_topic:  # noqa: N801 - a context manager
 
 
 def kafkas(tools: KafkasTools, tool: str, address: str, words: Sequence[str], stdin: bytes = b"") -> Outcome:
+    property_flag = "--formatter-property" if tool == CONSUMER else "--reader-property"
+    words = [property_flag if word == "--property" else word for word in words]
     return tools.run(tool, "--bootstrap-server", address, *words, stdin=stdin)
 
 

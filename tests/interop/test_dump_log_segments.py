@@ -16,7 +16,7 @@ from tests.support.transactions import ABORT, COMMIT, end, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOOL = "kafka.tools.DumpLogSegments"
+TOOL = "org.apache.kafka.tools.DumpLogSegments"
 
 
 pytestmark = pytest.mark.usefixtures("java")

@@ -40,7 +40,7 @@ Answer = TypeVar("Answer", bound="Message")
 TOPIC = "group-protocol"
 VERSIONS = {8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5)}
 VERSIONS |= {42: (0, 2), 47: (0, 0)}
-"""First and last version of each API that Kafka 4.1 serves."""
+"""First and last version of each API that Kafka 4.4 serves."""
 
 AGES = [0, 2, 3, 4, 5, 7, 8, 9]
 """Each API is asked in the version of this number, or in its nearest one."""

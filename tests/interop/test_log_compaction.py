@@ -21,7 +21,7 @@ def test_kafkas_log_compaction_tester_finds_nothing_wrong() -> None:
     }
     with KlammBroker(quick) as broker:
         output = java_tool(
-            "kafka.tools.LogCompactionTester",
+            "org.apache.kafka.tools.LogCompactionTester",
             *("--bootstrap-server", broker.bootstrap_servers),
             *("--messages", "150000", "--duplicates", "50", "--percent-deletes", "10"),
             *("--topics", "2", "--compression-type", "none", "--sleep", "2"),

@@ -1,4 +1,4 @@
-"""Every kind of record between two real Apache Kafka 4.1 clusters: what is on the target is what was on the source.
+"""Every kind of record between two real Apache Kafka 4.4 clusters: what is on the target is what was on the source.
 
 One mirror copies all of them, by two flows: at least once to ``A.<topic>``, exactly once to ``A-<topic>``.
 """

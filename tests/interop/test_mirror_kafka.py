@@ -1,4 +1,4 @@
-"""The mirror between two real Apache Kafka 4.1 clusters: one node to three."""
+"""The mirror between two real Apache Kafka 4.4 clusters: one node to three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle itself: real Apache Kafka 4.1 as the other tests find it."""
+"""The oracle itself: real Apache Kafka 4.4 as the other tests find it."""
 
 from __future__ import annotations
 

@@ -121,6 +121,7 @@ def test_signed_tokens_are_good_by_the_keys_in_a_file_which_may_change(tmp_path:
         f"{PREFIX}sasl.server.callback.handler.class": SIGNED,
         f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
         f"{PREFIX}sasl.oauthbearer.expected.audience": "kafka",
+        f"{PREFIX}sasl.oauthbearer.allow.unverified.issuer": "true",
     }
     token = ISSUER.sign(claims_of("alice", aud="kafka"))
     with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=SETTINGS | signed) as broker:

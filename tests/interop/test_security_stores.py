@@ -152,9 +152,9 @@ def test_java_clients_show_a_certificate_and_log_in_with_stores_of_their_own(gua
     login = str(client_properties(tmp_path / "login.properties", guarded.java_login()))
     # when
     java_tool("org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", guarded.mutual, "--topic", "java",
-              "--producer.config", mutual, stdin="hello\n")  # fmt: skip
+              "--command-config", mutual, stdin="hello\n")  # fmt: skip
     read = java_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", guarded.login, "--topic",
-                     "java", "--from-beginning", "--max-messages", "1", "--timeout-ms", "30000", "--consumer.config",
+                     "java", "--from-beginning", "--max-messages", "1", "--timeout-ms", "30000", "--command-config",
                      login)  # fmt: skip
     # then
     assert read.strip() == "hello"

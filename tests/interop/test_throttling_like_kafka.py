@@ -1,4 +1,4 @@
-"""Quotas on partitions (KIP-599) and on time (KIP-124): klamm and Apache Kafka 4.1 answer alike."""
+"""Quotas on partitions (KIP-599) and on time (KIP-124): klamm and Apache Kafka 4.4 answer alike."""
 
 from __future__ import annotations
 

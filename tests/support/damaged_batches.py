@@ -1,4 +1,4 @@
-"""Record batches with one defect each, in every codec, and the answers of Apache Kafka 4.1 to them."""
+"""Record batches with one defect each, in every codec, and the answers of Apache Kafka 4.4 to them."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tests.support import class_archives
 from tests.support.class_archives import CACHE, ROOT, lock
@@ -17,7 +17,10 @@ from tests.support.processes import die_with_this_thread, start_process
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_POM = ROOT / "tests" / "java" / "pom.xml"
+_BROKER_POM = ROOT / "tests" / "java" / "pom.xml"
+_TOOLS_POM = ROOT / "tests" / "java" / "tools" / "pom.xml"
+KAFKA_RELEASE: Final = "4.4.0"
+"""Release of the real Kafka that the tests ask, the default in ``tests/java/pom.xml``."""
 _LOG_SETTINGS = ROOT / "tests" / "java" / "log4j2.properties"
 _MAVEN_TIMEOUT_S = 600
 QUICK_TO_START: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -43,50 +46,70 @@ def java_executable() -> str:
 
 
 def class_path() -> str:
-    """Return the class path of Kafka's broker, tools and MirrorMaker 2. See ``class_path_of``."""
-    return class_path_of(_POM)
+    """Return the class path of Kafka's tools and MirrorMaker 2. See ``class_path_of``."""
+    return class_path_of(_TOOLS_POM)
+
+
+def broker_class_path(release: str = KAFKA_RELEASE) -> str:
+    """Return the class path of Kafka's broker in a release. See ``class_path_of``."""
+    return class_path_of(_BROKER_POM, None if release == KAFKA_RELEASE else release)
+
+
+def clients_class_path() -> str:
+    """Return the class path of Kafka's tools over the Java clients of the broker's release."""
+    clients = [jar for jar in broker_class_path().split(":") if Path(jar).name.startswith("kafka-clients-")]
+    return ":".join((*clients, class_path()))
 
 
 @functools.cache
-def class_path_of(pom: Path) -> str:
+def class_path_of(pom: Path, kafka_release: str | None = None) -> str:
     """Return the class path of the dependencies of a Maven project.
 
     The first call asks Maven and remembers the answer under ``.cache/java``; later runs need neither Maven nor network.
 
+    Args:
+        pom: Project file.
+        kafka_release: Value of the project's property ``kafka.version``. None for the one in the project file.
+
     Raises:
         JavaUnavailableError: Maven is missing or could not resolve the artifacts.
     """
-    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(pom.read_bytes() + (kafka_release or "").encode()).hexdigest()[:16]
     remembered = CACHE / "java" / f"{digest}.classpath"
     with lock(CACHE / "java" / ".lock"):
         if not _is_complete(remembered):
-            _resolve(pom, remembered)
+            _resolve(pom, kafka_release, remembered)
         return remembered.read_text().strip()
 
 
-def quick_to_start() -> Sequence[str]:
-    """Return the JVM options for programs of Kafka that live for seconds."""
-    return (*QUICK_TO_START, *class_archives.options(kafka_archive()))
+def quick_to_start(jars: str | None = None) -> Sequence[str]:
+    """Return the JVM options for programs of Kafka that live for seconds.
+
+    Args:
+        jars: Class path. None for that of Kafka's tools.
+    """
+    return (*QUICK_TO_START, *class_archives.options(kafka_archive(jars)))
 
 
-def kafka_archive() -> Path:
-    """Return the path of the class archive of Kafka's jars. The first ``KafkaCluster`` of a checkout writes it."""
-    return class_archives.path("kafka", class_path(), java_executable())
+def kafka_archive(jars: str | None = None) -> Path:
+    """Return the path of a class archive of Kafka's jars. The first ``KafkaCluster`` of a checkout writes it."""
+    return class_archives.path("kafka", class_path() if jars is None else jars, java_executable())
 
 
 def _is_complete(remembered: Path) -> bool:
     return remembered.is_file() and all(Path(jar).is_file() for jar in remembered.read_text().strip().split(":"))
 
 
-def _resolve(pom: Path, target: Path) -> None:
+def _resolve(pom: Path, kafka_release: str | None, target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise JavaUnavailableError("no mvn on PATH: install maven (Apache Kafka 4.1 comes from Maven)")
+        raise JavaUnavailableError("no mvn on PATH: install maven (Apache Kafka comes from Maven)")
     java_executable()
     fresh = target.with_suffix(".new")
     command = [
         maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath",
         f"-Dmdep.outputFile={fresh}", "-Dmdep.includeScope=runtime",
+        *([f"-Dkafka.version={kafka_release}"] if kafka_release else []),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT_S, check=False)
@@ -103,6 +126,7 @@ def java_command(
     *args: str,
     heap: str = "256m",
     jvm_options: Sequence[str] | None = None,
+    jars: str | None = None,
 ) -> list[str]:
     """Return the command that runs a class of Kafka's jars.
 
@@ -111,11 +135,12 @@ def java_command(
         *args: Its arguments.
         heap: ``-Xmx``.
         jvm_options: Further options. None: those of ``quick_to_start``; benchmarks pass their own.
+        jars: Class path. None for that of Kafka's tools.
     """
-    options = quick_to_start() if jvm_options is None else jvm_options
+    options = quick_to_start(jars) if jvm_options is None else jvm_options
     return [
         java_executable(), f"-Xmx{heap}", *options, "-Xshare:auto", f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
-        "-cp", class_path(), main_class, *args,
+        "-cp", class_path() if jars is None else jars, main_class, *args,
     ]  # fmt: skip
 
 
@@ -126,6 +151,7 @@ def java_tool(
     timeout_s: float = 60.0,
     heap: str = "256m",
     jvm_options: Sequence[str] | None = None,
+    jars: str | None = None,
 ) -> str:
     """Run one of Kafka's Java programs to its end and return its stdout.
 
@@ -134,7 +160,7 @@ def java_tool(
         subprocess.TimeoutExpired: It took longer than ``timeout_s`` seconds.
     """
     done = subprocess.run(
-        java_command(main_class, *args, heap=heap, jvm_options=jvm_options),
+        java_command(main_class, *args, heap=heap, jvm_options=jvm_options, jars=jars),
         input=stdin,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Real Apache Kafka 4.1 in KRaft mode, as an oracle: started, killed and restarted by tests and benchmarks."""
+"""Real Apache Kafka in KRaft mode, as an oracle: started, killed and restarted by tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import uuid
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Self
 from tests.support import class_archives
 from tests.support.class_archives import CACHE
 from tests.support.java import (
+    KAFKA_RELEASE,
     QUICK_TO_START,
     JavaUnavailableError,
-    class_path,
+    broker_class_path,
     java_command,
     java_tool,
     kafka_archive,
@@ -28,10 +30,9 @@ from tests.support.probe import brokers_known_by
 from tests.support.processes import free_port, start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["JavaUnavailableError", "KafkaCluster", "KafkaNode", "class_path", "java_tool", "start_java"]
+__all__ = ["JavaUnavailableError", "KafkaCluster", "KafkaNode", "java_tool", "start_java"]
 
 _START_TIMEOUT_S = 60.0
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -41,9 +42,17 @@ class KafkaNode:
     """One broker and controller in one JVM. Not thread-safe; start it from the main thread."""
 
     def __init__(
-        self, *, node_id: int, directory: Path, host_port: tuple[str, int], heap: str, jvm_options: Sequence[str] | None
+        self,
+        *,
+        node_id: int,
+        directory: Path,
+        host_port: tuple[str, int],
+        heap: str,
+        jvm_options: Sequence[str] | None,
+        release: str,
     ) -> None:
         self.node_id = node_id
+        self._release = release
         self.host, self.port = host_port
         self.directory = directory
         self.log_path = directory / "server.log"
@@ -66,7 +75,11 @@ class KafkaNode:
         """Start the JVM without waiting for it."""
         assert not self.is_running, f"Node {self.node_id} is already running"
         command = java_command(
-            "kafka.Kafka", str(self.directory / "server.properties"), heap=self._heap, jvm_options=self._jvm_options
+            "kafka.Kafka",
+            str(self.directory / "server.properties"),
+            heap=self._heap,
+            jvm_options=self._jvm_options,
+            jars=broker_class_path(self._release),
         )
         self._process = start_process(command, log=self.log_path)
 
@@ -118,6 +131,7 @@ class KafkaCluster:
         properties: Broker settings on top of (or instead of) those a small cluster needs; ``{node}`` is the node's id.
         heap: ``-Xmx`` per node.
         jvm_options: Compiler and collector. None: those that start fast; benchmarks pass what Kafka ships with.
+        release: Release of Apache Kafka on Maven.
     """
 
     def __init__(
@@ -127,7 +141,9 @@ class KafkaCluster:
         *,
         heap: str = "512m",
         jvm_options: Sequence[str] | None = None,
+        release: str = KAFKA_RELEASE,
     ) -> None:
+        self._release = release
         self._properties = dict(properties)
         self._jvm_options = jvm_options
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -139,6 +155,7 @@ class KafkaCluster:
                 host_port=("127.0.0.1", free_port()),
                 heap=heap,
                 jvm_options=jvm_options,
+                release=release,
             )
             for node_id in range(1, nodes + 1)
         }
@@ -167,11 +184,12 @@ class KafkaCluster:
 
     def launch(self) -> None:
         """Format every node and start it without waiting for it."""
-        if self._jvm_options is None:
-            class_archives.write(kafka_archive(), _run_once)
-        bootstrap = _bootstrap_checkpoint()
+        if self._jvm_options is None and self._release == KAFKA_RELEASE:
+            class_archives.write(kafka_archive(broker_class_path()), _run_once)
+            class_archives.write(kafka_archive(), _use_a_tool)
+        formatted = _formatted_directory(self._release)
         for node in self.nodes.values():
-            self._format(node, bootstrap)
+            self._format(node, formatted)
             node.launch()
 
     def wait_ready(self) -> None:
@@ -215,14 +233,13 @@ class KafkaCluster:
             else:
                 node.kill()
 
-    def _format(self, node: KafkaNode, bootstrap: Path) -> None:
+    def _format(self, node: KafkaNode, formatted: Path) -> None:
         data = node.directory / "data"
-        data.mkdir(parents=True)
+        shutil.copytree(formatted, data)
         (data / "meta.properties").write_text(
             f"version=1\ncluster.id={self.cluster_id}\nnode.id={node.node_id}\n"
             f"directory.id={base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}\n"
         )
-        shutil.copy(bootstrap, data / "bootstrap.checkpoint")
         lines = [f"{name}={value}" for name, value in self._settings(node, data).items()]
         (node.directory / "server.properties").write_text("\n".join(lines) + "\n")
 
@@ -264,6 +281,17 @@ def _run_once(jvm_options: Sequence[str]) -> None:
         pass
 
 
+def _use_a_tool(jvm_options: Sequence[str]) -> None:
+    """Run a tool that finds no broker."""
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
+        settings.write("default.api.timeout.ms=500\nrequest.timeout.ms=400\n")
+        settings.flush()
+        tool = "org.apache.kafka.tools.TopicCommand"
+        words = ("--bootstrap-server", "127.0.0.1:1", "--list", "--command-config", settings.name)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            java_tool(tool, *words, jvm_options=(*QUICK_TO_START, *jvm_options))
+
+
 @contextlib.contextmanager
 def started(*clusters: KafkaCluster) -> Iterator[None]:
     """Start clusters at the same time, and stop them at the end."""
@@ -276,10 +304,13 @@ def started(*clusters: KafkaCluster) -> Iterator[None]:
         yield
 
 
-def _bootstrap_checkpoint() -> Path:
-    """Return the feature levels that Kafka's StorageTool writes. It runs once; all later nodes use the file."""
-    template = CACHE / "java" / "bootstrap-4.1.0.checkpoint"
-    if template.is_file():
+def _formatted_directory(release: str) -> Path:
+    """Return a directory as Kafka's StorageTool formats it, with the feature levels of a release.
+
+    The tool runs once; every node gets a copy with ids of its own.
+    """
+    template = CACHE / "java" / f"formatted-{release}"
+    if template.is_dir():
         return template
     with tempfile.TemporaryDirectory(prefix="klamm-format-") as scratch:
         settings = Path(scratch) / "server.properties"
@@ -288,9 +319,11 @@ def _bootstrap_checkpoint() -> Path:
             "listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
             f"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\nlog.dirs={scratch}/data\n"
         )
-        java_tool("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(settings))
-        # Another run may do the same at this moment: the last rename wins, with the same content.
-        fresh = template.with_suffix(f".{os.getpid()}")
-        shutil.copy(Path(scratch) / "data" / "bootstrap.checkpoint", fresh)
-        fresh.rename(template)
+        words = ("format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(settings))
+        java_tool("kafka.tools.StorageTool", *words, jars=broker_class_path(release))
+        fresh = template.with_name(f"{template.name}-{os.getpid()}")
+        shutil.copytree(Path(scratch) / "data", fresh)
+        with contextlib.suppress(OSError):  # another process was faster
+            fresh.rename(template)
+        shutil.rmtree(fresh, ignore_errors=True)
     return template

@@ -206,7 +206,9 @@ def batches_of(directory: Path) -> str:
     if not segments:
         return "no segments\n"
     files = ",".join(map(str, segments))
-    return java_tool("kafka.tools.DumpLogSegments", "--deep-iteration", "--skip-record-metadata", "--files", files)
+    return java_tool(
+        "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--skip-record-metadata", "--files", files
+    )
 
 
 class Verdict(NamedTuple):

@@ -1,6 +1,6 @@
 """Command ``klamm consume``: the counterpart of Kafka's console consumer, which prints records of topics.
 
-Flags, properties and stdout are those of Kafka 4.1's ConsoleConsumer, with the names of newer releases in addition
+Flags, properties and stdout are those of Kafka 4.3's ConsoleConsumer, with the names of newer releases in addition
 (``--formatter-property``, ``--command-property``, ``--command-config``). These differences are deliberate:
 
 - Conflicting flags exit with 2. An error while consuming exits with 1; Kafka's tool logs the error and exits with 0.
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _check(flags: ToolParser, options: argparse.Namespace) -> None:
     if (options.topic is None) == (options.include is None):
-        flags.error("Exactly one of --include/--topic is required.")
+        flags.error("Exactly one of the following arguments is required: [topic], [include]")
     if options.partition is not None:
         if options.topic is None:
             flags.error("The topic is required when partition is specified.")

@@ -1,6 +1,6 @@
 """Command ``klamm offsets``: the counterpart of kafka-get-offsets.sh, with JSON or YAML output.
 
-Flags, stdout and exit codes are those of Kafka 4.1's GetOffsetShell, with these deliberate differences:
+Flags, stdout and exit codes are those of Kafka 4.3's GetOffsetShell, with these deliberate differences:
 
 - Conflicting flags exit with 2.
 - Words that belong to no flag are rejected.
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 _PROG: Final = "klamm offsets"
 _RULE: Final = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
-_SPECS: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
+_SPECS: Final = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
 _UNKNOWN_OFFSET: Final = -1
 
 
@@ -50,8 +57,9 @@ def parser() -> ToolParser:
     found.add_value(
         "--time",
         metavar="TIME",
-        help="latest (default, -1), earliest (-2), max-timestamp (-3), earliest-local (-4), latest-tiered (-5), or a"
-        " timestamp in milliseconds: the offset of the first record with it or a later one",
+        help="latest (default, -1), earliest (-2), max-timestamp (-3), earliest-local (-4), latest-tiered (-5),"
+        " earliest-pending-upload (-6), or a timestamp in milliseconds: the offset of the first record with it or a"
+        " later one",
     )
     found.add_switch("--exclude-internal-topics", help="leave out internal topics")
     return found
@@ -134,7 +142,8 @@ def parse_time(text: str) -> int:
     except ValueError as error:
         raise RefusedError(
             f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp"
-            " / -4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp"
+            " / -4 or earliest-local / -5 or latest-tiered / -6 or earliest-pending-upload, or a specified long format"
+            " timestamp"
         ) from error
 
 

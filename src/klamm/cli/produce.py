@@ -1,6 +1,6 @@
 """Command ``klamm produce``: the counterpart of Kafka's console producer, which sends lines of stdin as records.
 
-Flags and properties are those of Kafka 4.1's ConsoleProducer, with the names of newer releases in addition
+Flags and properties are those of Kafka 4.3's ConsoleProducer, with the names of newer releases in addition
 (``--reader-property``, ``--command-property``, ``--command-config``). These differences are deliberate:
 
 - A record that could not be sent makes the exit code 1. Kafka's tool only logs it.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _MIB = 1024 * 1024
+_AS_LOG_RETENTION = -2
+"""Value of ``log.local.retention.ms`` and ``log.local.retention.bytes``: the same as without ``local``."""
 
 # TLS secrets and stores. They can be set only with a listener prefix.
 _LISTENER_ONLY = {
@@ -51,6 +53,7 @@ _THREAD_POOLS = (
     "background.threads",
     "num.network.threads",
     "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
     "remote.log.manager.expiration.thread.pool.size",
     "remote.log.reader.threads",
 )
@@ -87,7 +90,12 @@ class BrokerSchema:
         return None if value is None else format_value(value)
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
+        """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies.
+
+        A config that no table defines is unknown: INVALID_CONFIG.
+        """
+        if find_broker_config(name) is None:
+            return InvalidConfigError(f"Unknown config name: {name}")
         return InvalidRequestError(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
@@ -117,12 +125,12 @@ class BrokerSchema:
         if fixed:
             own = [n for n in fixed if n in AUTHORIZER_CONFIGS or n in own_broker_configs()]
             reason = f"; klamm reads {', '.join(own)} only when it starts: set it in the properties file" if own else ""
-            raise InvalidRequestError(f"Cannot update these configs dynamically: Set({', '.join(fixed)}){reason}")
+            raise InvalidRequestError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]{reason}")
         bare = [n for n in values if n in _LISTENER_ONLY]
         if bare:
             raise InvalidRequestError(
                 "These security configs can be dynamically updated only per-listener using the listener prefix: "
-                f"HashSet({', '.join(bare)})"
+                f"[{', '.join(bare)}]"
             )
 
     def _check_scope(self, values: Mapping[str, str]) -> None:
@@ -143,8 +151,7 @@ class BrokerSchema:
         ]
         if own:
             raise InvalidRequestError(
-                "Cannot update these configs at default cluster level, broker id must be specified: "
-                f"Set({', '.join(own)})"
+                f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(own)}]"
             )
 
     def _check_min_insync_replicas(self, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
@@ -247,13 +254,49 @@ def _check_local_retention(_: BrokerLayers, after: BrokerLayers) -> None:
     for what, topic_name in (("ms", "retention.ms"), ("bytes", "retention.bytes")):
         name = f"log.local.retention.{what}"
         limit, local = cast("int", after.topic_default(topic_name)), cast("int", after.value(name))
-        if limit < 0 or local == -2:  # noqa: PLR2004 -- -2 stands for "the same as log.retention"
+        if limit < 0 or local == _AS_LOG_RETENTION:
             continue
         if local == -1:
             raise invalid_value(name, local, f"Value must not be -1 as log.retention.{what} value is set as {limit}.")
         if local > limit:
             reason = f"Value must not be more than log.retention.{what} property value: {limit}"
             raise invalid_value(name, local, reason)
+
+
+def _check_copy_lag(_: BrokerLayers, after: BrokerLayers) -> None:
+    for what, topic_name in (("ms", "retention.ms"), ("bytes", "retention.bytes")):
+        name, limit_name = f"log.remote.copy.lag.{what}", f"log.local.retention.{what}"
+        lag, limit = cast("int", after.value(name)), cast("int", after.value(limit_name))
+        if limit == _AS_LOG_RETENTION:
+            limit = cast("int", after.topic_default(topic_name))
+        if 0 <= limit < lag:
+            raise invalid_value(name, lag, f"Value must not exceed {limit_name} (effective value: {limit})")
+
+
+def _check_assignment_intervals(_: BrokerLayers, after: BrokerLayers) -> None:
+    for kind in ("consumer", "share", "streams"):
+        name = f"group.{kind}.assignment.interval.ms"
+        least, most = f"group.{kind}.min.assignment.interval.ms", f"group.{kind}.max.assignment.interval.ms"
+        interval_ms = cast("int", after.value(name))
+        if interval_ms > cast("int", after.value(most)):
+            raise InvalidRequestError(f"{name} must be less than or equal to {most}")
+        if interval_ms < cast("int", after.value(least)):
+            raise InvalidRequestError(f"{name} must be greater than or equal to {least}")
+
+
+def _check_cordoned(_: BrokerLayers, after: BrokerLayers) -> None:
+    name = "cordoned.log.dirs"
+    cordoned = cast("tuple[str, ...]", after.value(name))
+    if "*" in cordoned:
+        if len(cordoned) > 1:
+            _require(f"When {name} is set to *, it must not contain other values")
+        return
+    present = cast("tuple[str, ...]", after.value("log.dirs") or after.value("log.dir"))
+    missing = [directory for directory in cordoned if directory not in present]
+    if missing:
+        _require(
+            f"All entries in {name} must be present in log.dirs or log.dir. Missing entries : {', '.join(missing)}"
+        )
 
 
 def _check_listeners(before: BrokerLayers, after: BrokerLayers) -> None:
@@ -308,5 +351,8 @@ _RULES: tuple[Callable[[BrokerLayers, BrokerLayers], None], ...] = (
     _check_cleaner,
     _check_thread_pools,
     _check_local_retention,
+    _check_copy_lag,
+    _check_assignment_intervals,
+    _check_cordoned,
     _check_reporters,
 )

@@ -1,4 +1,4 @@
-"""Tables of all configs, one per resource type, read from the data files of Kafka 4.1 next to this module.
+"""Tables of all configs, one per resource type, read from the data file of Kafka 4.4 next to this module.
 
 DescribeConfigs, the alter APIs, CreateTopics and the broker's own settings all use these tables.
 """
@@ -19,7 +19,7 @@ from klamm.configs.values import ConfigValue, parse_value
 from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigType, UpdateMode
 
-FACTS: Final = Path(__file__).with_name("kafka-4.1-configs.json")
+FACTS: Final = Path(__file__).with_name("kafka-4.4-configs.json")
 
 MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
@@ -67,8 +67,12 @@ class ConfigDefinition:
     """Whether the config is internal: accepted, but never described."""
     update_mode: UpdateMode = UpdateMode.CLUSTER_WIDE
     """Update mode of a broker config. Configs of other resource types can always change."""
+    drops_duplicates: bool = False
+    """Whether duplicate elements of a list are ignored. Broker configs reject them."""
     is_listed: bool = True
-    """Whether the config is always described. False means that it is described only if it is set."""
+    """Whether the config is always described. False means that it is described only if it is set, such as a replication
+    quota, which can only be set dynamically.
+    """
 
     @property
     def is_sensitive(self) -> bool:
@@ -77,11 +81,8 @@ class ConfigDefinition:
 
     @property
     def is_read_only(self) -> bool:
-        """The ``read_only`` flag in DescribeConfigs.
-
-        Replication quotas have it, although they can be set at any time.
-        """
-        return self.update_mode is UpdateMode.READ_ONLY or not self.is_listed
+        """The ``read_only`` flag in DescribeConfigs."""
+        return self.update_mode is UpdateMode.READ_ONLY
 
     def parse(self, text: str) -> ConfigValue:
         """Parse a value and check it.
@@ -90,6 +91,8 @@ class ConfigDefinition:
             InvalidConfigError: The value is not of the type or is out of range.
         """
         value = parse_value(self.name, text, self.config_type)
+        if self.drops_duplicates and isinstance(value, tuple):
+            value = tuple(dict.fromkeys(value))
         if self.check is not None:
             self.check(self.name, value)
         return value
@@ -162,15 +165,17 @@ def _facts() -> dict[str, dict[str, Any]]:
 
 def _define(name: str, fact: Mapping[str, Any]) -> ConfigDefinition:
     config_type = ConfigType[fact["type"]]
+    is_distinct_list = config_type is ConfigType.LIST and name not in _THROTTLED_REPLICAS
     default = fact["default"]
     return ConfigDefinition(
         name=name,
         config_type=config_type,
         default=default,
         default_value=None if default is None else parse_value(name, default, config_type),
-        check=build_check(fact["validator"], config_type),
+        check=build_check(fact["validator"], config_type, may_be_empty=name not in _NEVER_EMPTY_LISTS),
         importance=fact["importance"],
         is_internal=fact["internal"],
+        drops_duplicates=is_distinct_list and "update_mode" not in fact,
         update_mode=UpdateMode(fact.get("update_mode", UpdateMode.CLUSTER_WIDE)),
         is_listed=fact.get("listed", True),
     )
@@ -180,6 +185,22 @@ def _fact(config_type: str, default: str | None, validator: str | None = None, *
     common = {"importance": "MEDIUM", "internal": False}
     return {"type": config_type, "default": default, "validator": validator, **common, **more}
 
+
+_THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+# Lists that Kafka's validator rejects when they are empty. The data file does not say which.
+_NEVER_EMPTY_LISTS = {
+    "advertised.listeners",
+    "controller.listener.names",
+    "group.consumer.assignors",
+    "group.coordinator.rebalance.protocols",
+    "group.share.assignors",
+    "group.streams.assignors",
+    "listeners",
+    "log.dir",
+    "log.dirs",
+    "process.roles",
+}
 
 # Order in which Kafka checks a topic's configs. The error names the first invalid one.
 _TOPIC_ORDER = (
@@ -210,23 +231,20 @@ _TOPIC_ORDER = (
     "message.timestamp.type",
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
-    "leader.replication.throttled.replicas",
-    "follower.replication.throttled.replicas",
+    *_THROTTLED_REPLICAS,
     "remote.storage.enable",
     "local.retention.ms",
     "local.retention.bytes",
     "remote.log.copy.disable",
+    "remote.copy.lag.ms",
+    "remote.copy.lag.bytes",
     "remote.log.delete.on.disable",
+    "errors.deadletterqueue.group.enable",
     "internal.segment.bytes",
 )
 
-# Added in Kafka 4.4 for topics, and under the same name as their default for brokers.
-_MAX_DECOMPRESSED_BYTES = _fact("INT", "2147483639", "[1,...,2147483639]", listed=False)
-
-# Broker configs that the properties file of Kafka 4.1 does not have: the one of Kafka 4.4, and quotas that can only be
-# set dynamically.
+# Broker configs that Kafka's properties file does not have: quotas that can only be set dynamically.
 _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
-    MAX_DECOMPRESSED_BYTES: _MAX_DECOMPRESSED_BYTES,
     "leader.replication.throttled.rate": _fact("LONG", None, "[0,...]", listed=False),
     "follower.replication.throttled.rate": _fact("LONG", None, "[0,...]", listed=False),
     "replica.alter.log.dirs.io.max.bytes.per.second": _fact("LONG", None, "[0,...]", listed=False),
@@ -256,15 +274,15 @@ _OWN_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
 
 _CLIENT_METRICS: Mapping[str, Mapping[str, object]] = {
     "interval.ms": _fact("INT", "300000"),
-    "match": _fact("LIST", ""),
-    "metrics": _fact("LIST", ""),
+    "match": _fact("LIST", "", ""),
+    "metrics": _fact("LIST", "", ""),
 }
 
 
 @cache
 def topic_configs() -> ConfigTable:
     """Return the table of topic configs."""
-    facts = {**_facts()["topic"], MAX_DECOMPRESSED_BYTES: _MAX_DECOMPRESSED_BYTES}
+    facts = _facts()["topic"]
     return ConfigTable({name: _define(name, facts[name]) for name in _TOPIC_ORDER})
 
 
@@ -297,12 +315,12 @@ def client_metrics_configs() -> ConfigTable:
 def topic_synonyms() -> Mapping[str, tuple[BrokerSynonym, ...]]:
     """Return the broker synonyms of each topic config that has any, the most specific first."""
     units = {"none": None, "minutes to ms": 60_000, "hours to ms": 3_600_000}
-    of_41 = {
-        name: tuple(BrokerSynonym(name=s["name"], milliseconds=units[s["conversion"]]) for s in synonyms)
-        for name, synonyms in _facts()["topic_synonyms"].items()
-    }
-    newer = {MAX_DECOMPRESSED_BYTES: (BrokerSynonym(name=MAX_DECOMPRESSED_BYTES, milliseconds=None),)}
-    return MappingProxyType({**of_41, **newer})
+    return MappingProxyType(
+        {
+            name: tuple(BrokerSynonym(name=s["name"], milliseconds=units[s["conversion"]]) for s in synonyms)
+            for name, synonyms in _facts()["topic_synonyms"].items()
+        }
+    )
 
 
 @cache

@@ -18,7 +18,7 @@ from klamm.configs.definitions import (
     topic_configs,
     topic_synonyms,
 )
-from klamm.configs.layers import BrokerLayers, Synonym
+from klamm.configs.layers import BrokerLayers, Synonym, group_synonym
 from klamm.configs.values import format_value
 from klamm.protocol.types import ConfigSource, ConfigType
 
@@ -129,19 +129,20 @@ def describe_cluster_default(layers: BrokerLayers) -> tuple[DescribedConfig, ...
 
 
 def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
-    """Describe a group.
-
-    A config that the group does not set counts as a default, even if the broker's properties changed it.
-    """
+    """Describe a group. The broker configs that provide its defaults are synonyms."""
     described = []
     for definition in sorted(group_configs().described, key=lambda d: d.name):
         name = definition.name
+        default = layers.group_default(name)
+        value = "" if default is None else format_value(default)
+        broker_name = group_synonym(name)
+        synonyms: tuple[Synonym, ...] = (Synonym(name=name, value=value, source=ConfigSource.DEFAULT_CONFIG),)
+        if broker_name is not None:
+            synonyms = layers.synonyms(broker_name, is_sensitive=False)
         if name in overrides:
-            value, source = format_value(definition.parse(overrides[name])), ConfigSource.GROUP_CONFIG
-        else:
-            default = layers.group_default(name)
-            value, source = "" if default is None else format_value(default), ConfigSource.DEFAULT_CONFIG
-        synonyms = (Synonym(name=name, value=value, source=source),)
+            value = format_value(definition.parse(overrides[name]))
+            synonyms = (Synonym(name=name, value=value, source=ConfigSource.GROUP_CONFIG), *synonyms)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         described.append(_entry(definition, value=value, source=source, synonyms=synonyms))
     return tuple(described)
 

@@ -17,22 +17,30 @@ if TYPE_CHECKING:
     from klamm.configs.values import ConfigValue
     from klamm.protocol.types import ConfigOperation
 
-# Each group config and the broker configs that are its lower and upper bound.
-_BOUNDS: tuple[tuple[str, str | None, str], ...] = (
-    *tuple(
-        (f"{kind}.{what}", f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
-        for kind, what in (
-            ("consumer", "heartbeat.interval.ms"),
-            ("consumer", "session.timeout.ms"),
-            ("share", "heartbeat.interval.ms"),
-            ("share", "session.timeout.ms"),
-            ("share", "record.lock.duration.ms"),
-            ("streams", "heartbeat.interval.ms"),
-            ("streams", "session.timeout.ms"),
-        )
-    ),
-    ("streams.num.standby.replicas", None, "group.streams.max.standby.replicas"),
+# Group configs that the broker configs group.<kind>.min.<name> and group.<kind>.max.<name> limit, as far as they exist.
+# In the order in which Kafka checks them.
+_LIMITED = (
+    ("consumer", "heartbeat.interval.ms"),
+    ("consumer", "session.timeout.ms"),
+    ("consumer", "assignment.interval.ms"),
+    ("share", "heartbeat.interval.ms"),
+    ("share", "session.timeout.ms"),
+    ("share", "record.lock.duration.ms"),
+    ("share", "delivery.count.limit"),
+    ("share", "partition.max.record.locks"),
+    ("share", "assignment.interval.ms"),
+    ("streams", "heartbeat.interval.ms"),
+    ("streams", "session.timeout.ms"),
+    ("streams", "num.standby.replicas"),
+    ("streams", "assignment.interval.ms"),
+    ("streams", "task.offset.interval.ms"),
+    ("streams", "num.warmup.replicas"),
 )
+# The middle of the names of their limits, where it is not the name of the config.
+_LIMIT_NAMES = {"num.standby.replicas": "standby.replicas", "num.warmup.replicas": "warmup.replicas"}
+_ASSIGNOR = "streams.assignor.name"
+_RACK_TAGS = "streams.rack.aware.assignment.tags"
+_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 _KINDS = ("consumer", "share", "streams")
 
 _LEAST_INTERVAL_MS = 100
@@ -79,21 +87,41 @@ class GroupSchema:
         unknown = [name for name in touched if touched[name] is not None and name not in table]
         if unknown:
             raise InvalidConfigError(f"Unknown group config name: {min(unknown)}")
+        tags = [tag.strip() for tag in result.get(_RACK_TAGS, "").split(",")]
+        if len(set(tags)) != len(tags):
+            raise InvalidConfigError(f"{_RACK_TAGS} must not contain duplicate tag keys.")
         values = {name: table[name].parse(text) for name, text in result.items()}
-        in_force = {name: values.get(name, self.layers.group_default(name)) for name in table}
-        self._check_bounds(in_force)
+        for kind, what in _LIMITED:
+            if f"{kind}.{what}" in values:
+                self._check_limits(kind, what, cast("int", values[f"{kind}.{what}"]))
+        self._check_relations(values)
 
-    def _check_bounds(self, in_force: Mapping[str, ConfigValue | None]) -> None:
-        for name, least, most in _BOUNDS:
-            value = cast("int", in_force[name])
-            if least is not None and value < cast("int", self.layers.value(least)):
-                raise InvalidConfigError(f"{name} must be greater than or equal to {least}")
-            if value > cast("int", self.layers.value(most)):
-                raise InvalidConfigError(f"{name} must be less than or equal to {most}")
+    def _check_limits(self, kind: str, what: str, value: int) -> None:
+        name, limit = f"{kind}.{what}", _LIMIT_NAMES.get(what, what)
+        least = cast("int | None", self.layers.value(f"group.{kind}.min.{limit}"))
+        most = cast("int | None", self.layers.value(f"group.{kind}.max.{limit}"))
+        if (least is None or least <= value) and (most is None or value <= most):
+            return
+        if least is None:
+            raise InvalidConfigError(f"{name} must be less than or equal to {most}")
+        if most is None:
+            raise InvalidConfigError(f"{name} must be greater than or equal to {least}")
+        raise InvalidConfigError(f"{name} must be in the range {least} to {most} inclusive.")
+
+    def _check_relations(self, values: Mapping[str, ConfigValue]) -> None:
+        assignors = cast("tuple[str, ...]", self.layers.value("group.streams.assignors"))
+        if _ASSIGNOR in values and values[_ASSIGNOR] not in assignors:
+            raise InvalidConfigError(
+                f"{_ASSIGNOR} '{values[_ASSIGNOR]}' is not a registered task assignor. Registered assignors are: "
+                f"[{', '.join(assignors)}]."
+            )
         for kind in _KINDS:
             session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
-            if cast("int", in_force[session]) <= cast("int", in_force[heartbeat]):
+            timeout, interval = (values.get(name, self.layers.group_default(name)) for name in (session, heartbeat))
+            if cast("int", timeout) <= cast("int", interval):
                 raise InvalidConfigError(f"{session} must be greater than {heartbeat}")
+        if str(values.get(_DEAD_LETTER_TOPIC, "")).startswith("__"):
+            raise InvalidConfigError(f"{_DEAD_LETTER_TOPIC}: DLQ topic name must not start with '__'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

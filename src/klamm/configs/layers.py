@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from klamm.configs.definitions import (
     base_name,
@@ -27,19 +27,8 @@ if TYPE_CHECKING:
 
 NOTHING_SET: Mapping[str, str] = MappingProxyType({})
 
-# The broker configs that provide the defaults of group configs, by the name of the group config.
-GROUP_DEFAULTS: Mapping[str, str] = MappingProxyType(
-    {
-        "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
-        "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-        "share.session.timeout.ms": "group.share.session.timeout.ms",
-        "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
-        "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
-        "streams.session.timeout.ms": "group.streams.session.timeout.ms",
-        "streams.heartbeat.interval.ms": "group.streams.heartbeat.interval.ms",
-        "streams.num.standby.replicas": "group.streams.num.standby.replicas",
-    }
-)
+_STREAMS_ASSIGNORS: Final = "group.streams.assignors"
+"""Broker config whose first assignor is the default of ``streams.assignor.name``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +136,19 @@ class BrokerLayers:
 
     def group_default(self, name: str) -> ConfigValue | None:
         """Return the value in force of a group config that the group does not set."""
-        broker_name = GROUP_DEFAULTS.get(name)
-        return self.value(broker_name) if broker_name is not None else group_configs()[name].default_value
+        broker_name = group_synonym(name)
+        value = group_configs()[name].default_value if broker_name is None else self.value(broker_name)
+        return value[0] if broker_name == _STREAMS_ASSIGNORS and isinstance(value, tuple) else value
 
     def list_in_force(self, name: str) -> str | None:
         """Return the value in force of a topic list config as DescribeConfigs shows it; None without a value."""
         value = self.topic_default(name)
         return None if value is None else format_value(value)
+
+
+def group_synonym(name: str) -> str | None:
+    """Return the broker config that provides the default of a group config; None if there is none."""
+    if name == "streams.assignor.name":
+        return _STREAMS_ASSIGNORS
+    broker_name = f"group.{name}"
+    return broker_name if broker_name in broker_configs() else None

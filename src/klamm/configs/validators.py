@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TypeAlias, cast
 
 from klamm.configs.values import ConfigValue, invalid_value
+from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigType
 
 Check: TypeAlias = Callable[[str, ConfigValue], None]
@@ -25,8 +26,13 @@ _ISO_DURATION = re.compile(
 )
 
 
-def build_check(notation: str | None, config_type: ConfigType) -> Check | None:
+def build_check(notation: str | None, config_type: ConfigType, *, may_be_empty: bool = True) -> Check | None:
     """Return the validator for a notation such as ``[0,...]`` or ``[compact, delete]``; None if it sets no limit.
+
+    Args:
+        notation: Notation of the validator. For a list, the empty one means that it takes any distinct elements.
+        config_type: Type of the config.
+        may_be_empty: Whether a list may have no elements.
 
     Raises:
         ValueError: The notation is unknown, so the config table is wrong.
@@ -36,12 +42,14 @@ def build_check(notation: str | None, config_type: ConfigType) -> Check | None:
     special = _SPECIAL.get(notation)
     if special is not None:
         return special
+    if not notation and config_type is ConfigType.LIST:
+        return _list_of(None, (), may_be_empty=may_be_empty)
     if (span := _RANGE.fullmatch(notation)) is not None:
         return _between(span["least"], span["most"])
     if (words := _WORDS.fullmatch(notation)) is not None:
         allowed = tuple(words["words"].split(", "))
         one = _one_of_any_case(allowed) if words["any_case"] else _one_of(allowed)
-        return _each(one) if config_type is ConfigType.LIST else one
+        return _list_of(one, allowed, may_be_empty=may_be_empty) if config_type is ConfigType.LIST else one
     raise ValueError(f"Unknown validator {notation!r}")
 
 
@@ -75,10 +83,21 @@ def _one_of_any_case(allowed: tuple[str, ...]) -> Check:
     return check
 
 
-def _each(one: Check) -> Check:
+def _list_of(one: Check | None, allowed: tuple[str, ...], *, may_be_empty: bool) -> Check:
+    """Return the validator of a list, Kafka's ``ValidList``: distinct elements that are not empty."""
+
     def check(name: str, value: ConfigValue) -> None:
-        for element in cast("tuple[str, ...]", value):
-            one(name, element)
+        elements = cast("tuple[str, ...]", value)
+        if not elements and not may_be_empty:
+            examples = f"[{', '.join(allowed)}]" if allowed else "any non-empty value"
+            raise InvalidConfigError(f"Configuration '{name}' must not be empty. Valid values include: {examples}")
+        if len(set(elements)) != len(elements):
+            raise InvalidConfigError(f"Configuration '{name}' values must not be duplicated.")
+        for element in elements:
+            if not element:
+                raise InvalidConfigError(f"Configuration '{name}' values must not be empty.")
+            if one is not None:
+                one(name, element)
 
     return check
 

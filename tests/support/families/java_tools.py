@@ -1,4 +1,4 @@
-"""Java clients of Apache Kafka 4.1, through the programs of Kafka's own system tests."""
+"""Java clients of Apache Kafka 4.4, through the programs of Kafka's own system tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.families.model import Delivery, Family, RunningConsumer, RunningProducer
-from tests.support.java import java_command, java_tool
+from tests.support.java import clients_class_path, java_command, java_tool
 from tests.support.processes import start_process, stop_process
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class _Consumer(RunningConsumer):
 
 
 def _start(program: str, *args: str) -> subprocess.Popen[bytes]:
-    return start_process(java_command(f"org.apache.kafka.tools.{program}", *args), stdout=subprocess.PIPE)
+    return start_process(
+        java_command(f"org.apache.kafka.tools.{program}", *args, jars=clients_class_path()), stdout=subprocess.PIPE
+    )
 
 
 def _events(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:

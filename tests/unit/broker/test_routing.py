@@ -1,4 +1,4 @@
-"""The table of what is served, against the files on disk and against Kafka 4.1."""
+"""The table of what is served, against the files on disk and against Kafka 4.4."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from klamm.broker.routing import ROUTES
 from klamm.protocol.api import ApiKey
 from klamm.server import handlers as login_handlers
 
-KAFKA_4_1 = (
-    "0:0-13 1:4-18 2:1-10 3:0-13 8:2-10 9:1-10 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 17:0-1 18:0-4 19:2-7"
-    " 20:1-6 21:0-2 22:0-5 23:2-4 24:0-5 25:0-4 26:0-5 27:1-1 28:0-6 29:1-3 30:1-3 31:1-3 32:1-4 33:0-2 35:1-4 36:0-2"
-    " 37:0-3 42:0-2 43:0-2 44:0-1 45:0-1 46:0-0 47:0-0 48:0-1 49:0-1 50:0-0 51:0-0 60:0-2 61:0-0 65:0-0 66:0-2 68:0-1"
+KAFKA_4_4 = (
+    "0:0-13 1:4-18 2:1-11 3:0-13 8:2-10 9:1-10 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 17:0-1 18:0-5 19:2-7"
+    " 20:1-6 21:0-2 22:0-5 23:2-4 24:0-5 25:0-4 26:0-5 27:1-2 28:0-6 29:1-3 30:1-3 31:1-3 32:1-4 33:0-2 35:1-5 36:0-2"
+    " 37:0-3 42:0-3 43:0-2 44:0-1 45:0-1 46:0-0 47:0-0 48:0-1 49:0-1 50:0-0 51:0-0 60:0-2 61:0-0 65:0-0 66:0-2 68:0-1"
     " 69:0-1 71:0-0 72:0-0 74:0-1 75:0-0"
 )
-"""What a broker of Kafka 4.1 answers in ApiVersions, of the keys that klamm may serve. It announces 71
+"""What a broker of Kafka 4.4 answers in ApiVersions, of the keys that klamm may serve. It announces 71
 and 72 only with a receiver of client metrics.
 """
 
@@ -42,7 +42,7 @@ def test_versions_are_those_of_kafka() -> None:
     """
     kafka = {
         int(key): tuple(map(int, versions.split("-")))
-        for key, versions in (entry.split(":") for entry in KAFKA_4_1.split())
+        for key, versions in (entry.split(":") for entry in KAFKA_4_4.split())
     }
     served = {key: (route.api.min_version, route.api.max_version) for key, route in ROUTES.items()}
     assert served == {key: kafka[key] for key in served}

@@ -43,11 +43,6 @@ def test_what_is_no_pair_is_refused(text: str) -> None:
         parse_pairs(text)
 
 
-def test_keys_with_characters_that_no_config_has_are_refused() -> None:
-    with pytest.raises(RefusedError, match="Invalid character found for config key: a b"):
-        parse_pairs("a b=1")
-
-
 def test_a_file_of_configs_is_read_as_properties(tmp_path: Path) -> None:
     """K649-85: ``--add-config k1=v1,k2=[a,b]`` brackets group commas; ``--add-config-file f``."""
     # given

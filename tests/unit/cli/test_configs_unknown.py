@@ -95,4 +95,5 @@ def test_a_topic_that_does_not_exist_is_named(
     words: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = cli.main(["configs", *words, "--topic", "nosuch", "--bootstrap-server", address])
-    assert (code, capsys.readouterr().err) == (1, "Topic 'nosuch' does not exist\n")
+    texts = {"--alter": "The topic 'nosuch' does not exist.\n", "--describe": "Topic 'nosuch' does not exist\n"}
+    assert (code, capsys.readouterr().err) == (1, texts[words[0]])

@@ -90,7 +90,7 @@ def test_topics_without_own_values_share_one_description() -> None:
     describer = TopicDescriber(BrokerLayers())
     assert describer.describe({}) is describer.describe({})
     names = [config.name for config in describer.describe({})]
-    assert len(names) == 33
+    assert len(names) == 37
     assert names == sorted(names)
 
 
@@ -154,16 +154,23 @@ def test_a_replication_quota_is_described_when_it_is_set() -> None:
         describe_broker(BrokerLayers(dynamic={"leader.replication.throttled.rate": "7"})),
         "leader.replication.throttled.rate",
     )
-    assert (quota.value, quota.is_read_only, quota.config_type) == ("7", True, ConfigType.LONG)
+    assert (quota.value, quota.is_read_only, quota.config_type) == ("7", False, ConfigType.LONG)
 
 
 def test_a_group_takes_its_defaults_from_the_broker() -> None:
     layers = BrokerLayers(static={"group.consumer.session.timeout.ms": "50000"})
     described = describe_group({"consumer.heartbeat.interval.ms": "6000"}, layers)
     session = by_name(described, "consumer.session.timeout.ms")
-    assert (session.value, session.source) == ("50000", DEFAULT)
+    assert (session.value, session.source) == ("50000", STATIC)
+    assert chain(session) == [
+        ("group.consumer.session.timeout.ms", "50000", STATIC),
+        ("group.consumer.session.timeout.ms", "45000", DEFAULT),
+    ]
     heartbeat = by_name(described, "consumer.heartbeat.interval.ms")
-    assert chain(heartbeat) == [("consumer.heartbeat.interval.ms", "6000", ConfigSource.GROUP_CONFIG)]
+    assert chain(heartbeat) == [
+        ("consumer.heartbeat.interval.ms", "6000", ConfigSource.GROUP_CONFIG),
+        ("group.consumer.heartbeat.interval.ms", "5000", DEFAULT),
+    ]
 
 
 def test_a_subscription_shows_defaults_without_synonyms() -> None:

@@ -29,7 +29,7 @@ METRICS = ClientMetricsSchema(subscription="s")
         (
             "consumer.session.timeout.ms",
             "1",
-            "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+            "consumer.session.timeout.ms must be in the range 45000 to 60000 inclusive.",
         ),
         (
             "consumer.session.timeout.ms",
@@ -39,12 +39,12 @@ METRICS = ClientMetricsSchema(subscription="s")
         (
             "share.heartbeat.interval.ms",
             "16000",
-            "share.heartbeat.interval.ms must be less than or equal to group.share.max.heartbeat.interval.ms",
+            "share.heartbeat.interval.ms must be in the range 5000 to 15000 inclusive.",
         ),
         (
             "streams.num.standby.replicas",
             "9",
-            "streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas",
+            "streams.num.standby.replicas must be less than or equal to 2",
         ),
     ],
 )

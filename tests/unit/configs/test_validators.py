@@ -47,7 +47,7 @@ from klamm.protocol.types import ConfigType
         (
             "cleanup.policy",
             "compact,",
-            "Invalid value  for configuration {name}: String must be one of: compact, delete",
+            "Configuration '{name}' values must not be empty.",
         ),
         (
             "leader.replication.throttled.replicas",

@@ -6,7 +6,7 @@ from klamm.mirror.cluster_admin import portions
 
 
 def test_many_changes_are_dealt_to_requests_that_a_controller_takes() -> None:
-    """Apache Kafka 4.1: "Unable to perform excessively large batch operation." from 10,000 records on."""
+    """Apache Kafka 4.4: "Unable to perform excessively large batch operation." from 10,000 records on."""
     topics = [f"orders-{number}" for number in range(500)]
     dealt = list(portions(topics, lambda _: 21))
     assert [topic for portion in dealt for topic in portion] == topics

@@ -207,4 +207,4 @@ def _plan_one(known: Mapping[str, str], operation: AlterOperation) -> ConfigDelt
                 f"{ConfigOperation(kind).name} operation is not allowed for the BROKER_LOGGER resource"
             )
         case unknown:
-            raise InvalidRequestError(f"Unknown operations type {unknown}")
+            raise InvalidRequestError(f"Unknown operation type {unknown} is not allowed for the BROKER_LOGGER resource")

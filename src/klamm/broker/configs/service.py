@@ -176,6 +176,12 @@ class ConfigService:
         """
         return self._image.layers(node_id).value(name)
 
+    def cordoned_nodes(self) -> frozenset[int]:
+        """Return the broker ids whose only log directory is cordoned, so that they get no new partitions (KIP-1066)."""
+        return frozenset(
+            node_id for node_id in self._image.node_ids if self._image.layers(node_id).value("cordoned.log.dirs")
+        )
+
     def int_value(self, name: str) -> int:
         """Return an effective config of the first broker that is a whole number and always has a value.
 

@@ -116,6 +116,7 @@ class OffsetService:
         offsets: Sequence[OffsetToCommit],
         admit: Callable[[], Awaitable[None]],
         *,
+        names_missing_group: bool = False,
         time_slice: TimeSlice | None = None,
     ) -> tuple[ErrorCode, ...]:
         """Store offsets that take effect when the transaction commits; return one code per offset once on disk.
@@ -125,15 +126,18 @@ class OffsetService:
             producer_id: Producer id of the transaction.
             offsets: Offsets, in the order of the error codes.
             admit: Function that raises KafkaApiError if the group does not belong to the transaction.
+            names_missing_group: Whether a generation of a group that does not exist is GROUP_ID_NOT_FOUND (KIP-1319);
+                otherwise it is ILLEGAL_GENERATION.
             time_slice: Time slice of the request; None for a new one.
         """
         slices = TimeSlice() if time_slice is None else time_slice
 
         async def record(commits: Sequence[PutGroupOffset]) -> None:
             changes = await slices.listed(PutPendingOffset(producer_id=producer_id, commit=item) for item in commits)
-            self._check_transactional(by)
+            self._check_transactional(by, names_missing_group=names_missing_group)
             await admit()
-            self._check_transactional(by)  # again: other requests were served meanwhile
+            # again: other requests were served meanwhile
+            self._check_transactional(by, names_missing_group=names_missing_group)
             entry = self._registry.entry_or_new(by.group_id)
             for commit in commits:
                 self._registry.pending.put(producer_id, commit)
@@ -341,10 +345,12 @@ class OffsetService:
             group.admit_commit(by.member_id, by.group_instance_id, by.generation_id, now)
         return entry
 
-    def _check_transactional(self, by: Committer) -> None:
+    def _check_transactional(self, by: Committer, *, names_missing_group: bool) -> None:
         try:
             entry = self._registry.entry(by.group_id)
         except GroupIdNotFoundError:
+            if by.generation_id >= 0 and names_missing_group:
+                raise
             if by.generation_id >= 0:
                 raise IllegalGenerationError from None
         else:

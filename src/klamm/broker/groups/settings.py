@@ -19,7 +19,7 @@ _CLASSES: Final = {f"{_PACKAGE}.UniformAssignor": "uniform", f"{_PACKAGE}.RangeA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCoordinatorSettings:
-    """Broker configs of groups. The defaults are those of Kafka 4.1."""
+    """Broker configs of groups. The defaults are those of Kafka 4.4."""
 
     min_session_timeout_ms: int = 6_000
     """``group.min.session.timeout.ms``"""

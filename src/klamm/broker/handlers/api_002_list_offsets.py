@@ -1,4 +1,4 @@
-"""ListOffsets (key 2), v1-10.
+"""ListOffsets (key 2), v1-11.
 
 =========  ========  =============================================================================
 Timestamp  Versions  Offset returned
@@ -9,6 +9,7 @@ Timestamp  Versions  Offset returned
 -3         v7+       offset of the largest timestamp
 -4         v8+       earliest local: the same as earliest
 -5         v9+       latest tiered: none, because there is no tiered storage
+-6         v11+      earliest to be tiered (KIP-1023): none either
 =========  ========  =============================================================================
 
 The leader epoch in the response is that of the record. read_committed ignores records from the last stable offset on.
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import RequestContext
 
-API: Final = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=10)
+API: Final = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=11)
 _READ_COMMITTED: Final = 1
-_SPECIAL_SINCE: Final[Mapping[int, int]] = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+_SPECIAL_SINCE: Final[Mapping[int, int]] = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """First version of each special timestamp."""
 
 Wanted = ListOffsetsRequest.ListOffsetsPartition

@@ -1,4 +1,4 @@
-"""ApiVersions (key 18), v0-4.
+"""ApiVersions (key 18), v0-5.
 
 Returns the served APIs, which are derived from the routes, and the supported features. From v3 on the request contains
 name and version of the client software (KIP-511), which are stored with the connection.
@@ -13,6 +13,8 @@ Feature                      Meaning
                              producer epoch (KIP-890).
 ===========================  =====================================================================================
 
+From v5 on, the request may name the cluster and the broker that the client expects at this address, both or neither.
+If this is another one, the response is REBOOTSTRAP_REQUIRED (KIP-1242).
 For an unknown version, the connection itself responds with a v0 body and UNSUPPORTED_VERSION.
 """
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import RequestContext
 
-API: Final = Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=4)
+API: Final = Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=5)
 TRANSACTION_FEATURE: Final = "transaction.version"
 GROUP_FEATURE: Final = "group.version"
 _FEATURES: Final = ((CLIENT_CONFIGS_FEATURE, 1, 1), (GROUP_FEATURE, 0, 1), (TRANSACTION_FEATURE, 0, 2))
@@ -41,6 +43,7 @@ _FEATURES_EPOCH: Final = 0
 """Epoch of the finalized features. Clients ignore features with a negative epoch."""
 _SOFTWARE_SINCE: Final = 3
 _ZERO_SINCE: Final = 4
+_NO_NODE: Final = -1
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -50,6 +53,9 @@ async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        error_code = _check_destination(request, context)
+        if error_code is not ErrorCode.NONE:
+            return ApiVersionsResponse(error_code=error_code)
         context.session.software_name, context.session.software_version = name, version
     return ApiVersionsResponse(
         api_keys=[
@@ -66,6 +72,16 @@ async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
             for name, _, largest in _FEATURES
         ],
     )
+
+
+def _check_destination(request: ApiVersionsRequest, context: RequestContext) -> ErrorCode:
+    """Return REBOOTSTRAP_REQUIRED if the client expects another cluster or broker here (v5, KIP-1242)."""
+    if request.cluster_id is None and request.node_id == _NO_NODE:
+        return ErrorCode.NONE
+    if request.cluster_id is None or request.node_id == _NO_NODE:
+        return ErrorCode.INVALID_REQUEST
+    is_here = request.cluster_id == context.services.cluster.cluster_id and request.node_id == context.node_id
+    return ErrorCode.NONE if is_here else ErrorCode.REBOOTSTRAP_REQUIRED
 
 
 def _features(context: RequestContext) -> Iterable[tuple[str, int, int]]:

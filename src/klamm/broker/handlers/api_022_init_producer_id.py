@@ -3,7 +3,7 @@
 An idempotent producer gets a new id with epoch 0. This requires IDEMPOTENT_WRITE on the cluster, or WRITE on any topic.
 A transactional producer gets the id of its transactional id with the next epoch, which fences the previous producer
 (KIP-98, KIP-360). This requires WRITE on the transactional id.
-Not implemented: two-phase commit (v6, KIP-939), which Kafka 4.1 does not offer either.
+Not implemented: two-phase commit (v6, KIP-939), which Kafka 4.4 does not offer either.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""WriteTxnMarkers (key 27), v1.
+"""WriteTxnMarkers (key 27), v1-2.
 
 Ends a producer's transaction in partitions, whatever the state of the transaction coordinator. ``kafka-transactions.sh
 abort`` sends this for a hanging transaction. Where ``flush.messages`` requires it, the marker is durable before the
-response. Requires CLUSTER_ACTION or ALTER on the cluster.
-Not implemented: markers between brokers, because the coordinator writes to the logs itself; and v2, which Kafka 4.1
-does not offer either.
+response. From v2 on, a marker of ``transaction.version`` 2 needs a newer epoch than that of the open transaction
+(KIP-1228). Requires CLUSTER_ACTION or ALTER on the cluster.
+Not implemented: markers between brokers, because the coordinator writes to the logs itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster
 from klamm.broker.requests.partitions import leader_log
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, StorageError, UnknownTopicOrPartitionError
+from klamm.protocol.errors import (
+    ClusterAuthorizationError,
+    ErrorCode,
+    InvalidProducerEpochError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from klamm.protocol.records import ControlType
 from klamm.security.acls import AclOperation
@@ -25,7 +31,9 @@ from klamm.storage.log import append_marker
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
 
-API: Final = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1)
+API: Final = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=2)
+_NEW_EPOCH_SINCE: Final = 2
+"""Transaction version from which on each transaction has an epoch of its own (KIP-890)."""
 
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
@@ -63,6 +71,12 @@ async def _write(
         if topic is None:
             raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
         log = leader_log(context, topic, partition)
+        needs_new_epoch = marker.transaction_version >= _NEW_EPOCH_SINCE
+        if needs_new_epoch and log.producers.has_open(marker.producer_id, marker.producer_epoch):
+            raise InvalidProducerEpochError(
+                f"The marker's epoch {marker.producer_epoch} of producer {marker.producer_id} in {log.name} is that of"
+                " the open transaction"
+            )
         if not log.has_directory:
             await context.services.logs.create_directories([(topic.topic_id, partition)])
         append_marker(

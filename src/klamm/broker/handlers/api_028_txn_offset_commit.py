@@ -3,8 +3,8 @@
 Offsets of a group that are committed together with a producer's transaction, and dropped when it is aborted. One entry
 per partition, in the order of the request; the response is sent when they are durable. From v3 on member and generation
 are checked (KIP-447). From v5 on this request adds the group to the transaction (KIP-890); before, AddOffsetsToTxn must
-do so. v6 has topic ids instead of names (KIP-1319). Requires WRITE on the transactional id, READ on the group and on
-each topic.
+do so. v6 has topic ids instead of names, and returns GROUP_ID_NOT_FOUND where older versions return ILLEGAL_GENERATION
+(KIP-1319). Requires WRITE on the transactional id, READ on the group and on each topic.
 """
 
 from __future__ import annotations
@@ -79,7 +79,12 @@ async def _commit(
         generation_id=request.generation_id_or_member_epoch,
     )
     return await context.services.groups.offsets.commit_in_transaction(
-        by, request.producer_id, offsets, admit, time_slice=context.time_slice
+        by,
+        request.producer_id,
+        offsets,
+        admit,
+        names_missing_group=context.api_version >= _TOPIC_IDS_SINCE,
+        time_slice=context.time_slice,
     )
 
 

@@ -1,11 +1,11 @@
-"""DescribeLogDirs (key 35), v1-4.
+"""DescribeLogDirs (key 35), v1-5.
 
 Returns the data directory as named by ``log.dirs``, the size of each partition with a replica on the broker id that was
-asked, and the space of the file system (v4, KIP-827). As in Kafka, partitions that do not exist are left out. While
-partitions are offline because an fsync failed, they are left out and the directory has the error KAFKA_STORAGE_ERROR;
-Kafka takes the whole directory offline and lists none of its partitions. Requires DESCRIBE on the cluster; before v3 a
-denied request gets an empty response. All replicas are one log, so no replica lags and none is being moved to another
-directory.
+asked, the space of the file system (v4, KIP-827) and whether it is cordoned (v5, KIP-1066). As in Kafka, partitions
+that do not exist are left out. While partitions are offline because an fsync failed, they are left out and the
+directory has the error KAFKA_STORAGE_ERROR; Kafka takes the whole directory offline and lists none of its partitions.
+Requires DESCRIBE on the cluster; before v3 a denied request gets an empty response. All replicas are one log, so no
+replica lags and none is being moved to another directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Result: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsResult
 Partition: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsPartition
-API: Final = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=4)
+API: Final = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=5)
 _LOG_DIRS: Final = "log.dirs"
 
 
@@ -81,6 +81,7 @@ async def _describe(directory: str, request: DescribeLogDirsRequest, context: Re
         topics=list(topics.values()),
         total_bytes=room.total,
         usable_bytes=room.free,
+        is_cordoned=context.node_id in context.services.configs.cordoned_nodes(),
     )
 
 

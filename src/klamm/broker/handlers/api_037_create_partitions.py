@@ -127,6 +127,7 @@ def _decide(asked: Asked, context: RequestContext) -> tuple[Topic, Sequence[Sequ
         count=asked.count,
         assignments=assignments,
         node_ids=context.services.cluster.node_ids,
+        cordoned=context.services.configs.cordoned_nodes(),
     )
     return topic, added
 

@@ -1,4 +1,7 @@
-"""DeleteGroups (key 42), v0-2: one entry per group. A group with members is not deleted; the others are."""
+"""DeleteGroups (key 42), v0-3: one entry per group. A group with members is not deleted; the others are.
+
+Error messages (v3) are null, as in Kafka for groups of these types.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from klamm.server.route import Route
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
 
-API: Final = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2)
+API: Final = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=3)
 
 
 async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:

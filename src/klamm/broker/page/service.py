@@ -30,6 +30,7 @@ from klamm.broker.page.rendering import (
     warning_list,
 )
 from klamm.client_configs.printing import counted
+from klamm.configs.values import format_value
 from klamm.protocol.types import ConfigSource, ResourceType
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.log.directories import segment_bytes
@@ -134,7 +135,8 @@ class BrokerPage:
         elif logs.flush_failures:
             found.append(f"{counted(logs.flush_failures, 'fsync')} failed since the start")
         try:
-            room = await asyncio.to_thread(shutil.disk_usage, str(self._services.configs.broker_value("log.dirs")))
+            directory = format_value(self._services.configs.broker_value("log.dirs") or "")
+            room = await asyncio.to_thread(shutil.disk_usage, directory)
         except OSError as error:
             found.append(f"The data directory cannot be read: {error.strerror or error}")
         else:

@@ -172,6 +172,7 @@ def _place(spec: TopicSpec, context: RequestContext) -> Placement:
         default_replication_factor=configs.int_value("default.replication.factor"),
         node_ids=node_ids,
         first=len(context.services.topics) % len(node_ids),
+        cordoned=configs.cordoned_nodes(),
     )
 
 

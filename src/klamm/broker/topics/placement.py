@@ -14,7 +14,7 @@ from klamm.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 UNSET: Final = -1
 """Wire value that selects the broker's default."""
@@ -54,6 +54,7 @@ def place_new_topic(
     default_replication_factor: int,
     node_ids: Sequence[int],
     first: int,
+    cordoned: Collection[int] = (),
 ) -> Placement:
     """Decide the replicas of a new topic.
 
@@ -64,7 +65,8 @@ def place_new_topic(
         default_num_partitions: ``num.partitions``.
         default_replication_factor: ``default.replication.factor``.
         node_ids: All broker ids.
-        first: Index in ``node_ids`` of the first partition's leader.
+        first: Index of the first partition's leader in ``node_ids`` without the cordoned ones.
+        cordoned: Broker ids that get no new partitions (``cordoned.log.dirs``).
 
     Raises:
         InvalidRequestError: Both numbers and assignments are given.
@@ -74,7 +76,7 @@ def place_new_topic(
         PolicyViolationError: More partitions than one request may create.
     """
     if assignments is not None:
-        return _place_manually(num_partitions, replication_factor, assignments, node_ids)
+        return _place_manually(num_partitions, replication_factor, assignments, node_ids, cordoned)
     if replication_factor < UNSET or replication_factor == 0:
         raise InvalidReplicationFactorError("Replication factor must be larger than 0, or -1 to use the default value.")
     if num_partitions < UNSET or num_partitions == 0:
@@ -82,12 +84,28 @@ def place_new_topic(
     count = default_num_partitions if num_partitions == UNSET else num_partitions
     replicas = default_replication_factor if replication_factor == UNSET else replication_factor
     check_request_size(count)
-    if replicas > len(node_ids):
+    open_ids = _open_ids(node_ids, cordoned, replicas)
+    return Placement(partitions=place(count, replicas, node_ids=open_ids, first=first % len(open_ids)), is_manual=False)
+
+
+def _open_ids(node_ids: Sequence[int], cordoned: Collection[int], replicas: int) -> Sequence[int]:
+    """Return the broker ids that take new partitions.
+
+    Raises:
+        InvalidReplicationFactorError: There are fewer than ``replicas``.
+    """
+    open_ids = [node_id for node_id in node_ids if node_id not in cordoned]
+    failed = f"Unable to replicate the partition {replicas} time(s):"
+    if not open_ids:
         raise InvalidReplicationFactorError(
-            f"Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas}"
-            f" cannot be reached because only {len(node_ids)} broker(s) are registered."
+            f"{failed} All brokers are currently fenced, or have all their log directories cordoned."
         )
-    return Placement(partitions=place(count, replicas, node_ids=node_ids, first=first), is_manual=False)
+    if replicas > len(open_ids):
+        raise InvalidReplicationFactorError(
+            f"{failed} The target replication factor of {replicas} cannot be reached because only {len(open_ids)}"
+            " broker(s) are registered or some brokers have all their log directories cordoned."
+        )
+    return open_ids
 
 
 def place(count: int, replicas: int, *, node_ids: Sequence[int], first: int) -> tuple[tuple[int, ...], ...]:
@@ -106,11 +124,13 @@ def place_added_partitions(
     count: int,
     assignments: Sequence[Sequence[int]] | None,
     node_ids: Sequence[int],
+    cordoned: Collection[int] = (),
 ) -> tuple[tuple[int, ...], ...]:
     """Decide the replicas of new partitions that bring a topic to ``count`` partitions.
 
     Raises:
         InvalidPartitionsError: ``count`` is not larger than the current number.
+        InvalidReplicationFactorError: Too many broker ids are cordoned (``cordoned.log.dirs``).
         InvalidReplicaAssignmentError: The assignment is inconsistent.
     """
     if count == len(current):
@@ -123,20 +143,25 @@ def place_added_partitions(
     check_request_size(additional)
     replicas = len(current[0])
     if assignments is None:
-        first = (node_ids.index(current[0][0]) if current[0][0] in node_ids else 0) + len(current)
-        return place(additional, replicas, node_ids=node_ids, first=first)
+        open_ids = _open_ids(node_ids, cordoned, replicas)
+        first = (open_ids.index(current[0][0]) if current[0][0] in open_ids else 0) + len(current)
+        return place(additional, replicas, node_ids=open_ids, first=first)
     if len(assignments) != additional:
         raise InvalidReplicaAssignmentError(
             f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s) were"
             " specified."
         )
     for brokers in assignments:
-        check_assignment(brokers, node_ids, replicas)
+        check_assignment(brokers, node_ids, replicas, cordoned=cordoned)
     return tuple(tuple(brokers) for brokers in assignments)
 
 
 def _place_manually(
-    num_partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]], node_ids: Sequence[int]
+    num_partitions: int,
+    replication_factor: int,
+    assignments: Mapping[int, Sequence[int]],
+    node_ids: Sequence[int],
+    cordoned: Collection[int],
 ) -> Placement:
     if replication_factor != UNSET:
         raise InvalidRequestError(
@@ -146,18 +171,21 @@ def _place_manually(
         raise InvalidRequestError("A manual partition assignment was specified, but numPartitions was not set to -1.")
     replicas: int | None = None
     for brokers in assignments.values():
-        check_assignment(brokers, node_ids, replicas)
+        check_assignment(brokers, node_ids, replicas, cordoned=cordoned)
         replicas = len(brokers)
     if sorted(assignments) != list(range(len(assignments))):
         raise InvalidReplicaAssignmentError("partitions should be a consecutive 0-based integer sequence")
     return Placement(partitions=tuple(tuple(assignments[index]) for index in range(len(assignments))), is_manual=True)
 
 
-def check_assignment(brokers: Sequence[int], node_ids: Sequence[int], replicas: int | None = None) -> None:
+def check_assignment(
+    brokers: Sequence[int], node_ids: Sequence[int], replicas: int | None = None, *, cordoned: Collection[int] = ()
+) -> None:
     """Check the requested replicas of one partition. ``replicas`` is the required number of them; None accepts any.
 
     Raises:
-        InvalidReplicaAssignmentError: No replica, an unknown or repeated broker id, or a wrong number of replicas.
+        InvalidReplicaAssignmentError: No replica, an unknown, cordoned or repeated broker id, or a wrong number of
+            replicas.
     """
     if not brokers:
         raise InvalidReplicaAssignmentError("The manual partition assignment includes an empty replica list.")
@@ -166,6 +194,10 @@ def check_assignment(brokers: Sequence[int], node_ids: Sequence[int], replicas: 
         if broker not in node_ids:
             raise InvalidReplicaAssignmentError(
                 f"The manual partition assignment includes broker {broker}, but no such broker is registered."
+            )
+        if broker in cordoned:
+            raise InvalidReplicaAssignmentError(
+                f"The manual partition assignment includes broker {broker}, but all its log directories are cordoned."
             )
         if broker == previous:
             raise InvalidReplicaAssignmentError(

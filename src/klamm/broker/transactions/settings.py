@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """Broker configs of transactions. The defaults are those of Kafka 4.1."""
+    """Broker configs of transactions. The defaults are those of Kafka 4.4."""
 
     max_timeout_ms: int = 900_000
     """``transaction.max.timeout.ms``"""

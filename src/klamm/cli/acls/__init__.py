@@ -1,6 +1,6 @@
 """Command ``klamm acls``: the counterpart of kafka-acls.sh, with JSON or YAML output.
 
-Flags, stdout and exit codes are those of Kafka 4.1's AclCommand. Errors go to stdout as in Kafka, or to stderr with
+Flags, stdout and exit codes are those of Kafka 4.3's AclCommand. Errors go to stdout as in Kafka, or to stderr with
 ``-o json`` and ``-o yaml``. These differences are deliberate:
 
 - Conflicting flags exit with 2.

@@ -4,7 +4,7 @@
 ``history`` and ``revert`` show past
 changes and undo them.
 
-Flags, stdout and exit codes are those of Kafka 4.1's ConfigCommand, with these deliberate differences:
+Flags, stdout and exit codes are those of Kafka 4.3's ConfigCommand, with these deliberate differences:
 
 - Conflicting flags exit with 2.
 - Words that belong to no flag are rejected.

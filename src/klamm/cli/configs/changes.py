@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _NOT_IN_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 _COMMA: Final = re.compile("," + _NOT_IN_BRACKETS)
 _EQUALS: Final = re.compile(r"\s*=\s*" + _NOT_IN_BRACKETS)
-_KEY: Final = re.compile(r"[a-zA-Z0-9._-]*")
 _PAIR: Final = 2
 
 
@@ -68,12 +67,11 @@ def read_changes(options: argparse.Namespace) -> Changes:
     """Parse the changes that the flags of ``--alter`` request.
 
     Raises:
-        RefusedError: An entry is not of the form ``k=v``, or a key has a character that no config name contains.
+        RefusedError: An entry is not of the form ``k=v``.
         SettingsError: The file of ``--add-config-file`` cannot be read.
     """
     if options.add_config_file is not None:
         added = read_properties(Path(options.add_config_file))
-        _check_keys(added)
     else:
         added = parse_pairs(options.add_config)
     deleted = [key.strip() for text in options.delete_config or () for key in text.split(",")]
@@ -102,12 +100,4 @@ def parse_pairs(text: str | None) -> dict[str, str]:
             'Invalid entity config: all configs to be added must be in the format "key=val" or '
             '"key=[val1,val2]" to group values which contain commas.'
         )
-    found = {key.strip(): value.replace("[", "").replace("]", "").strip() for key, value in pairs}
-    _check_keys(found)
-    return found
-
-
-def _check_keys(pairs: Mapping[str, str]) -> None:
-    for key in pairs:
-        if _KEY.fullmatch(key) is None:
-            raise RefusedError(f"Invalid character found for config key: {key}")
+    return {key.strip(): value.replace("[", "").replace("]", "").strip() for key, value in pairs}

@@ -1,4 +1,4 @@
-"""Flags of ``klamm configs``: those of Kafka 4.1's kafka-configs.sh, with its rules for combining them."""
+"""Flags of ``klamm configs``: those of Kafka 4.3's kafka-configs.sh, with its rules for combining them."""
 
 from __future__ import annotations
 

@@ -62,15 +62,13 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
         Always empty: these changes have no further effect to report.
 
     Raises:
-        RefusedError: A config to delete is not set, or a logger does not exist. Nothing is sent.
+        RefusedError: A logger does not exist. Nothing is sent.
     """
     kind, name = target.types[0], target.names[0]
-    known = {entry.name for entry in _entries(admin, kind, name, everything=False)}
     if kind == "broker-loggers":
+        known = {entry.name for entry in _entries(admin, kind, name, everything=False)}
         if wrong := [logger for logger in (*changes.deleted, *changes.added) if logger not in known]:
             raise RefusedError(f"Invalid broker logger(s): {','.join(wrong)}")
-    elif wrong := [key for key in changes.deleted if key not in known]:
-        raise RefusedError(f"Invalid config(s): {','.join(wrong)}")
     operations = [
         *_operations(changes.added, OpType.SET),
         *(AlterConfigOp(ConfigEntry(key, None), OpType.DELETE) for key in changes.deleted),

@@ -1,6 +1,6 @@
 """Command ``klamm groups``: the counterpart of kafka-consumer-groups.sh, with JSON or YAML output.
 
-Flags and stdout are those of Kafka 4.1's ConsumerGroupCommand. Errors go to stdout as in Kafka, or to stderr with
+Flags and stdout are those of Kafka 4.3's ConsumerGroupCommand. Errors go to stdout as in Kafka, or to stderr with
 ``-o json`` and ``-o yaml``. These differences are deliberate:
 
 - A failed action exits with 1. Kafka's tool prints the error and exits with 0.

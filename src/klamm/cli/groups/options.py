@@ -1,4 +1,4 @@
-"""Flags of ``klamm groups``: those of Kafka 4.1's kafka-consumer-groups.sh, with its rules for combining them."""
+"""Flags of ``klamm groups``: those of Kafka 4.3's kafka-consumer-groups.sh, with its rules for combining them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ _ONLY_WITH: Final = {
 }
 """The actions with which these flags may be combined."""
 _NO_ACTION: Final = (
-    "WARN: No action will be performed as the --execute option is missing. In a future major release, the default"
-    " behavior of this command will be to prompt the user before executing the reset rather than doing a dry run. You"
-    " should add the --dry-run option explicitly if you are scripting this command and want to keep the current default"
-    " behavior without prompting."
+    "WARN: No action will be performed as the --execute option is missing. In version 5.0, this command will require"
+    " either --dry-run or --execute to be specified. You should add the --dry-run option explicitly if you are"
+    " scripting this command and want to keep the current default behavior without prompting."
 )
 
 

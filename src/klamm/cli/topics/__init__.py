@@ -1,6 +1,6 @@
 """Command ``klamm topics``: the counterpart of kafka-topics.sh, with ``--validate-only`` and JSON or YAML output.
 
-Flags, stdout and exit codes are those of Kafka 4.1's TopicCommand. Errors go to stdout as in Kafka, or to stderr with
+Flags, stdout and exit codes are those of Kafka 4.3's TopicCommand. Errors go to stdout as in Kafka, or to stderr with
 ``-o json`` and ``-o yaml``. These differences are deliberate:
 
 - Conflicting flags exit with 2.

@@ -1,4 +1,4 @@
-"""Flags of ``klamm topics``: those of Kafka 4.1's kafka-topics.sh, with its rules for combining them."""
+"""Flags of ``klamm topics``: those of Kafka 4.3's kafka-topics.sh, with its rules for combining them."""
 
 from __future__ import annotations
 

@@ -113,7 +113,20 @@ def _keys_file(url: str | None) -> Path:
     return Path(unquote(parts.path))
 
 
+_VERIFIED: Final = (
+    ("sasl.oauthbearer.expected.audience", "sasl.oauthbearer.allow.unverified.audience", "audience"),
+    ("sasl.oauthbearer.expected.issuer", "sasl.oauthbearer.allow.unverified.issuer", "issuer"),
+)
+"""Claims that must be verified, by the config with the expected values and the one that waives the check."""
+
+
 def _signed_rules(setting: Callable[[str], str | None]) -> ClaimRules:
+    for expected, unverified, what in _VERIFIED:
+        may_be_unverified = (setting(unverified) or "").strip().lower() == "true"
+        if not (setting(expected) or "").strip() and not may_be_unverified:
+            raise SettingsError(
+                f"{expected} is not set: set it, or set {unverified}=true to accept tokens regardless of their {what}"
+            )
     audiences = (setting("sasl.oauthbearer.expected.audience") or "").split(",")
     return ClaimRules(
         principal_claim=setting("sasl.oauthbearer.sub.claim.name") or "sub",

@@ -354,7 +354,13 @@ def test_loggers_change_at_once_and_not_in_the_store() -> None:
             ErrorCode.INVALID_REQUEST,
             "APPEND operation is not allowed for the BROKER_LOGGER resource",
         ),
-        ("root", 9, "x", ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
+        (
+            "root",
+            9,
+            "x",
+            ErrorCode.INVALID_REQUEST,
+            "Unknown operation type 9 is not allowed for the BROKER_LOGGER resource",
+        ),
     ],
 )
 def test_loggers_refuse_what_kafka_refuses(

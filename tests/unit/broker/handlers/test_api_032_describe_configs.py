@@ -56,7 +56,7 @@ def test_a_topic_is_described_with_value_source_type_and_synonyms() -> None:
 
 def test_synonyms_come_only_when_they_are_asked_for() -> None:
     (result,) = describe(Resource(resource_type=2, resource_name="t", configuration_keys=None))
-    assert len(result.configs) == 33
+    assert len(result.configs) == 37
     assert all(config.synonyms == [] for config in result.configs)
 
 

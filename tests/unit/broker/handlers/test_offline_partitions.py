@@ -26,6 +26,7 @@ def half(broker: DataPath) -> DataPath:
     broker.logs.take_offline(broker.log("t", 1), OSError(errno.EIO, "Input/output error"))
     broker.broker_configs["max.request.partition.size.limit"] = 2000
     broker.services.configs.describe = lambda *_, **__: [SimpleNamespace(value=str(broker.log().directory.parent))]
+    broker.services.configs.cordoned_nodes = frozenset
     return broker
 
 

@@ -141,7 +141,7 @@ def test_topics_and_partitions_that_come_later_are_found_at_the_next_refresh() -
 
 
 def test_a_remote_topic_that_a_broker_does_not_list_yet_is_copied_on() -> None:
-    """Apache Kafka 4.1 acknowledges 500 topics of 20 partitions within seconds, and lists them within some more."""
+    """Apache Kafka 4.4 acknowledges 500 topics of 20 partitions within seconds, and lists them within some more."""
     source, target = FakeCluster(orders=2, users=1), FakeCluster()
     run = Run(source, target)
     run.control.turn()

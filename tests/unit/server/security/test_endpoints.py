@@ -23,7 +23,8 @@ SIGNED = f"{PACKAGE}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 PREFIX = "listener.name.sasl_plaintext.oauthbearer."
 HANDLER = f"{PREFIX}sasl.server.callback.handler.class"
 KEYS = f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url"
-OAUTH = {"sasl.enabled.mechanisms": "OAUTHBEARER", f"{PREFIX}sasl.jaas.config": f"{MODULE} required;"}
+UNVERIFIED = {f"{PREFIX}sasl.oauthbearer.allow.unverified.{what}": "true" for what in ("audience", "issuer")}
+OAUTH = UNVERIFIED | {"sasl.enabled.mechanisms": "OAUTHBEARER", f"{PREFIX}sasl.jaas.config": f"{MODULE} required;"}
 
 
 def opened(configs: dict[str, str]) -> Endpoint:

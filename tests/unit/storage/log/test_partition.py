@@ -213,7 +213,7 @@ def test_a_producer_does_not_say_that_its_time_is_that_of_appending(tmp_path: Pa
 
 
 def test_where_times_are_those_of_creation_a_producers_time_of_appending_becomes_that(house: LogHouse) -> None:
-    """Kafka 4.1 takes such a batch, with the header's time for all records."""
+    """Kafka 4.4 takes such a batch, with the header's time for all records."""
     sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
 
     house.log.append(memoryview(sent))

@@ -27,6 +27,7 @@ from klamm.demo.clusters import PARTITIONS, POLICY, SOURCE_TOPIC, TARGET_TOPIC, 
 from klamm.demo.compare import Side, compare
 from klamm.demo.display import Claim, Display
 from klamm.demo.flights import COUNT, WITHOUT_KEY, FlightsNotFoundError, flights_file, read_flights
+from klamm.demo.gateway import show_gateway
 from klamm.demo.traffic import DemoTraffic
 from klamm.demo.watch import DemoError, Watch
 from klamm.java import JavaNotFoundError, require_java
@@ -126,6 +127,7 @@ class Scenario:
             self._produce_first_half(traffic)
             self._mirror_the_rest(source, target, traffic, client)
             self._report_and_compare(source, target)
+            self._claims += show_gateway(target.broker.bootstrap_servers, self._directory, self._display)
             self._runs_on = self._keep
         return tuple(self._claims)
 

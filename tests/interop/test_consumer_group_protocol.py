@@ -1,0 +1,183 @@
+"""Consumer groups (KIP-848), request by request: klamm and Apache Kafka return the same codes and texts."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from klamm.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tests.support.klamm import KlammBroker
+from tests.support.processes import wait_until
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.kafka import KafkaCluster
+
+TOPIC: Final = "consumer-group-protocol"
+
+
+class Player:
+    """One client that writes down what it gets."""
+
+    def __init__(self, address: str) -> None:
+        self.client = WireClient(address.partition(",")[0], timeout_s=30)
+        self.group = f"protocol-{time.monotonic_ns()}"
+        self.transcript: list[tuple[object, ...]] = []
+        find = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group])
+        wait_until(
+            lambda: (
+                self.client.ask(find, FindCoordinatorResponse, 4).coordinators[0].error_code == 0
+                and self.beat("unknown", 1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            ),
+            timeout_s=60,
+            what="the coordinator",
+        )
+        self.transcript.clear()
+
+    def note(self, *facts: object) -> None:
+        self.transcript.append(tuple(str(fact).replace(self.group, "GROUP") for fact in facts))
+
+    def beat(self, member_id: str, epoch: int, version: int = 1, **fields: object) -> ConsumerGroupHeartbeatResponse:
+        request = ConsumerGroupHeartbeatRequest(
+            **{"group_id": self.group, "member_id": member_id, "member_epoch": epoch, **fields}  # type: ignore[arg-type]
+        )
+        reply = self.client.ask(request, ConsumerGroupHeartbeatResponse, version)
+        self.note("heartbeat", member_id, epoch, reply.error_code, reply.error_message)
+        return reply
+
+    def join(self, member_id: str, **fields: object) -> ConsumerGroupHeartbeatResponse:
+        first: dict[str, object] = {
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": [TOPIC],
+            "topic_partitions": [],
+        }
+        return self.beat(member_id, 0, **{**first, **fields})  # type: ignore[arg-type]
+
+    def describe(self) -> None:
+        modern = self.client.ask(
+            ConsumerGroupDescribeRequest(group_ids=[self.group]), ConsumerGroupDescribeResponse, 1
+        ).groups[0]
+        self.note("describe", modern.error_code, modern.error_message, modern.assignor_name, len(modern.members))
+        classic = self.client.ask(DescribeGroupsRequest(groups=[self.group]), DescribeGroupsResponse, 6).groups[0]
+        self.note("describe classic", classic.error_code, classic.error_message, classic.group_state)
+        listed = self.client.ask(ListGroupsRequest(), ListGroupsResponse, 5).groups
+        self.note("list", *((g.group_type, g.protocol_type) for g in listed if g.group_id == self.group))
+
+    def delete(self) -> None:
+        request = DeleteGroupsRequest(groups_names=[self.group])
+        self.note("delete", self.client.ask(request, DeleteGroupsResponse, 2).results[0].error_code)
+
+    def commit(self, member_id: str, epoch: int, version: int = 9) -> None:
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            member_id=member_id,
+            generation_id_or_member_epoch=epoch,
+            topics=[
+                OffsetCommitRequest.OffsetCommitRequestTopic(
+                    name=TOPIC,
+                    partitions=[
+                        OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+                    ],
+                )
+            ],
+        )
+        response = self.client.ask(request, OffsetCommitResponse, version)
+        self.note("commit", member_id, epoch, response.topics[0].partitions[0].error_code)
+
+
+def wrong_requests(player: Player) -> None:
+    player.join("")
+    player.join("m", group_id="")
+    player.join("m", instance_id="")
+    player.join("m", rack_id="")
+    player.join("m", rebalance_timeout_ms=-1)
+    player.join("m", topic_partitions=None)
+    player.join("m", topic_partitions=[ConsumerGroupHeartbeatRequest.TopicPartitions(partitions=[0])])
+    player.join("m", subscribed_topic_names=None)
+    player.join("m", server_assignor="sticky")
+    player.beat("m", -2)
+    player.beat("m", -3)
+    player.beat("m", 5)
+    player.beat("m", -1)
+    player.beat("", 5, version=0)
+    player.describe()
+    player.delete()
+
+
+def a_member(player: Player) -> None:
+    reply = player.join("m", server_assignor="range")
+    player.beat("m", reply.member_epoch + 7)
+    player.beat("n", 3)
+    player.commit("m", reply.member_epoch)
+    player.commit("m", reply.member_epoch + 7)
+    player.commit("m", reply.member_epoch, version=8)
+    player.commit("n", reply.member_epoch)
+    player.commit("", -1)
+    player.describe()
+    player.delete()
+    classic = HeartbeatRequest(group_id=player.group, member_id="m", generation_id=reply.member_epoch)
+    player.note("classic heartbeat", player.client.ask(classic, HeartbeatResponse, 4).error_code)
+    player.beat("m", -1)
+    player.beat("m", -1)
+    player.describe()
+    player.commit("", -1)
+    player.delete()
+    player.describe()
+
+
+def static_members(player: Player) -> None:
+    reply = player.join("m", instance_id="i")
+    player.join("n", instance_id="i")
+    player.beat("n", reply.member_epoch, instance_id="i")
+    player.beat("m", reply.member_epoch, instance_id="other")
+    player.beat("n", -2, instance_id="i")
+    player.beat("m", -2, instance_id="i")
+    player.join("n", instance_id="i")
+    player.beat("m", reply.member_epoch, instance_id="i")
+    player.beat("m", -1, instance_id="i")
+    player.beat("n", -1, instance_id="i")
+
+
+def a_regular_expression(player: Player) -> None:
+    player.join("m", subscribed_topic_names=None, subscribed_topic_regex="consumer-group-.*")
+    code = player.beat("m", 0, subscribed_topic_regex="(", topic_partitions=[], rebalance_timeout_ms=1000).error_code
+    player.transcript[-1] = ("the text is that of the library", code)
+
+
+@pytest.fixture(scope="module")
+def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
+    with KlammBroker() as klamm:
+        pair = klamm.bootstrap_servers, real_kafka.bootstrap_servers
+        for address in pair:
+            with WireClient(address.partition(",")[0]) as client:
+                client.create_topic(TOPIC, partitions=2)
+        yield pair
+
+
+@pytest.mark.parametrize(
+    "play", [wrong_requests, a_member, static_members, a_regular_expression], ids=lambda play: play.__name__
+)
+def test_the_answers_are_those_of_kafka(addresses: tuple[str, str], play: object) -> None:
+    transcripts = []
+    for address in addresses:
+        player = Player(address)
+        play(player)  # type: ignore[operator]
+        player.client.close()
+        transcripts.append(player.transcript)
+
+    assert transcripts[0] == transcripts[1]

@@ -235,7 +235,7 @@ class Policies:
             name = type(answer).__name__
             refusal, action = PolicyFailedError(), "fail"
             failure = TypeError(f"{kind.label} policy: it cannot return {name}; raise PolicyViolationError to reject")
-        reason = None if answer is None else answer.reason
+        reason = answer.reason if action in {"override", "throttle"} else None
         self._conclude(kind, details, action, refusal=refusal, failure=failure, reason=reason)
         if not self._is_enforced(kind):
             return None

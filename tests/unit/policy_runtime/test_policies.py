@@ -65,6 +65,7 @@ HOUSE_RULES = """
                 case "deep": self.validate(details)
                 case "interrupt": raise KeyboardInterrupt
                 case "slow": time.sleep(0.02)
+                case "true": return True
                 case "override": return Override(reason=f"{name}: six", num_partitions=6)
                 case "endless":
                     while True: pass
@@ -175,6 +176,7 @@ def test_without_the_property_everything_is_allowed() -> None:
         ("caught-1", "POLICY_VIOLATION: what was caught", "refuse"),
         ("interrupt-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("slow-1", "allowed", "allow"),
+        ("true-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
     ],
 )
 def test_the_code_follows_the_exception_and_whatever_breaks_fails_the_topic_alone(

@@ -17,7 +17,6 @@ from klamm.gateway.settings import GatewaySettings, parse_arguments, read_settin
 from klamm.policy.rule_file import parse_rules
 from klamm.properties import parse_properties
 from klamm.protocol.errors import PolicyViolationError
-from tests.support.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -151,7 +150,7 @@ def probed_paths() -> set[str]:
 
 def on_this_machine(properties: Mapping[str, str], rules: Path) -> dict[str, object]:
     own = {name: value for name, value in properties.items() if "policy" in name}
-    return own | {"policy.rules.file": rules, "metrics.listen": f"127.0.0.1:{free_port()}"}
+    return own | {"policy.rules.file": rules, "metrics.listen": "127.0.0.1:0"}
 
 
 @pytest.mark.process
@@ -164,10 +163,11 @@ def test_a_gateway_with_the_settings_of_the_example_answers_its_probes_and_appli
     config = on_this_machine(kubernetes_properties(), rules)
     # when
     gateway = make_klamm_gateway(klamm_session_broker.bootstrap_servers, config=config)
+    metrics = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
     # then
     assert probed_paths() == {"/ready", "/live"}
     for path in sorted(probed_paths()):
-        with urlopen(f"http://{config['metrics.listen']}{path}", timeout=30) as answer:
+        with urlopen(f"http://{metrics}{path}", timeout=30) as answer:
             assert answer.status == 200
     with AdminClient(gateway.bootstrap_servers) as admin:
         asked = [NewTopic("small", num_partitions=1), NewTopic("large", num_partitions=49)]

@@ -156,7 +156,7 @@ def test_an_unknown_version_of_api_versions_is_answered_with_what_is_served(brok
         body = answer(connection)[4:]
     response = decode(ApiVersionsResponse, 0, body)
     assert response.error_code == 35
-    assert [(api.api_key, api.min_version, api.max_version) for api in response.api_keys] == [(18, 0, 4)]
+    assert [(api.api_key, api.min_version, api.max_version) for api in response.api_keys] == [(18, 0, 5)]
 
 
 def test_a_software_name_outside_the_rules_is_refused_and_the_connection_lives(broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,8 @@ class Player:
         self.client = WireClient(address.partition(",")[0], timeout_s=30)
         self.group = f"protocol-{time.monotonic_ns()}"
         self.transcript: list[tuple[object, ...]] = []
+        self._epochs: dict[int, str] = {}
+        """Names of the epochs that depend on the first one. It is 1 in klamm and 2 in Kafka 4.4."""
         find = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group])
         wait_until(
             lambda: (
@@ -57,8 +60,14 @@ class Player:
             **{"group_id": self.group, "member_id": member_id, "member_epoch": epoch, **fields}  # type: ignore[arg-type]
         )
         reply = self.client.ask(request, ConsumerGroupHeartbeatResponse, version)
-        self.note("heartbeat", member_id, epoch, reply.error_code, reply.error_message)
+        if not self._epochs and epoch == 0 and not reply.error_code:
+            self._epochs = {reply.member_epoch: "FIRST", reply.member_epoch + 7: "FIRST + 7"}
+        message = re.sub(r"\((\d+)\)", lambda number: f"({self._named(int(number[1]))})", str(reply.error_message))
+        self.note("heartbeat", member_id, self._named(epoch), reply.error_code, message)
         return reply
+
+    def _named(self, epoch: int) -> str:
+        return self._epochs.get(epoch, str(epoch))
 
     def join(self, member_id: str, **fields: object) -> ConsumerGroupHeartbeatResponse:
         first: dict[str, object] = {
@@ -97,7 +106,7 @@ class Player:
             ],
         )
         response = self.client.ask(request, OffsetCommitResponse, version)
-        self.note("commit", member_id, epoch, response.topics[0].partitions[0].error_code)
+        self.note("commit", member_id, self._named(epoch), response.topics[0].partitions[0].error_code)
 
 
 def wrong_requests(player: Player) -> None:

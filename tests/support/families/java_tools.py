@@ -33,7 +33,7 @@ class _Producer(RunningProducer):
         self._process = _start(
             "VerifiableProducer", "--bootstrap-server", self.bootstrap_servers, "--topic", self.topic,
             "--max-messages", str(self.count), "--throughput", str(self.records_per_s),
-            "--repeating-keys", "97", "--producer.config", str(settings),
+            "--repeating-keys", "97", "--command-config", str(settings),
         )  # fmt: skip
 
     def _work(self) -> None:

@@ -424,6 +424,8 @@ def test_a_consumer_that_joins_again_goes_on_where_it_was_without_a_rebalance(
             write(0, 5)
             read_until(lambda: len(read[0]) == 5)
             client.seek(0, 2)
+            # before that, kafka-python may join without knowing the partitions of the new topic, and join again
+            before = len(proxy.requests(HeartbeatRequest.API_KEY))
             # when
             put(**{family.key: "22000"})
             wait_until(lambda: len(updates) == 2, timeout_s=PATIENCE_S, what="the change to be told")
@@ -442,7 +444,7 @@ def test_a_consumer_that_joins_again_goes_on_where_it_was_without_a_rebalance(
             client.close()
         assert read == {0: numbers(0, 5) + numbers(2, 10), 1: numbers(0, 10)}
         assert flips(family.sent(proxy)) == [21_000, 22_000, 30_000]
-        heartbeats = [one.read(HeartbeatRequest) for one in proxy.requests(HeartbeatRequest.API_KEY)]
+        heartbeats = [one.read(HeartbeatRequest) for one in proxy.requests(HeartbeatRequest.API_KEY)[before:]]
         assert len({beat.generation_id for beat in heartbeats}) == 1
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, Any, cast
+import tempfile
+from typing import TYPE_CHECKING
 
 from klamm import cli
 from tests.support.kafka_tools import Outcome
@@ -19,12 +20,15 @@ def run_ours(cluster: str, words: Sequence[str], capture: pytest.CaptureFixture[
     """Run a command against a cluster and return its exit code and output."""
     capture.readouterr()
     before = sys.stdin
-    sys.stdin = cast("Any", io.TextIOWrapper(io.BytesIO(stdin)))
-    try:
-        code = cli.main([words[0], "--bootstrap-server", cluster, *words[1:]])
-    except SystemExit as error:
-        code = int(error.code or 0)
-    finally:
-        sys.stdin = before
+    with io.TextIOWrapper(tempfile.TemporaryFile()) as file:
+        file.buffer.write(stdin)
+        file.seek(0)
+        sys.stdin = file
+        try:
+            code = cli.main([words[0], "--bootstrap-server", cluster, *words[1:]])
+        except SystemExit as error:
+            code = int(error.code or 0)
+        finally:
+            sys.stdin = before
     said = capture.readouterr()
     return Outcome(code, said.out, said.err)

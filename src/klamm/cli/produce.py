@@ -12,12 +12,16 @@ Flags and properties are those of Kafka 4.3's ConsoleProducer, with the names of
 
 from __future__ import annotations
 
+import os
 import sys
-from io import TextIOWrapper
+from codecs import getincrementaldecoder
+from collections import deque
+from io import IncrementalNewlineDecoder
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
 from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.console.interrupts import Interrupts
 from klamm.cli.console.reading import LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import complain
@@ -30,6 +34,7 @@ _PROG: Final = "klamm produce"
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _READERS: Final = ("LineMessageReader", "org.apache.kafka.tools.LineMessageReader")
 _MAX_MEMORY_BYTES: Final = 32 * 1024 * 1024
+_READ_BYTES: Final = 64 * 1024
 _INT64_MAX: Final = 2**63 - 1
 _FLAG_SETTINGS: Final = {
     "batch_size": "batch_size",
@@ -122,27 +127,37 @@ def _run(options: argparse.Namespace) -> int:
         output=options.output,
         waits=options.sync,
     )
-    with sender:
-        for number, line in enumerate(_lines(), 1):
+    interrupts = Interrupts()
+    with interrupts.deferred(), sender:
+        for number, line in enumerate(_lines(interrupts), 1):
             sender.send(reader.parse(line, number))
     return 1 if sender.failed else 0
 
 
-def _lines() -> Iterator[str]:
+def _lines(interrupts: Interrupts) -> Iterator[str]:
     """Iterate over the lines of stdin without their ends. A terminal gets the prompt of Kafka's tool."""
-    is_terminal = sys.stdin.isatty()
-    stdin = TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape", newline=None)
-    try:
-        while True:
-            if is_terminal:
-                sys.stdout.write(">")
-                sys.stdout.flush()
-            line = stdin.readline()
-            if not line:
-                return
-            yield line.removesuffix("\n")
-    finally:
-        stdin.detach()  # sys.stdin stays open
+    decoder = IncrementalNewlineDecoder(getincrementaldecoder("utf-8")("surrogateescape"), translate=True)
+    is_terminal, descriptor = sys.stdin.isatty(), sys.stdin.fileno()
+    lines, begun, is_open = deque[str](), list[str](), True
+    while True:
+        if is_terminal:
+            sys.stdout.write(">")
+            sys.stdout.flush()
+        while not lines and is_open:
+            interrupts.wait_for(descriptor)
+            read = os.read(descriptor, _READ_BYTES)
+            is_open = bool(read)
+            *ends, last = decoder.decode(read, final=not read).split("\n")
+            for end in ends:
+                lines.append("".join((*begun, end)))
+                begun.clear()
+            if last:
+                begun.append(last)
+            if begun and not is_open:
+                lines.append("".join(begun))
+        if not lines:
+            return
+        yield lines.popleft()
 
 
 def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dict[str, Any]:

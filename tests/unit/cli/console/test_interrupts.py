@@ -1,0 +1,57 @@
+"""Ctrl-C ends the wait for input, and no other code the first time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.cli.console.interrupts import Interrupts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_the_first_signal_takes_effect_in_the_next_wait(pipe: tuple[int, int]) -> None:
+    interrupts = Interrupts()
+    with interrupts.deferred():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.wait_for(pipe[0])
+
+
+def test_the_second_signal_takes_effect_at_once() -> None:
+    interrupts = Interrupts()
+    with interrupts.deferred():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_ends_a_wait(pipe: tuple[int, int]) -> None:
+    interrupts = Interrupts()
+    with interrupts.deferred():
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.wait_for(pipe[0])
+        timer.join()
+
+
+def test_input_ends_a_wait_and_the_handler_is_restored(pipe: tuple[int, int]) -> None:
+    interrupts, handler = Interrupts(), signal.getsignal(signal.SIGINT)
+    with interrupts.deferred():
+        os.write(pipe[1], b"x")
+        interrupts.wait_for(pipe[0])
+    assert signal.getsignal(signal.SIGINT) is handler

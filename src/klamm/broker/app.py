@@ -7,10 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.client_configs.enforcement import EnforcementService
-from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.broker.client_configs.service import ClientConfigService
-from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
 from klamm.broker.client_metrics.service import open_client_metrics
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.as_started import as_started
@@ -33,6 +30,9 @@ from klamm.broker.services import Services
 from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.broker.transactions.coordinator import TransactionCoordinator
+from klamm.client_config_runtime.enforcement import EnforcementService
+from klamm.client_config_runtime.registration_log import RegistrationLog
+from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_page
 from klamm.client_configs.definitions import BrokerLimits, Switch
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT

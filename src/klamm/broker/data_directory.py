@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.configs.own_settings import max_history
 from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
-from klamm.broker.random_ids import random_uuid, uuid_text
+from klamm.broker.random_ids import random_uuid
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import INTERNAL_TOPICS
+from klamm.protocol.primitives import uuid_text
 from klamm.storage.lock import make_durable_directory
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
 from klamm.storage.metadata.changes import PutSetting

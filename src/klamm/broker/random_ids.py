@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING
-from uuid import UUID, uuid4
+from uuid import uuid4
+
+from klamm.protocol.primitives import uuid_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
 
 def random_uuid(draw: Callable[[], UUID] = uuid4) -> UUID:
@@ -19,8 +21,3 @@ def random_uuid(draw: Callable[[], UUID] = uuid4) -> UUID:
         drawn = draw()
         if not uuid_text(drawn).startswith("-"):
             return drawn
-
-
-def uuid_text(value: UUID) -> str:
-    """Return an id in Kafka's form: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")

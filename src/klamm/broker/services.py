@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.broker.client_configs.enforcement import EnforcementService
     from klamm.broker.client_configs.service import ClientConfigService
     from klamm.broker.client_metrics.service import ClientMetricsService
     from klamm.broker.cluster import ClusterInfo
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from klamm.broker.security.credentials import ScramCredentials
     from klamm.broker.topics.catalog import TopicCatalog
     from klamm.broker.transactions.coordinator import TransactionCoordinator
+    from klamm.client_config_runtime.enforcement import EnforcementService
     from klamm.policy_runtime import Policies
     from klamm.protocol.api import Api
     from klamm.storage.log import LogManager

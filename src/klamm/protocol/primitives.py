@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from struct import Struct as Packer
 from types import MappingProxyType
 from typing import Final
@@ -33,6 +34,11 @@ FIXED_SIZE: Final = MappingProxyType(
 """``struct`` format code and size in bytes of each field kind of fixed size."""
 
 _INT16 = Packer(">h")
+
+
+def uuid_text(value: UUID) -> str:
+    """Return an id in Kafka's form: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""Dynamic client configs (KIP-649) in the broker: changes, connected clients and their registrations."""
+"""Dynamic client configs (KIP-649) in the broker: the owner of the configs in the metadata store."""

@@ -24,7 +24,7 @@ from klamm.storage.metadata.changes import PutClientConfig, PutHistory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.broker.client_configs.registration_log import RegistrationLog
+    from klamm.client_config_runtime.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.filters import EntityFilter

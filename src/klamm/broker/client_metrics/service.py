@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.random_ids import random_uuid, uuid_text
+from klamm.broker.random_ids import random_uuid
 from klamm.client_metrics import subscriptions as names
 from klamm.client_metrics.instances import ClientInstance, check_instance_id
 from klamm.client_metrics.series import MetricSeries
@@ -26,6 +26,7 @@ from klamm.protocol.errors import (
     KafkaApiError,
     TelemetryTooLargeError,
 )
+from klamm.protocol.primitives import uuid_text
 from klamm.protocol.records.codecs import decompress
 from klamm.protocol.types import ResourceType
 

@@ -21,6 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster, require_cluster
+from klamm.client_config_runtime.messages import components_of, described_entry, resolved_entry
 from klamm.client_configs.filters import parse_filter
 from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity
@@ -38,7 +39,6 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
-    from klamm.client_configs.entities import ClientConfigEntity
 
 API: Final = Api(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, min_version=0, max_version=0)
 
@@ -76,55 +76,22 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
     )
 
 
-def _components(request: DescribeClientConfigsRequest) -> list[tuple[str, int, str | None]]:
-    return [(component.entity_type, component.match_type, component.match) for component in request.components]
-
-
 async def _resolve(request: DescribeClientConfigsRequest, context: RequestContext) -> Entry:
     session, service = context.session, context.services.client_configs
     entity = asking_entity(
-        _components(request), principal_name=session.principal_name, header_client_id=context.client_id
+        components_of(request), principal_name=session.principal_name, header_client_id=context.client_id
     )
     if request.supported_configs is not None:
         information = client_information(session.software_name, session.software_version)
         await service.register(registration(entity, information, request.supported_configs))
     values = tuple(service.resolve(entity).items())
     session.fetched_configs, session.fetched_at_ms = tuple(sorted(values)), session.last_seen_ms
-    return Entry(entity=_entity(entity), values=_values(values))
+    return resolved_entry(entity, values)
 
 
 def _describe(request: DescribeClientConfigsRequest, context: RequestContext) -> list[Entry]:
-    entity_filter = parse_filter(_components(request), strict=request.strict)
-    return [
-        Entry(
-            entity=[
-                DescribeClientConfigsResponse.EntityData(
-                    entity_type=kind.value,
-                    entity_name=name,
-                    entity_compatibility=[
-                        DescribeClientConfigsResponse.VersionData(
-                            client_information=information, supported_configs=list(supported)
-                        )
-                        for information, supported in described.compatibility_of(kind)
-                    ],
-                )
-                for kind, name in described.entity.components
-            ],
-            values=_values(described.values),
-        )
-        for described in context.services.client_configs.describe(entity_filter)
-    ]
-
-
-def _entity(entity: ClientConfigEntity) -> list[DescribeClientConfigsResponse.EntityData]:
-    return [
-        DescribeClientConfigsResponse.EntityData(entity_type=kind.value, entity_name=name)
-        for kind, name in entity.components
-    ]
-
-
-def _values(values: tuple[tuple[str, str], ...]) -> list[DescribeClientConfigsResponse.ValueData]:
-    return [DescribeClientConfigsResponse.ValueData(key=key, value=value) for key, value in values]
+    entity_filter = parse_filter(components_of(request), strict=request.strict)
+    return [described_entry(described) for described in context.services.client_configs.describe(entity_filter)]
 
 
 async def _describe_credentials(

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
 from klamm.broker.requests.checks import require_cluster
 from klamm.broker.security.credentials import CredentialDeletion, upsertion_from_salted_password
-from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan
+from klamm.client_config_runtime.messages import alter_entry, altered_entry, outcome_of
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -33,6 +32,7 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
+    from klamm.client_configs.planning import EntryPlan
 
 API: Final = Api(key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, min_version=0, max_version=0)
 
@@ -54,7 +54,7 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
     if isinstance(request, AlterUserScramCredentialsRequest):
         return await _alter_credentials(request, context)
     slices = context.time_slice
-    entries = await slices.listed(_entry(entry) for entry in request.entries)
+    entries = await slices.listed(alter_entry(entry, most_parts=MOST_QUOTA_PARTS) for entry in request.entries)
 
     async def step() -> tuple[EntryPlan, ...]:
         require_cluster(context, AclOperation.ALTER_CONFIGS)
@@ -70,36 +70,12 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
         )
 
     plans, error = await attempt(step, api=API.key)
-    outcomes = [error] * len(entries) if plans is None else [_outcome(plan) for plan in plans]
+    outcomes = [error] * len(entries) if plans is None else [outcome_of(plan) for plan in plans]
     return AlterClientConfigsResponse(
         entries=[
-            AlterClientConfigsResponse.EntryData(
-                error_code=outcome.error_code,
-                error_message=outcome.error_message,
-                entity=[
-                    AlterClientConfigsResponse.EntityData(entity_type=entity_type, entity_name=name)
-                    for entity_type, name in entry.components
-                ],
-            )
-            async for entry, outcome in slices.over(zip(entries, outcomes, strict=True))
+            altered_entry(entry, outcome) async for entry, outcome in slices.over(zip(entries, outcomes, strict=True))
         ]
     )
-
-
-def _entry(entry: AlterClientConfigsRequest.EntryData) -> AlterEntry:
-    """Return an entry. If it has too many parts, the request is rejected, and the first ones identify the entity."""
-    return AlterEntry(
-        components=tuple(
-            (component.entity_type, component.entity_name) for component in entry.entity[:MOST_QUOTA_PARTS]
-        ),
-        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[:MOST_QUOTA_PARTS]),
-    )
-
-
-def _outcome(plan: EntryPlan) -> ApiError:
-    if plan.error is None:
-        return ApiError(ErrorCode.NONE, None)
-    return ApiError(plan.error.error_code, plan.error.error_message)
 
 
 async def _alter_credentials(

@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.broker.client_configs.view import Standing, join_unnamed, view_client
 from klamm.broker.page.rendering import (
     Cell,
     Table,
@@ -29,6 +28,7 @@ from klamm.broker.page.rendering import (
     table,
     warning_list,
 )
+from klamm.client_config_runtime.view import Standing, join_unnamed, view_client
 from klamm.client_configs.printing import counted
 from klamm.configs.values import format_value
 from klamm.protocol.types import ConfigSource, ResourceType
@@ -38,10 +38,10 @@ from klamm.storage.log.directories import segment_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.broker.client_configs.view import ClientView
     from klamm.broker.groups.coordinator import DescribedGroup
     from klamm.broker.services import Services
     from klamm.broker.topics.catalog import Topic
+    from klamm.client_config_runtime.view import ClientView
     from klamm.configs.describe import DescribedConfig
     from klamm.server.roster import ClientRoster
     from klamm.storage.metadata.changes import PutGroupOffset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.broker.client_configs.service import ClientConfigService
+from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.broker.client_configs.service import ClientConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.handlers.api_050_describe_client_configs import ROUTE, decode_raw, handle
 from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.security.credentials import ScramCredentials
+from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.planning import AlterEntry, AlterOp
 from klamm.protocol.codec import encode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.client_configs.view import Standing, clients_document, view_clients
+from klamm.client_config_runtime.view import Standing, clients_document, view_clients
 from klamm.client_configs.definitions import ClientKind
 from klamm.client_configs.enforcement import Enforced
 from klamm.client_configs.entities import ClientConfigEntity

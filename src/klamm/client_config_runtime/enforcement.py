@@ -1,4 +1,4 @@
-"""Values of client configs that the broker enforces, looked up by the handlers (see ``client_configs.enforcement``)."""
+"""Values of client configs that a server enforces, looked up by request (see ``client_configs.enforcement``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from klamm.client_configs.entities import ClientConfigEntity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.client_configs.service import ClientConfigService
+    from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.enforcement import Enforced
     from klamm.server.session import Session
@@ -27,11 +27,11 @@ class EnforcementService:
     Args:
         service: Configs of users and client ids.
         is_on: Function that returns whether ``client.config.enforcement`` is on. Call ``refresh`` when it changes.
-        limits: Function that returns the broker's limits for values.
+        limits: Function that returns the server's limits for values.
     """
 
     def __init__(
-        self, service: ClientConfigService, *, is_on: Callable[[], bool], limits: Callable[[], BrokerLimits]
+        self, service: ClientConfigSource, *, is_on: Callable[[], bool], limits: Callable[[], BrokerLimits]
     ) -> None:
         self._service = service
         self._is_on = is_on

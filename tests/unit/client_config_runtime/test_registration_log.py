@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from klamm.broker.client_configs import registration_log
-from klamm.broker.client_configs.registration_log import RegistrationLog
+from klamm.client_config_runtime import registration_log
+from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import encode_key, registration
 from klamm.protocol.errors import StorageError

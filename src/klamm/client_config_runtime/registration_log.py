@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.client_configs.registrations import (
     Registration,
@@ -16,9 +16,8 @@ from klamm.client_configs.registrations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from klamm.broker.internal_records import InternalRecords
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
 
@@ -29,6 +28,22 @@ MAX_VERSIONS_PER_ENTITY: Final = 100
 MAX_LISTS_PER_VERSION: Final = 16
 MAX_BYTES: Final = 128 * 1024 * 1024
 """Maximum total size of all records' keys and values, in bytes. Names of clients and of configs may be long."""
+
+
+class RegistrationRecords(Protocol):
+    """Records of the registration topic."""
+
+    def read_all(self) -> Iterable[tuple[bytes | None, bytes | None]]:
+        """Return key and value of every record, oldest first; nothing when the topic does not exist."""
+        ...
+
+    async def append(self, key: bytes, value: bytes) -> None:
+        """Append a record.
+
+        Raises:
+            StorageError: The record cannot be written.
+        """
+        ...
 
 
 class RegistrationLog:
@@ -49,7 +64,7 @@ class RegistrationLog:
     """
 
     def __init__(
-        self, records: InternalRecords, *, max_entities: int = MAX_ENTITIES, max_bytes: int = MAX_BYTES
+        self, records: RegistrationRecords, *, max_entities: int = MAX_ENTITIES, max_bytes: int = MAX_BYTES
     ) -> None:
         self._records = records
         self._max_entities = max_entities
@@ -77,16 +92,20 @@ class RegistrationLog:
         self._bytes.clear()
         self._bytes_total = 0
         for key, value in self._records.read_all():
-            try:
-                entity = decode_key(key)
-                if value is None:
-                    self._lists.pop(entity, None)
-                    self._image.pop(entity, None)
-                    self._bytes_total -= self._bytes.pop(entity, 0)
-                else:
-                    self._learn(decode_value(entity, value))
-            except RegistrationFormatError as error:
-                logger.warning("A registration record was skipped: %s", error)
+            self.apply(key, value)
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        """Update the image by one record. A record that cannot be read is skipped and logged."""
+        try:
+            entity = decode_key(key)
+            if value is None:
+                self._lists.pop(entity, None)
+                self._image.pop(entity, None)
+                self._bytes_total -= self._bytes.pop(entity, 0)
+            else:
+                self._learn(decode_value(entity, value))
+        except RegistrationFormatError as error:
+            logger.warning("A registration record was skipped: %s", error)
 
     async def register(self, registered: Registration) -> None:
         """Record a registration. One that is known already, or exceeds a limit, writes nothing.

@@ -3,8 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from klamm.broker.client_configs import enforcement as module
-from klamm.broker.client_configs.enforcement import EnforcementService
+from klamm.client_config_runtime import enforcement as module
+from klamm.client_config_runtime.enforcement import EnforcementService
 from klamm.client_configs import enforcement as rules
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import NOTHING_ENFORCED

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.random_ids import uuid_text
 from klamm.client_configs.drift import differs, value_text
 from klamm.client_configs.enforcement import NOTHING_ENFORCED, Compliance, compliance, enforceable
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information
+from klamm.protocol.primitives import uuid_text
 from klamm.server.session import UNKNOWN_SOFTWARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from klamm.broker.client_configs.enforcement import EnforcementService
-    from klamm.broker.client_configs.service import ClientConfigService
+    from klamm.client_config_runtime.enforcement import EnforcementService
+    from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.enforcement import Enforced
@@ -199,7 +199,7 @@ def join_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
 
 
 def clients_page(
-    roster: ClientRoster, service: ClientConfigService, enforcement: EnforcementService, at_ms: int
+    roster: ClientRoster, service: ClientConfigSource, enforcement: EnforcementService, at_ms: int
 ) -> tuple[str, str]:
     """Return content type and text of the page ``/clients.json``."""
     views = view_clients(roster.clients(), service.registered, service.resolve, enforcement.of_application)

@@ -44,6 +44,25 @@ def read_properties(path: Path) -> dict[str, str]:
         raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+def merged_properties(path: Path | None, assignments: Iterable[str]) -> dict[str, str]:
+    """Return the settings of a command: those of its properties file and of its flags ``--set``, which outrank it.
+
+    Args:
+        path: The properties file, if there is one.
+        assignments: Values of ``--set``, each of the form KEY=VALUE.
+
+    Raises:
+        SettingsError: The file cannot be read or is not properties text, or a flag has another form.
+    """
+    settings = {} if path is None else read_properties(path)
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"--set {assignment!r}: expected KEY=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
 def _decode(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")  # some editors write a byte order mark

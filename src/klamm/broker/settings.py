@@ -17,7 +17,7 @@ from klamm.configs.definitions import (
     parse_broker_settings,
 )
 from klamm.policy.kinds import KINDS
-from klamm.properties import SettingsError, did_you_mean, read_properties
+from klamm.properties import SettingsError, did_you_mean, merged_properties
 from klamm.protocol.errors import InvalidConfigError
 from klamm.server.listeners import Address, Listener, parse_listeners
 
@@ -63,12 +63,7 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
         SystemExit: ``--help`` was given, or argparse rejects a flag and has printed why.
     """
     parsed = _parser().parse_args(arguments)
-    configs = dict(read_properties(parsed.config)) if parsed.config is not None else {}
-    for assignment in parsed.set:
-        name, equals, value = assignment.partition("=")
-        if not equals or not name.strip():
-            raise SettingsError(f"--set {assignment!r}: expected KEY=VALUE")
-        configs[name.strip()] = value.strip()
+    configs = merged_properties(parsed.config, parsed.set)
     if parsed.metrics is not None:
         configs[METRICS_LISTEN] = parsed.metrics
     _check(configs)

@@ -88,10 +88,58 @@ class PlainTransport:
         self._socket.close()
 
 
-class TlsTransport:
-    """TCP with TLS."""
+class TlsStream:
+    """An open TLS connection on a non-blocking socket, of a client or of a server, as a ``Transport``."""
 
-    __slots__ = ("_has_received", "_socket")
+    __slots__ = ("_socket",)
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        self._socket = connected
+
+    def fileno(self) -> int:
+        """Return the file descriptor to select on."""
+        return self._socket.fileno()
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """Read the available bytes. Returns 0 if the peer has closed the stream, None if nothing is available now."""
+        filled = 0
+        try:
+            # One read returns at most one TLS record (16 KiB).
+            while filled < len(view):
+                count = self._socket.recv_into(view[filled:])
+                if count == 0:
+                    break
+                filled += count
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return filled or None
+        return filled
+
+    def send_views(self, views: Sequence[memoryview]) -> int:
+        """Send as many bytes as possible without blocking, in order, and return their number."""
+        total = 0
+        try:
+            for view in views:
+                sent = self._socket.send(view)
+                total += sent
+                if sent < len(view):
+                    break
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        return total
+
+    def pending(self) -> bool:
+        """Return whether decrypted bytes have not been read yet. Selecting on the descriptor does not reveal them."""
+        return self._socket.pending() > 0
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._socket.close()
+
+
+class TlsTransport(TlsStream):
+    """Client side of a TLS connection."""
+
+    __slots__ = ("_has_received",)
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str) -> None:
         """Perform the TLS handshake, within the socket's timeout.
@@ -103,7 +151,7 @@ class TlsTransport:
         self._has_received = False
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            self._socket = context.wrap_socket(connected, server_hostname=host.rstrip("."))
+            super().__init__(context.wrap_socket(connected, server_hostname=host.rstrip(".")))
         except OSError as error:
             raise self._named(error) from error
         self._socket.setblocking(False)
@@ -124,51 +172,35 @@ class TlsTransport:
             return ConnectionResetError(_CLOSED)
         return error
 
-    def fileno(self) -> int:
-        """Return the file descriptor to select on."""
-        return self._socket.fileno()
-
     def receive_into(self, view: memoryview) -> int | None:
-        """Read the available bytes. Returns 0 if the peer has closed the stream, None if nothing is available now."""
-        filled = 0
+        """Read the available bytes, as ``TlsStream`` does.
+
+        Raises:
+            TlsRejectedError: One side rejects the other's certificate.
+            OSError: The connection is broken.
+        """
         try:
-            # One read returns at most one TLS record (16 KiB).
-            while filled < len(view):
-                count = self._socket.recv_into(view[filled:])
-                if count == 0:
-                    break
-                filled += count
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return filled or None
+            filled = super().receive_into(view)
         except OSError as error:
             raise self._named(error) from error
+        if filled is None:
+            return None
         if not filled and not self._has_received:
             raise ConnectionResetError(_CLOSED)
         self._has_received = True
         return filled
 
     def send_views(self, views: Sequence[memoryview]) -> int:
-        """Send as many bytes as possible without blocking, in order, and return their number."""
-        total = 0
+        """Send as many bytes as possible, as ``TlsStream`` does.
+
+        Raises:
+            TlsRejectedError: One side rejects the other's certificate.
+            OSError: The connection is broken.
+        """
         try:
-            for view in views:
-                sent = self._socket.send(view)
-                total += sent
-                if sent < len(view):
-                    break
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
+            return super().send_views(views)
         except OSError as error:
             raise self._named(error) from error
-        return total
-
-    def pending(self) -> bool:
-        """Return whether decrypted bytes have not been read yet. Selecting on the descriptor does not reveal them."""
-        return self._socket.pending() > 0
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._socket.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

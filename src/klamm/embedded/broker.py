@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import errno
 import random
-import shutil
 import socket
-import tempfile
 import warnings
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from klamm.embedded.channel import ControlChannel
-from klamm.embedded.controls import BrokerControls, config_text
+from klamm.embedded.controls import BrokerControls
+from klamm.embedded.server import EmbeddedServer
 from klamm.embedded.server_process import BrokerStartError, ServerProcess
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
-    from types import TracebackType
+    from pathlib import Path
 
 _CANNOT_LISTEN: Final = "cannot listen on"
 _PORTS: Final = range(20_000, 32_000)
@@ -34,7 +32,7 @@ _ATTEMPTS: Final = 5
 """Number of attempts to find free ports, in case other processes bind them at the same moment."""
 
 
-class Broker(BrokerControls):
+class Broker(EmbeddedServer, BrokerControls):
     """A klamm broker in its own process, for tests and programs.
 
     It listens on a free port of the loopback interface and keeps its data in a temporary directory, which is removed at
@@ -76,32 +74,18 @@ class Broker(BrokerControls):
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: must be at least 1")
-        self._brokers = brokers
-        self._config = {**_FOR_TESTS, **(config or {})}
         if config:
             _warn_of_unknown({name: str(value) for name, value in config.items()})
-        self._given_dir = None if data_dir is None else Path(data_dir)
-        self._data_dir = self._given_dir
-        scheme, separator, self._listen = listen.rpartition("://")
-        self._scheme = scheme + separator
-        self._start_timeout_s = start_timeout_s
-        self._ends_with_parent = ends_with_parent
+        super().__init__(
+            "broker",
+            config={**_FOR_TESTS, **(config or {})},
+            data_dir=data_dir,
+            listen=listen,
+            start_timeout_s=start_timeout_s,
+            ends_with_parent=ends_with_parent,
+        )
+        self._brokers = brokers
         self._has_control = control
-        self._addresses: tuple[str, ...] = ()
-        self._child: _Child | None = None
-
-    # --- state --------------------------------------------------------------------------------------------------------
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Bootstrap servers for clients: ``host:port``, several separated by commas.
-
-        Raises:
-            RuntimeError: The broker was never started.
-        """
-        if not self._addresses:
-            raise RuntimeError("The broker has not been started: use it in a with statement or call start()")
-        return ",".join(self._addresses)
 
     @property
     def data_dir(self) -> Path:
@@ -114,72 +98,6 @@ class Broker(BrokerControls):
             raise RuntimeError("The temporary data directory exists only while the broker runs")
         return self._data_dir
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the broker, or None if it is not running."""
-        return self._child.process.pid if self.is_running and self._child else None
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether the broker's process is running."""
-        return self._child is not None and self._child.process.poll() is None
-
-    def log_text(self) -> str:
-        """End of the log of the broker's current or last process. Empty before the first start."""
-        return self._child.log_text() if self._child else ""
-
-    # --- life cycle ---------------------------------------------------------------------------------------------------
-
-    def start(self) -> Self:
-        """Start the broker and return when it responds. Does nothing if it is running.
-
-        A broker that ran before restarts on the same ports with the same data.
-
-        Raises:
-            BrokerStartError: The broker exited, or did not respond in time.
-        """
-        if self.is_running:
-            return self
-        if self._data_dir is None:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="klamm-"))
-        try:
-            self._addresses = self._start(self._data_dir)
-        except BaseException:
-            self._remove_temporary_dir()
-            raise
-        return self
-
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the broker with SIGTERM, or SIGKILL after ``timeout_s`` seconds, and remove its temporary directory."""
-        if self._child is not None:
-            self._child.end(timeout_s)
-        self._remove_temporary_dir()
-
-    def kill(self) -> None:
-        """Kill the broker's process immediately (SIGKILL). Its data remain, so that ``start()`` can recover them."""
-        if self._child is not None:
-            self._child.end(0.0)
-
-    def restart(self, timeout_s: float = 10.0) -> None:
-        """Stop the broker cleanly and start it again on the same ports with the same data.
-
-        Raises:
-            BrokerStartError: The broker exited, or did not respond in time.
-        """
-        if self._child is not None:
-            self._child.end(timeout_s)
-        self.start()
-
-    def __enter__(self) -> Self:
-        """Start the broker."""
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop the broker."""
-        self.stop()
-
     def __repr__(self) -> str:
         """Return a representation with the addresses and whether the broker is running."""
         state = f"pid {self.pid}" if self.is_running else "not running"
@@ -188,48 +106,33 @@ class Broker(BrokerControls):
     def _control_channel(self) -> ControlChannel:
         if not self._has_control:
             raise RuntimeError("The broker was created without control: use klamm.Broker(control=True)")
-        if self._child is None or self._child.channel is None or not self.is_running:
+        if not isinstance(self._child, _Child) or self._child.channel is None or not self.is_running:
             raise RuntimeError("The broker is not running: call start() first")
         return self._child.channel
-
-    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _start(self, data_dir: Path) -> tuple[str, ...]:
         host, _, port = self._listen.rpartition(":")
         are_ports_ours = port == "0" and not self._addresses
         for attempt in range(1, _ATTEMPTS + 1):
             listen = _free_addresses(host, self._brokers) if are_ports_ours else self._addresses or (self._listen,)
-            if self._child is not None:  # the process ended by itself
-                self._child.end(0.0)
-            remove = None if self._given_dir else data_dir
-            self._child = _Child(
+            child = _Child(
                 self._arguments(data_dir, listen),
-                remove=remove,
+                remove=self._removed_dir(data_dir),
                 is_tied=self._ends_with_parent,
                 moved_s=self._moved_s if self._has_control else None,
             )
             try:
-                return self._child.wait_until_ready(self._start_timeout_s)
+                return self._wait_until_ready(child)
             except BrokerStartError as error:
                 if not are_ports_ours or attempt == _ATTEMPTS or _CANNOT_LISTEN not in str(error):
                     raise
-            finally:
-                if not self._child.is_ready:
-                    self._child.end(0.0)
         raise AssertionError("the last attempt returns or raises")
 
     def _arguments(self, data_dir: Path, listen: tuple[str, ...]) -> list[str]:
         arguments = ["--data-dir", str(data_dir), "--brokers", str(self._brokers)]
         if "listeners" not in self._config:
             arguments += ["--listen", ",".join(f"{self._scheme}{address}" for address in listen)]
-        for name, value in self._config.items():
-            arguments += ["--set", f"{name}={config_text(value)}"]
-        return arguments
-
-    def _remove_temporary_dir(self) -> None:
-        if self._given_dir is None and self._data_dir is not None:
-            shutil.rmtree(self._data_dir, ignore_errors=True)
-            self._data_dir = None
+        return arguments + self._set_flags()
 
 
 def _warn_of_unknown(config: Mapping[str, str]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from klamm.embedded.controls import config_text
+from klamm.embedded.server import EmbeddedServer
 from klamm.embedded.server_process import ServerProcess
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
-    from types import TracebackType
+    from pathlib import Path
 
 
-class Gateway:
+class Gateway(EmbeddedServer):
     """A klamm gateway in its own process, for tests and programs.
 
     It listens on free ports of the loopback interface, keeps the topology of the upstream in a temporary directory, and
@@ -45,82 +42,20 @@ class Gateway:
         start_timeout_s: float = 30.0,
         ends_with_parent: bool = True,
     ) -> None:
-        self._upstream = upstream
-        self._config = dict(config or {})
-        self._admin_only = admin_only
-        self._given_dir = None if data_dir is None else Path(data_dir)
-        self._data_dir = self._given_dir
-        scheme, separator, self._listen = listen.rpartition("://")
-        self._scheme = scheme + separator
-        self._start_timeout_s = start_timeout_s
-        self._ends_with_parent = ends_with_parent
-        self._address: str | None = None
-        self._child: ServerProcess | None = None
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Bootstrap server for clients: ``host:port``.
-
-        Raises:
-            RuntimeError: The gateway was never started.
-        """
-        if self._address is None:
-            raise RuntimeError("The gateway has not been started: use it in a with statement or call start()")
-        return self._address
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the gateway, or None if it is not running."""
-        return self._child.process.pid if self.is_running and self._child else None
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether the gateway's process is running."""
-        return self._child is not None and self._child.process.poll() is None
-
-    def log_text(self) -> str:
-        """End of the log of the gateway's current or last process. Empty before the first start."""
-        return self._child.log_text() if self._child else ""
-
-    def start(self) -> Self:
-        """Start the gateway and return when it responds. Does nothing if it is running.
-
-        A gateway that ran before restarts on the same ports.
-
-        Raises:
-            BrokerStartError: The gateway exited, or did not respond in time.
-        """
-        if self.is_running:
-            return self
-        if self._data_dir is None:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="klamm-gateway-"))
-        if self._child is not None:  # the process ended by itself
-            self._child.end(0.0)
-        self._child = ServerProcess(
-            "klamm.gateway.main",
-            self._arguments(self._data_dir),
-            name="gateway",
-            remove=None if self._given_dir else self._data_dir,
-            is_tied=self._ends_with_parent,
+        super().__init__(
+            "gateway",
+            config=dict(config or {}),
+            data_dir=data_dir,
+            listen=listen,
+            start_timeout_s=start_timeout_s,
+            ends_with_parent=ends_with_parent,
         )
-        try:
-            (self._address,) = self._child.wait_until_ready(self._start_timeout_s)
-        finally:
-            if not self._child.is_ready:
-                self._child.end(0.0)
-                self._remove_temporary_dir()
-        return self
+        self._upstream = upstream
+        self._admin_only = admin_only
 
     def stop(self, timeout_s: float = 15.0) -> None:
         """Stop the gateway with SIGTERM, or SIGKILL after ``timeout_s`` seconds; remove its temporary directory."""
-        if self._child is not None:
-            self._child.end(timeout_s)
-        self._remove_temporary_dir()
-
-    def kill(self) -> None:
-        """Kill the gateway's process immediately (SIGKILL). ``start()`` starts it again on the same ports."""
-        if self._child is not None:
-            self._child.end(0.0)
+        super().stop(timeout_s)
 
     def restart(self, timeout_s: float = 15.0) -> None:
         """Stop the gateway in order and start it again on the same ports.
@@ -128,36 +63,28 @@ class Gateway:
         Raises:
             BrokerStartError: The gateway exited, or did not respond in time.
         """
-        if self._child is not None:
-            self._child.end(timeout_s)
-        self.start()
-
-    def __enter__(self) -> Self:
-        """Start the gateway."""
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop the gateway."""
-        self.stop()
+        super().restart(timeout_s)
 
     def __repr__(self) -> str:
         """Return a representation with the address, the upstream and whether the gateway is running."""
         state = f"pid {self.pid}" if self.is_running else "not running"
-        return f"<klamm.Gateway {self._address or self._listen} -> {self._upstream} ({state})>"
+        return f"<klamm.Gateway {','.join(self._addresses) or self._listen} -> {self._upstream} ({state})>"
+
+    def _start(self, data_dir: Path) -> tuple[str, ...]:
+        return self._wait_until_ready(
+            ServerProcess(
+                "klamm.gateway.main",
+                self._arguments(data_dir),
+                name=self._name,
+                remove=self._removed_dir(data_dir),
+                is_tied=self._ends_with_parent,
+            )
+        )
 
     def _arguments(self, data_dir: Path) -> list[str]:
         is_any_port = self._listen.endswith(":0")
-        listen = self._address if is_any_port and self._address is not None else self._listen
+        (listen,) = self._addresses if is_any_port and self._addresses else (self._listen,)
         arguments = ["--upstream", self._upstream, "--listen", f"{self._scheme}{listen}", "--data-dir", str(data_dir)]
         if self._admin_only:
             arguments.append("--admin-only")
-        for name, value in self._config.items():
-            arguments += ["--set", f"{name}={config_text(value)}"]
-        return arguments
-
-    def _remove_temporary_dir(self) -> None:
-        if self._given_dir is None and self._data_dir is not None:
-            shutil.rmtree(self._data_dir, ignore_errors=True)
-            self._data_dir = None
+        return arguments + self._set_flags()

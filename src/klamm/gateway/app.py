@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.client.transport import PlainTransport
 from klamm.gateway.apis import served_apis
-from klamm.gateway.intercept import NO_INTERCEPTION
+from klamm.gateway.interceptors import NO_INTERCEPTION
 from klamm.gateway.relay import Relay
 from klamm.gateway.shared import Peer, Shared
 from klamm.gateway.streams import AcceptedTls
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import ssl
 
     from klamm.client.transport import Transport
-    from klamm.gateway.intercept import Interception
+    from klamm.gateway.interceptors import Interception
     from klamm.gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.gateway.cutter import Piece
-    from klamm.gateway.intercept import Interceptor
+    from klamm.gateway.interceptors import Interceptor
     from klamm.gateway.shared import OpenRelay, Shared
     from klamm.gateway.wire import RequestHead
     from klamm.protocol.schema import Message

@@ -21,7 +21,7 @@ from klamm.gateway.addresses import CARRIERS, replace_addresses
 from klamm.gateway.calls import InterceptedRequest
 from klamm.gateway.cutter import NEED, PASS, STOP, TAKE
 from klamm.gateway.exchange import RelayedExchange
-from klamm.gateway.intercept import DividedRequest
+from klamm.gateway.interceptors import DividedRequest
 from klamm.gateway.logins import PassedLogin
 from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.wire import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from klamm.gateway.addresses import Carrier
     from klamm.gateway.cutter import Judgement, Piece
-    from klamm.gateway.intercept import Interceptor, RequestFilter
+    from klamm.gateway.interceptors import Interceptor, RequestFilter
     from klamm.gateway.shared import OpenRelay, Shared
     from klamm.protocol.schema import Message
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client.transport import ConnectionSettings
 from klamm.gateway.upstream import CLIENT_ID
-from klamm.properties import SettingsError, parse_int, read_properties, split_address, with_prefix
+from klamm.properties import SettingsError, merged_properties, parse_int, split_address, with_prefix
 from klamm.server.listeners import Address, Listener, parse_listeners, setting_of
 
 if TYPE_CHECKING:
@@ -64,12 +64,7 @@ def parse_arguments(arguments: Sequence[str]) -> GatewaySettings:
         SystemExit: ``--help`` was given, or argparse rejects a flag and has printed why.
     """
     parsed = _parser().parse_args(arguments)
-    configs = dict(read_properties(parsed.config)) if parsed.config is not None else {}
-    for assignment in parsed.set:
-        name, equals, value = assignment.partition("=")
-        if not equals or not name.strip():
-            raise SettingsError(f"--set {assignment!r}: expected KEY=VALUE")
-        configs[name.strip()] = value.strip()
+    configs = merged_properties(parsed.config, parsed.set)
     flags = {UPSTREAM: parsed.upstream, "listeners": parsed.listen, "advertised.listeners": parsed.advertise}
     flags |= {METRICS_LISTEN: parsed.metrics, DATA_DIR: parsed.data_dir}
     configs |= {name: value for name, value in flags.items() if value is not None}

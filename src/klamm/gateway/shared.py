@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from klamm.gateway.counts import RequestCounts
 from klamm.gateway.cutter import HeldBudget
-from klamm.gateway.intercept import NO_INTERCEPTION
+from klamm.gateway.interceptors import NO_INTERCEPTION
 from klamm.gateway.streams import Backlog
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from klamm.security.principals import ANONYMOUS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.gateway.addresses import AddressBook
     from klamm.gateway.exchange import RelayedExchange
-    from klamm.gateway.intercept import Interception
+    from klamm.gateway.interceptors import Interception
 
 
 @dataclass(slots=True, kw_only=True)

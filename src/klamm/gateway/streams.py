@@ -6,7 +6,7 @@ import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.transport import PlainTransport
+from klamm.client.transport import PlainTransport, TlsStream
 
 if TYPE_CHECKING:
     import asyncio
@@ -158,13 +158,10 @@ class RelayedSocket:
             self._on_drained(None)
 
 
-class AcceptedTls:
-    """Server side of a TLS connection, as a ``klamm.client.transport.Transport``."""
+class AcceptedTls(TlsStream):
+    """Server side of a TLS connection."""
 
-    __slots__ = ("_socket",)
-
-    def __init__(self, connected: ssl.SSLSocket) -> None:
-        self._socket = connected
+    __slots__ = ()
 
     @classmethod
     async def shake_hands(
@@ -189,41 +186,6 @@ class AcceptedTls:
         except BaseException:
             connected.close()
             raise
-
-    def fileno(self) -> int:
-        """Return the file descriptor to select on."""
-        return self._socket.fileno()
-
-    def receive_into(self, view: memoryview) -> int | None:
-        """Read the available bytes. Returns 0 if the peer has closed the stream, None if nothing is available now."""
-        filled = 0
-        try:
-            while filled < len(view):
-                count = self._socket.recv_into(view[filled:])
-                if count == 0:
-                    break
-                filled += count
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return filled or None
-        return filled
-
-    def send_views(self, views: Sequence[memoryview]) -> int:
-        """Send as many bytes as possible without blocking, in order, and return their number."""
-        total = 0
-        try:
-            for view in views:
-                total += self._socket.send(view)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
-        return total
-
-    def pending(self) -> bool:
-        """Return whether decrypted bytes have not been read yet."""
-        return self._socket.pending() > 0
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._socket.close()
 
 
 async def _ready(

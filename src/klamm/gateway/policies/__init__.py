@@ -4,6 +4,6 @@ The policies, their settings, modes, reload and time limits are those of the bro
 per API cuts requests and merges responses with pure functions; its interceptor asks the policy and the upstream.
 """
 
-from klamm.gateway.policies.interception import start_policies
+from klamm.gateway.policies.judges import start_policies
 
 __all__ = ["start_policies"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.gateway.policies.facts import config_decision, describe_configs
-from klamm.gateway.policies.judging import OVERRIDDEN_TWICE, verdict
 from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.verdicts import OVERRIDDEN_TWICE, verdict
 from klamm.policy.kinds import ALTER_CONFIG
 from klamm.policy_runtime.details import alter_config_details
 from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.intercept import InterceptedCall
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
 

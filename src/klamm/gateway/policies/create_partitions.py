@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.gateway.policies.facts import describe_topics
-from klamm.gateway.policies.judging import denial
-from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.parts import in_order, with_topics
+from klamm.gateway.policies.verdicts import denial
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import ApiKey
@@ -22,24 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from klamm.admin import TopicDescription
-    from klamm.gateway.intercept import InterceptedCall
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.details import CreatePartitionsDetails
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
 
 Asked = CreatePartitionsRequest.CreatePartitionsTopic
 Entry = CreatePartitionsResponse.CreatePartitionsTopicResult
-
-
-def with_topics(
-    request: CreatePartitionsRequest, topics: Collection[Asked], *, validate_only: bool | None = None
-) -> CreatePartitionsRequest:
-    """Return a request for some of its topics. ``validate_only`` None keeps that of the request."""
-    return CreatePartitionsRequest(
-        topics=list(topics),
-        timeout_ms=request.timeout_ms,
-        validate_only=request.validate_only if validate_only is None else validate_only,
-    )
 
 
 def merge_topics(

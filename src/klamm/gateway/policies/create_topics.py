@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import NewTopic
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.policies.facts import default_configs
-from klamm.gateway.policies.judging import OVERRIDDEN_TWICE, verdict
-from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.parts import in_order, with_topics
+from klamm.gateway.policies.verdicts import OVERRIDDEN_TWICE, verdict
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.details import topic_details
 from klamm.policy_runtime.overrides import overridden_configs
@@ -34,7 +34,7 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from klamm.gateway.intercept import InterceptedCall
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
     from klamm.policy_runtime import Policies
@@ -65,17 +65,6 @@ class AllowedTopic:
     """Entry in the response to the trial."""
     note: str | None = None
     """Text about what the policy changed; None if it changed nothing."""
-
-
-def with_topics(
-    request: CreateTopicsRequest, topics: Collection[Asked], *, validate_only: bool | None = None
-) -> CreateTopicsRequest:
-    """Return a request for some of its topics. ``validate_only`` None keeps that of the request."""
-    return CreateTopicsRequest(
-        topics=list(topics),
-        timeout_ms=request.timeout_ms,
-        validate_only=request.validate_only if validate_only is None else validate_only,
-    )
 
 
 def merge_topics(

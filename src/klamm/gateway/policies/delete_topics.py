@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.policies.facts import describe_topics
-from klamm.gateway.policies.judging import denial
 from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.verdicts import denial
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime.details import deletion_details
 from klamm.protocol.api import ApiKey
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.admin import TopicDescription
-    from klamm.gateway.intercept import InterceptedCall
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
 Entry = DeleteTopicsResponse.DeletableTopicResult

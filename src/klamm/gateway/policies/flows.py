@@ -13,7 +13,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.gateway.intercept import DividedRequest, RequestFilter
+from klamm.gateway.interceptors import DividedRequest, RequestFilter
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
@@ -31,7 +31,7 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from klamm.gateway.intercept import InterceptedCall
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Answer
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message

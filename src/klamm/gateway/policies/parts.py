@@ -1,14 +1,27 @@
-"""Order of the parts of a response that comes from a policy and from the upstream. Pure."""
+"""Parts of a request that is divided among the policies and the upstream, and the order of their responses. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
+from klamm.protocol.messages.create_topics import CreateTopicsRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable
 
 Entry = TypeVar("Entry")
+TopicsRequest = TypeVar("TopicsRequest", CreateTopicsRequest, CreatePartitionsRequest)
+
+
+def with_topics(request: TopicsRequest, topics: Collection[Any], *, validate_only: bool | None = None) -> TopicsRequest:
+    """Return a request for some of its topics. ``validate_only`` None keeps that of the request."""
+    return type(request)(
+        topics=list(topics),
+        timeout_ms=request.timeout_ms,
+        validate_only=request.validate_only if validate_only is None else validate_only,
+    )
 
 
 def in_order(order: Iterable[Hashable], entries: Iterable[Entry], key_of: Callable[[Entry], Hashable]) -> list[Entry]:

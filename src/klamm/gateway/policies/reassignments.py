@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.gateway.policies.facts import describe_topics
-from klamm.gateway.policies.judging import denial
 from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.verdicts import denial
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import ApiKey
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin import TopicDescription
-    from klamm.gateway.intercept import InterceptedCall
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
 Asked = AlterPartitionReassignmentsRequest.ReassignableTopic

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.gateway.intercept import DividedRequest
+from klamm.gateway.interceptors import DividedRequest
 from klamm.gateway.policies import start_policies
 from klamm.gateway.policies.flows import FlowJudge, is_idempotent
 from klamm.policy import Override, PolicyLoadError, PolicyViolationError, ProduceDetails, Throttle

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.gateway.apis import NO_LIMITS
-from klamm.gateway.intercept import Interception, Interceptor
+from klamm.gateway.interceptors import Interception, Interceptor
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge

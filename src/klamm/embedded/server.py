@@ -1,0 +1,170 @@
+"""Life cycle of a server in a child process: base of ``klamm.Broker`` and ``klamm.Gateway``."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from klamm.embedded.controls import config_text
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from klamm.embedded.server_process import ServerProcess
+
+
+class EmbeddedServer(ABC):
+    """A server in its own process, with a data directory and addresses that survive a restart. Not thread-safe.
+
+    Args:
+        name: Name of the command, for messages and the temporary directory.
+        config: Settings of the command.
+        data_dir: Data directory. None means a temporary directory, which is removed when the server stops.
+        listen: [NAME://]HOST:PORT. Port 0 means free ports.
+        start_timeout_s: Time in seconds that the server may take to respond after its start.
+        ends_with_parent: Whether the server ends when this process ends without ``stop()``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, object],
+        data_dir: str | os.PathLike[str] | None,
+        listen: str,
+        start_timeout_s: float,
+        ends_with_parent: bool,
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._given_dir = None if data_dir is None else Path(data_dir)
+        self._data_dir = self._given_dir
+        scheme, separator, self._listen = listen.rpartition("://")
+        self._scheme = scheme + separator
+        self._start_timeout_s = start_timeout_s
+        self._ends_with_parent = ends_with_parent
+        self._addresses: tuple[str, ...] = ()
+        self._child: ServerProcess | None = None
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Bootstrap servers for clients: ``host:port``, several separated by commas.
+
+        Raises:
+            RuntimeError: The server was never started.
+        """
+        if not self._addresses:
+            raise RuntimeError(f"The {self._name} has not been started: use it in a with statement or call start()")
+        return ",".join(self._addresses)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server, or None if it is not running."""
+        return self._child.process.pid if self.is_running and self._child else None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the server's process is running."""
+        return self._child is not None and self._child.process.poll() is None
+
+    def log_text(self) -> str:
+        """End of the log of the server's current or last process. Empty before the first start."""
+        return self._child.log_text() if self._child else ""
+
+    # --- life cycle ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the server and return when it responds. Does nothing if it is running.
+
+        A server that ran before restarts on the same ports with the same data.
+
+        Raises:
+            BrokerStartError: The server exited, or did not respond in time.
+        """
+        if self.is_running:
+            return self
+        if self._data_dir is None:
+            prefix = "klamm-" if self._name == "broker" else f"klamm-{self._name}-"
+            self._data_dir = Path(tempfile.mkdtemp(prefix=prefix))
+        if self._child is not None:  # the process ended by itself
+            self._child.end(0.0)
+        try:
+            self._addresses = self._start(self._data_dir)
+        except BaseException:
+            self._remove_temporary_dir()
+            raise
+        return self
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop the server with SIGTERM, or SIGKILL after ``timeout_s`` seconds, and remove its temporary directory."""
+        if self._child is not None:
+            self._child.end(timeout_s)
+        self._remove_temporary_dir()
+
+    def kill(self) -> None:
+        """Kill the server's process immediately (SIGKILL). Its data remain, so that ``start()`` can recover them."""
+        if self._child is not None:
+            self._child.end(0.0)
+
+    def restart(self, timeout_s: float = 10.0) -> None:
+        """Stop the server cleanly and start it again on the same ports with the same data.
+
+        Raises:
+            BrokerStartError: The server exited, or did not respond in time.
+        """
+        if self._child is not None:
+            self._child.end(timeout_s)
+        self.start()
+
+    def __enter__(self) -> Self:
+        """Start the server."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the server."""
+        self.stop()
+
+    # --- for subclasses -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _start(self, data_dir: Path) -> tuple[str, ...]:
+        """Set ``_child`` to a new process and return its addresses.
+
+        Raises:
+            BrokerStartError: The process exited, or did not respond in time. It has ended.
+        """
+
+    def _wait_until_ready(self, child: ServerProcess) -> tuple[str, ...]:
+        """Wait for a new process and return its addresses.
+
+        Raises:
+            BrokerStartError: As in ``_start``.
+        """
+        self._child = child
+        try:
+            return child.wait_until_ready(self._start_timeout_s)
+        finally:
+            if not child.is_ready:
+                child.end(0.0)
+
+    def _removed_dir(self, data_dir: Path) -> Path | None:
+        """Return the directory that the process removes when this one has vanished; None means that it is kept."""
+        return None if self._given_dir else data_dir
+
+    def _set_flags(self) -> list[str]:
+        """Return the settings as command line flags."""
+        return [text for name, value in self._config.items() for text in ("--set", f"{name}={config_text(value)}")]
+
+    def _remove_temporary_dir(self) -> None:
+        if self._given_dir is None and self._data_dir is not None:
+            shutil.rmtree(self._data_dir, ignore_errors=True)
+            self._data_dir = None

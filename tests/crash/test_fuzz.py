@@ -10,14 +10,13 @@ import asyncio
 import random
 import struct
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 import klamm
-from klamm.broker.routing import ROUTES
 from klamm.protocol.codec import encode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -30,6 +29,7 @@ from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsRes
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tests.support.damaged_requests import NOBODY, damaged, sample, valid_requests
 from tests.support.klamm import KlammBroker
 from tests.support.logs import batch
 from tests.support.wire import SET, WireClient, alter_topic_request, request_frame
@@ -37,25 +37,14 @@ from tests.support.wire import SET, WireClient, alter_topic_request, request_fra
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.protocol.schema import Field, Message, Struct
-
 MUTATIONS: Final = 10_000
 CONNECTIONS: Final = 8
 ANSWER_TIMEOUT_S: Final = 0.25
 MEBI: Final = 1 << 20
-NOBODY: Final = "nosuch"
 PING: Final = 0x5EED
 """Correlation id of the request behind a damaged one, which tells that the broker has dealt with that."""
 
 _PING_FRAME: Final = struct.pack(">ihhih", 10, 18, 0, PING, -1)
-_VALUES: Final = {
-    "bool": True,
-    "float64": 3.0,
-    "string": NOBODY,
-    "bytes": b"nosuch",
-    "records": b"nosuch" * 12,
-    "uuid": UUID(int=3),
-}
 
 
 @pytest.fixture(scope="module")
@@ -98,48 +87,6 @@ def state_of(broker: KlammBroker) -> dict[str, object]:
             "offsets": repr(client.ask(OffsetFetchRequest(groups=[group]), OffsetFetchResponse, 8).groups),
             "log ends": [client.end_offset(name, index) for name in names for index in (0, 1)],
         }
-
-
-def sample(cls: type[Struct], version: int) -> Any:
-    """A request with something in every field, none of which means anything to the broker."""
-    return cls(**{f.name: sample_value(f, version) for f in cls.FIELDS if f.in_version(version)})
-
-
-def sample_value(field: Field, version: int) -> Any:
-    one = sample(field.struct, version) if field.struct is not None else _VALUES.get(field.kind, 3)
-    return [one, one] if field.is_array else one
-
-
-def valid_requests() -> list[tuple[type[Message], int]]:
-    return [
-        (route.request, version)
-        for route in ROUTES.values()
-        for version in range(route.api.min_version, route.api.max_version + 1)
-        if route.request.VERSIONS[0] <= version <= route.request.VERSIONS[1]
-    ]
-
-
-def damaged(frame: bytes, generator: random.Random) -> bytes:
-    """The frame with some of its bytes changed, cut out, put in or made huge; its length is right again."""
-    body = bytearray(frame[4:])
-    for _ in range(generator.choice((1, 1, 1, 2, 3))):
-        if not body:
-            break
-        at = generator.randrange(8, len(body)) if len(body) > 8 else len(body) - 1
-        match generator.randrange(6):
-            case 0:
-                body[at] ^= 1 << generator.randrange(8)
-            case 1:
-                del body[at:]
-            case 2:
-                del body[at : at + generator.randrange(1, 9)]
-            case 3:
-                body[at:at] = generator.randbytes(generator.randrange(1, 9))
-            case 4:
-                body[at : at + 4] = generator.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x00\x10\x00\x00"))
-            case _:
-                body[at : at + 1] = generator.choice((b"\xff\xff\xff\xff\x0f", b"\x80\x80\x04", b"\x00"))
-    return struct.pack(">i", len(body)) + bytes(body)
 
 
 class Peer:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS
@@ -14,6 +16,7 @@ from klamm.gateway.apis import served_apis
 from klamm.gateway.interceptors import NO_INTERCEPTION
 from klamm.gateway.relay import Relay
 from klamm.gateway.shared import Peer, Shared
+from klamm.gateway.stalls import watch_stalls
 from klamm.gateway.streams import AcceptedTls
 from klamm.gateway.topology import Topology
 from klamm.gateway.upstream import Upstream
@@ -33,8 +36,10 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
 _ACCEPTS_PER_EVENT: Final = 64
-_OPENING_AT_MOST: Final = 1024
-"""Connections that are being opened from which no further one is accepted."""
+_OPENING_AT_MOST: Final = 512
+"""Connections that are being opened to one broker from which no further one is accepted. A broker that does not respond
+keeps its own connections waiting only.
+"""
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.5
 _ATTEMPT_MS: Final = 2000
@@ -60,7 +65,8 @@ class GatewayApp:
         self._sockets: dict[int, socket.socket] = {}
         self._base_port = 0
         self._opening: set[asyncio.Task[None]] = set()
-        self._learning: asyncio.Task[None] | None = None
+        self._opening_by_node: Counter[int] = Counter()
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self._tls = _tls_context(settings)
         self.topology = Topology(settings.data_dir)
@@ -99,16 +105,18 @@ class GatewayApp:
         await self._learn_first()
         self._listen()
         self.topology.subscribe(self._on_new_node)
-        self._learning = asyncio.create_task(self.upstream.keep_learning(self._settings.topology_interval_s))
+        self._tasks = [
+            asyncio.create_task(self.upstream.keep_learning(self._settings.topology_interval_s)),
+            asyncio.create_task(watch_stalls(self.shared)),
+        ]
 
     async def stop(self) -> None:
         """Stop accepting, serve the requests in flight for the grace period, then close everything."""
         self._is_stopping = True
         loop = asyncio.get_running_loop()
         self._close_ports()
-        for task in (self._learning, *self._opening):
-            if task is not None:
-                task.cancel()
+        for task in (*self._tasks, *self._opening):
+            task.cancel()
         for relay in list(self.shared.relays):
             relay.drain()
         deadline = loop.time() + self._settings.shutdown_grace_s
@@ -213,14 +221,19 @@ class GatewayApp:
             except OSError as error:
                 logger.warning("A connection cannot be accepted: %s", error.strerror or error)
                 return
-            if len(self._opening) >= _OPENING_AT_MOST:
+            if self._opening_by_node[node_id] >= _OPENING_AT_MOST:
                 accepted.close()
                 continue
             accepted.setblocking(False)
             peer = Peer(host=address[0], port=address[1], node_id=node_id)
             task = asyncio.get_running_loop().create_task(self._open(accepted, peer))
             self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._opening_by_node[node_id] += 1
+            task.add_done_callback(partial(self._on_opened, node_id))
+
+    def _on_opened(self, node_id: int, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._opening_by_node[node_id] -= 1
 
     async def _open(self, accepted: socket.socket, peer: Peer) -> None:
         """Open the upstream connection for an accepted one, and start the relay between them."""

@@ -69,7 +69,7 @@ class GatewayMetrics:
             "klamm_gateway_refused_connections_total",
             "counter",
             "Connections closed by the gateway: malformed or unserved requests and responses, failed TLS handshakes,"
-            " brokers that cannot be reached.",
+            " brokers that cannot be reached, peers that take no bytes.",
             [({"reason": reason}, count) for reason, count in sorted(shared.refused.items())],
         )
         page.family("klamm_gateway_connections", "gauge", "Open client connections.", [({}, len(shared.relays))])
@@ -85,7 +85,7 @@ class GatewayMetrics:
             "gauge",
             "Bytes in memory: unfinished frames, and data that peers have not read.",
             [
-                ({"kind": "frames"}, shared.budget.held_bytes),
+                ({"kind": "frames"}, shared.request_budget.held_bytes + shared.response_budget.held_bytes),
                 ({"kind": "unread"}, shared.backlog.kept_bytes),
             ],
         )

@@ -7,10 +7,12 @@ Responses
     They come in the order of the requests, so a queue of ``RelayedExchange`` says what becomes of each: relayed unread,
     rewritten, or handed to the interceptor that waits for it. Responses of the gateway itself wait in the same queue.
 Back-pressure
-    Bytes that a socket does not take are kept, and nothing more is read from the other side until they are sent.
+    Bytes that a socket does not take are kept, and nothing more is read from the other side until they are sent. A
+    client that does not read its responses is not read from either, because the gateway itself answers some requests.
 Ends
-    When the client closes its side, requests already received are still forwarded and answered. When the upstream
-    closes, what it sent is still delivered. A malformed frame of either side closes both sides of this relay only.
+    When the client closes its side, requests already received are still forwarded and answered, for a limited time.
+    When the upstream closes, what it sent is still delivered. A malformed frame of either side closes both sides of
+    this relay only. So does a side that takes no bytes for a long time (``expire``).
 """
 
 from __future__ import annotations
@@ -70,14 +72,17 @@ class Relay:
             upstream, loop, shared.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
         )
         self._judge = RequestJudge(shared, self)
-        self._requests = FrameCutter(self._judge, shared.budget)
-        self._responses = FrameCutter(self._judge_response, shared.budget)
+        self._requests = FrameCutter(self._judge, shared.request_budget)
+        self._responses = FrameCutter(self._judge_response, shared.response_budget)
         self._task: asyncio.Task[None] | None = None
         self._client_ended = False
         self._upstream_ended = False
         self._is_draining = False
         self._is_flowing = False
         """Whether both sides are being read and nothing is to be decided before one of them is blocked or ends."""
+        self._waiting: tuple[int, int] | None = None
+        """Bytes kept for the two sides at the last check; None if no side made the connection wait."""
+        self._waits_since = 0.0
         self.is_closed = False
         self.upstream_versions: dict[int, tuple[int, int]] | None = None
         """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
@@ -97,6 +102,33 @@ class Relay:
         self._is_draining = True
         self._is_flowing = False
         self._update()
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the client sends no further request."""
+        return self._client_ended
+
+    @property
+    def kept_bytes(self) -> int:
+        """Number of bytes that the two sides have not taken so far."""
+        return self._client.kept_bytes + self._upstream.kept_bytes
+
+    def expire(self, now: float, stuck_s: float, ended_s: float) -> None:
+        """Close the connection if it has waited too long for one of its sides. Called from time to time.
+
+        Args:
+            now: Time of the event loop, in seconds.
+            stuck_s: Seconds after which a side that takes none of its bytes is given up.
+            ended_s: Seconds after which a client that has closed its side gets no further response.
+        """
+        kept = self._client.kept_bytes, self._upstream.kept_bytes
+        if not (any(kept) or self._client_ended):
+            self._waiting = None
+        elif kept != self._waiting:
+            self._waiting, self._waits_since = kept, now
+        elif now - self._waits_since >= (min(stuck_s, ended_s) if self._client_ended else stuck_s):
+            self._shared.refused["waiting"] += 1
+            self.close("one side does not take its bytes, or the upstream does not respond")
 
     # -- used by the judge of requests
 
@@ -140,8 +172,8 @@ class Relay:
                 return
             self._shared.traffic.from_clients += count
             self._cut_requests(_BUFFER[:count])
-        except OSError as error:
-            self.close(f"the connection broke: {error}")
+        except Exception as error:  # noqa: BLE001 - see _break
+            self._break(error)
         else:
             self._client.read_pending_soon()
             self._update()
@@ -149,8 +181,19 @@ class Relay:
     def _cut_requests(self, chunk: memoryview | None) -> None:
         """Forward the requests in a chunk, or in the kept bytes.
 
-        A malformed request ends the stream of requests. Those before it are still answered.
+        A malformed request ends the stream of requests. Those before it are still answered. Requests are kept while an
+        interceptor works, and while many are in flight or the client does not read. The gateway's own answers are sent
+        here, so nothing else would forward the requests that were kept because of them.
         """
+        self._cut_once(chunk)
+        while self._may_resume and not self.exchanges:
+            self._cut_once(None)
+
+    @property
+    def _may_resume(self) -> bool:
+        return self._requests.is_stopped and self._task is None and not self._client.is_blocked and not self.is_closed
+
+    def _cut_once(self, chunk: memoryview | None) -> None:
         out: list[Piece] = []
         try:
             if chunk is None:
@@ -188,21 +231,31 @@ class Relay:
                 out.extend(self._ready_answers())
             if out:
                 self._shared.traffic.to_clients += self._client.send(out)
-            if self._requests.is_stopped:
+            if self._may_resume:
                 self._cut_requests(None)
-        except ProtocolError as error:
-            self._refuse(error)
-        except OSError as error:
-            self.close(f"the connection broke: {error}")
+        except Exception as error:  # noqa: BLE001 - see _break
+            self._break(error)
         else:
             self._upstream.read_pending_soon()
             self._update()
 
     def _on_drained(self, error: OSError | None) -> None:
-        if error is None:
-            self._update()
-        else:
+        if error is not None:
             self.close(f"the connection broke: {error}")
+        elif self._may_resume:
+            self._resume()
+        else:
+            self._update()
+
+    def _resume(self) -> None:
+        """Send the gateway's own responses whose turn it is, and forward the kept requests."""
+        try:
+            self._flush_answers()
+            self._cut_requests(None)
+        except Exception as error:  # noqa: BLE001 - see _break
+            self._break(error)
+        else:
+            self._update()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
@@ -210,13 +263,7 @@ class Relay:
             return
         error = task.exception()
         if error is None:
-            try:
-                self._flush_answers()
-                self._cut_requests(None)
-            except OSError as broken:
-                self.close(f"the connection broke: {broken}")
-            else:
-                self._update()
+            self._resume()
         elif isinstance(error, ConnectionLostError):
             self.close(f"the upstream connection broke: {error}")
         else:
@@ -281,6 +328,7 @@ class Relay:
             not (
                 self._client_ended
                 or self._upstream_ended
+                or self._client.is_blocked
                 or self._upstream.is_blocked
                 or self._requests.is_stopped
                 or (self._is_draining and self._requests.is_empty)
@@ -288,11 +336,18 @@ class Relay:
         )
         self._upstream.set_reading(not (self._upstream_ended or self._client.is_blocked))
 
-    def _refuse(self, error: ProtocolError) -> None:
-        """Close the connection after a malformed response."""
-        logger.warning("Connection of %s closed: %s", self.peer.name, error)
-        self._shared.refused["response"] += 1
-        self.close(None)
+    def _break(self, error: Exception) -> None:
+        """Close the connection after an error. Whatever it is, the two streams must not continue out of step."""
+        if isinstance(error, OSError):
+            self.close(f"the connection broke: {error}")
+        elif isinstance(error, ProtocolError):
+            logger.warning("Connection of %s closed: %s", self.peer.name, error)
+            self._shared.refused["response"] += 1
+            self.close(None)
+        else:
+            logger.error("Connection of %s: the relay failed", self.peer.name, exc_info=error)
+            self._shared.refused["failure"] += 1
+            self.close("the relay failed")
 
     def close(self, reason: str | None) -> None:
         """Close both sides at once. Requests in flight get no response.

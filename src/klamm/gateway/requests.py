@@ -83,8 +83,9 @@ class RequestJudge:
         if relay.is_intercepting or len(relay.exchanges) >= MOST_IN_FLIGHT:
             return STOP, 0, ()
         if available < REQUEST_HEAD.size:
-            if available >= SIZE_BYTES:
-                self._check_size(int.from_bytes(chunk[position : position + SIZE_BYTES], signed=True))
+            if available < SIZE_BYTES:
+                return NEED, SIZE_BYTES, ()  # a frame that is shorter than a header is refused at once
+            self._check_size(int.from_bytes(chunk[position : position + SIZE_BYTES], signed=True))
             return NEED, REQUEST_HEAD.size, ()
         size, api_key, api_version, correlation_id, id_length = REQUEST_HEAD.unpack_from(chunk, position)
         body = end_of_client_id(id_length)

@@ -68,6 +68,15 @@ class OpenRelay(Protocol):
         """
         ...
 
+    @property
+    def kept_bytes(self) -> int:
+        """Number of bytes that the two sides have not taken so far."""
+        ...
+
+    def expire(self, now: float, stuck_s: float, ended_s: float) -> None:
+        """Close the connection if it has waited too long for one of its sides."""
+        ...
+
     def drain(self) -> None:
         """Serve the requests received so far, then close."""
         ...
@@ -102,7 +111,9 @@ class Shared:
     """``sasl.oauthbearer.sub.claim.name``."""
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     """``socket.request.max.bytes``."""
-    budget: HeldBudget = field(default_factory=HeldBudget)
+    request_budget: HeldBudget = field(default_factory=HeldBudget)
+    response_budget: HeldBudget = field(default_factory=HeldBudget)
+    """Budget of its own, so that clients with unfinished requests cannot keep others from their responses."""
     backlog: Backlog = field(default_factory=Backlog)
     traffic: RelayedTraffic = field(default_factory=RelayedTraffic)
     counts: RequestCounts = field(default_factory=RequestCounts)

@@ -72,6 +72,11 @@ class RelayedSocket:
         self._is_writing = False
 
     @property
+    def kept_bytes(self) -> int:
+        """Number of bytes that the peer has not taken so far."""
+        return sum(map(len, self._kept))
+
+    @property
     def is_blocked(self) -> bool:
         """Return whether bytes are kept because the peer does not read fast enough."""
         return bool(self._kept)

@@ -53,8 +53,10 @@ class Topology:
         """Return host and port of the gateway for a broker, and learn the broker's own address.
 
         Raises:
-            ProtocolError: The gateway has no port for the node id.
+            ProtocolError: The gateway has no port for the node id, or this is not the address of a broker.
         """
+        if node_id < 0 or not host or not 0 < port <= MAX_PORT:
+            raise ProtocolError(f"The upstream says that broker {node_id} is at {host}:{port}")
         own_port = self.base.port + node_id
         if own_port > MAX_PORT:
             raise ProtocolError(

@@ -15,6 +15,7 @@ from klamm.properties import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
 
     from klamm.client.transport import ConnectionSettings, Transport
     from klamm.gateway.topology import Topology
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 CLIENT_ID: Final = "klamm-gateway"
 _RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
 LEARN_TIMEOUT_MS: Final = 10_000
+_WAIT_S: Final = 10.0
+"""Seconds that a client's connection waits for its connection to a broker (``socket.connection.setup.timeout.ms``)."""
 _CONNECTS_AT_ONCE: Final = 4
 """Connections that are opened to one broker at a time. A broker that does not respond delays those to others by
 nothing.
@@ -111,11 +114,25 @@ class Upstream:
         if connector is None:
             connector = ThreadPoolExecutor(_CONNECTS_AT_ONCE, thread_name_prefix=f"klamm-connect-{host}:{port}")
             self._connectors[host, port] = connector
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(connector, connect, host, port, self._settings)
+        connecting = connector.submit(connect, host, port, self._settings)
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                return await asyncio.wrap_future(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_late)  # a connection that is being opened cannot be cancelled
+            raise
+        except TimeoutError as error:
+            connecting.add_done_callback(_close_late)
+            raise ConnectionLostError(f"no connection within {_WAIT_S:g} s") from error
 
     async def close(self) -> None:
         """Close the admin client. Connections are closed by their owners."""
         for connector in self._connectors.values():
             connector.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.admin.close)
+
+
+def _close_late(connecting: Future[Transport]) -> None:
+    """Close a connection that no client waits for any more."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()

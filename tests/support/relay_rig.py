@@ -1,0 +1,150 @@
+"""A relay between two sockets of this process: a client and an upstream that are scripted by a test."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from klamm.client.transport import PlainTransport
+from klamm.gateway.apis import SERVED
+from klamm.gateway.intercept import NO_INTERCEPTION
+from klamm.gateway.relay import Relay
+from klamm.gateway.shared import Peer, Shared
+from klamm.gateway.wire import REQUEST_HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from klamm.gateway.intercept import Interception
+
+_WAIT_S: Final = 20.0
+_SMALL: Final = 16 * 1024
+
+
+class NamesGateway:
+    """Address book that gives every broker the same host."""
+
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+        return f"gateway-for-{host}", port + node_id
+
+
+def shared_objects(interception: Interception = NO_INTERCEPTION, **more: Any) -> Shared:
+    """Return what relays share in a gateway without an upstream of its own."""
+    return Shared(served=SERVED, book=NamesGateway(), admin=more.pop("admin", None), interception=interception, **more)
+
+
+def request(api_key: int, version: int, body: bytes = b"", *, correlation_id: int = 1) -> bytes:
+    """Return a request without a client id."""
+    size = REQUEST_HEAD.size - 4 + len(body)
+    return REQUEST_HEAD.pack(size, api_key, version, correlation_id, -1) + body
+
+
+def response(correlation_id: int, body: bytes = b"") -> bytes:
+    """Return a response frame."""
+    return (4 + len(body)).to_bytes(4) + correlation_id.to_bytes(4) + body
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, which the relays in this loop bring about."""
+    async with asyncio.timeout(_WAIT_S):
+        while not condition():  # noqa: ASYNC110 - nothing notifies of it
+            await asyncio.sleep(0)
+
+
+class Side:
+    """The far end of one side of a relay."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, data: bytes) -> None:
+        async with asyncio.timeout(_WAIT_S):
+            await self._loop.sock_sendall(self._socket, data)
+
+    async def send_until_blocked(self, data: bytes) -> int:
+        """Send again and again until nothing is taken for a moment; return the number of bytes."""
+        sent = 0
+        while True:
+            try:
+                async with asyncio.timeout(0.1):
+                    await self._loop.sock_sendall(self._socket, data)
+            except TimeoutError:
+                return sent
+            sent += len(data)
+
+    async def read(self, count: int) -> bytes:
+        """Return so many bytes, fewer at the end of the stream."""
+        data = bytearray()
+        async with asyncio.timeout(_WAIT_S):
+            while len(data) < count and (chunk := await self._loop.sock_recv(self._socket, count - len(data))):
+                data += chunk
+        return bytes(data)
+
+    async def read_frame(self) -> bytes:
+        """Return the next frame without its size."""
+        return await self.read(int.from_bytes(await self.read(4)))
+
+    async def is_closed(self) -> bool:
+        """Wait for the end of the stream."""
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                while await self._loop.sock_recv(self._socket, 65536):
+                    pass
+        except ConnectionError:
+            pass
+        return True
+
+    def end(self) -> None:
+        """Send no more."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class RelayRig:
+    """A relay, its client and its upstream broker. A context manager, to be used in a running event loop."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        client, near_client = _connected()
+        upstream, near_upstream = _connected()
+        self.client, self.upstream = Side(client), Side(upstream)
+        peer = Peer(host="127.0.0.1", port=1, node_id=1)
+        self.relay = Relay(shared, peer, PlainTransport(near_client), PlainTransport(near_upstream))
+
+    def __enter__(self) -> Self:
+        self.relay.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.relay.close(None)
+        self.client.close()
+        self.upstream.close()
+
+    async def is_served(self) -> bool:
+        """Return whether a request is forwarded and its response returned."""
+        heartbeat = request(12, 0, b"body", correlation_id=77)
+        await self.client.send(heartbeat)
+        forwarded = await self.upstream.read(len(heartbeat))
+        await self.upstream.send(response(77, b"answer"))
+        return forwarded == heartbeat and await self.client.read_frame() == response(77, b"answer")[4:]
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets with small buffers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
+        far = socket.socket()
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
+        far.connect(listener.getsockname())
+        near, _ = listener.accept()
+    for each in (far, near):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SMALL)
+        each.setblocking(False)
+    return far, near

@@ -1,0 +1,216 @@
+"""The relay of one connection: hostile clients and brokers, lost peers, defects. Others are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.gateway.cutter import HeldBudget
+from klamm.gateway.intercept import Interception, Interceptor, RequestFilter
+from klamm.gateway.stalls import ENDED_S, STUCK_S, close_stalled
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from klamm.gateway.intercept import InterceptedCall
+    from klamm.protocol.schema import Message
+
+UNKNOWN_VERSION = 99
+"""Version of ApiVersions that the gateway answers itself."""
+
+
+def played(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(limited())
+
+
+def test_any_number_of_requests_that_the_gateway_answers_itself_are_answered_in_order() -> None:
+    async def test() -> None:
+        with RelayRig(shared_objects()) as rig:
+            count = 5000
+            frames = [request(18, UNKNOWN_VERSION, correlation_id=number) for number in range(count)]
+            sending = asyncio.create_task(rig.client.send(b"".join(frames)))
+            answered = [int.from_bytes((await rig.client.read_frame())[:4]) for _ in range(count)]
+            await sending
+            assert answered == list(range(count))
+            assert await rig.is_served()
+
+    played(test)
+
+
+def test_a_client_that_does_not_read_the_gateways_answers_fills_no_memory() -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            # when
+            sent = await rig.client.send_until_blocked(request(18, UNKNOWN_VERSION) * 1000)
+            # then
+            assert shared.backlog.kept_bytes < 1_000_000
+            assert await other.is_served()
+            # when it reads again
+            for _ in range(sent // len(request(18, UNKNOWN_VERSION))):
+                await rig.client.read_frame()
+
+    played(test)
+
+
+def test_a_client_that_is_gone_does_not_wait_for_a_silent_broker() -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        with RelayRig(shared) as gone, RelayRig(shared) as waiting:
+            for rig in (gone, waiting):
+                await rig.client.send(request(1, 4, b"a fetch that waits"))
+                await rig.upstream.read_frame()
+            gone.client.close()
+            await until(lambda: gone.relay.has_ended)
+            for now in (100.0, 100.0 + ENDED_S - 1):
+                close_stalled(shared, now)
+                assert not gone.relay.is_closed
+            close_stalled(shared, 100.0 + ENDED_S)
+            assert await gone.upstream.is_closed()
+            assert not waiting.relay.is_closed
+
+    played(test)
+
+
+@pytest.mark.parametrize("side", ["client", "upstream"])
+def test_a_side_that_takes_no_bytes_is_given_up(side: str) -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        with RelayRig(shared) as stuck, RelayRig(shared) as other:
+            if side == "upstream":
+                await stuck.client.send_until_blocked(request(12, 0, bytes(100_000)))
+            else:
+                await stuck.client.send(request(1, 4))
+                await stuck.upstream.read_frame()
+                await stuck.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4))
+                await stuck.upstream.send_until_blocked(bytes(100_000))
+            assert shared.backlog.kept_bytes > 0
+            for now in (5.0, 5.0 + STUCK_S - 1):
+                close_stalled(shared, now)
+                assert not stuck.relay.is_closed
+            close_stalled(shared, 5.0 + STUCK_S)
+            assert stuck.relay.is_closed
+            assert shared.backlog.kept_bytes == 0
+            assert await other.is_served()
+
+    played(test)
+
+
+def test_while_too_many_bytes_are_unread_the_largest_connections_that_stand_still_are_closed() -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        with RelayRig(shared) as large, RelayRig(shared) as small:
+            for rig, size in ((large, 3_000_000), (small, 200_000)):
+                await rig.client.send(request(3, 1, b"\0\0\0\0"))
+                await rig.upstream.read_frame()
+                metadata = b"\0\0\0\0\0\0\0\0" + (size // 10).to_bytes(4)  # no brokers, a controller, topics
+                await rig.upstream.send(response(1, metadata + bytes(size)))
+                await until(lambda each=rig.relay, least=size - 150_000: each.kept_bytes >= least)  # type: ignore[misc]
+            for now in (1.0, 9.0):
+                close_stalled(shared, now, most_bytes=10_000_000)
+            assert not large.relay.is_closed
+            close_stalled(shared, 10.0, most_bytes=1_000_000)
+            assert large.relay.is_closed
+            assert not small.relay.is_closed
+
+    played(test)
+
+
+def test_unfinished_requests_of_a_hostile_client_leave_room_for_responses_to_others() -> None:
+    async def test() -> None:
+        shared = shared_objects(
+            Interception(interceptors={19: _interceptor(_forwarded)}), request_budget=HeldBudget(200_000)
+        )
+        with RelayRig(shared) as hostile, RelayRig(shared) as other:
+            await hostile.client.send(request(19, 1, bytes(180_000))[:-1])
+            await until(lambda: shared.request_budget.held_bytes >= 100_000)
+            await other.client.send(request(3, 1, b"\0\0\0\0"))
+            await other.upstream.read_frame()
+            answer = response(1, bytes(400_000))
+            sending = asyncio.create_task(other.upstream.send(answer))
+            assert await other.client.read(len(answer)) == answer
+            await sending
+
+    played(test)
+
+
+def _interceptor(handle: Callable[[Any, InterceptedCall], Awaitable[Message]]) -> Interceptor:
+    return Interceptor(request=CreateTopicsRequest, response=CreateTopicsResponse, handle=handle)
+
+
+async def _forwarded(asked: Any, context: InterceptedCall) -> Message:
+    answer: Message = await context.forward(asked)
+    return answer
+
+
+def test_a_defect_closes_the_connection_and_forwards_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def judge(_request: object, _context: object) -> None:
+        raise LookupError("a defect")
+
+    async def test() -> None:
+        shared = shared_objects(
+            Interception(filters={12: RequestFilter(request=HeartbeatRequest, response=HeartbeatResponse, judge=judge)})
+        )
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0))
+            assert await rig.upstream.read(1) == b""
+            assert await rig.client.is_closed()
+            await other.client.send(request(10, 1, b"forwarded"))
+            assert await other.upstream.read_frame() == request(10, 1, b"forwarded")[4:]
+
+    played(test)
+    assert "the relay failed" in caplog.text
+
+
+def test_an_interceptor_that_hangs_delays_its_own_connection_only() -> None:
+    async def hanging(_asked: object, _context: object) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    async def test() -> None:
+        shared = shared_objects(Interception(interceptors={19: _interceptor(hanging)}))
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(request_frame(CreateTopicsRequest(topics=[]), 2))
+            sent = await rig.client.send_until_blocked(request(12, 0, bytes(10_000)))
+            assert sent < 10_000_000
+            assert await other.is_served()
+            assert rig.relay.is_intercepting
+
+    played(test)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="HTTP"),
+        pytest.param(response(99), id="the response to another request"),
+        pytest.param(b"\xff\xff\xff\xff\0\0\0\1", id="a negative size"),
+        pytest.param(b"\0\0\0\3\0\0\0\1", id="a size without a correlation id"),
+        pytest.param(response(1, b"\xff\xff"), id="a cut body"),
+        pytest.param(response(1, b"\x7f\xff\xff\xff"), id="too many brokers"),
+        pytest.param(b"\x7f\xff\xff\xff\0\0\0\1", id="two gigabytes"),
+        pytest.param(b"", id="the end"),
+    ],
+)
+def test_a_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(request(3, 1, b"\0\0\0\0"))
+            await rig.upstream.read_frame()
+            await rig.upstream.send(garbage)
+            rig.upstream.end()
+            assert await rig.client.read(1) == b""
+            assert await other.is_served()
+
+    played(test)

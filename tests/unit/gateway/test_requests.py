@@ -1,0 +1,113 @@
+"""Damaged requests and responses of every API: forwarded as they are, or not at all."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.broker.routing import ROUTES
+from klamm.gateway.addresses import CARRIERS
+from klamm.gateway.cutter import FrameCutter, HeldBudget
+from klamm.gateway.intercept import NO_INTERCEPTION, Interception, RequestFilter
+from klamm.gateway.requests import RequestJudge
+from klamm.gateway.shared import Peer
+from klamm.gateway.topology import Topology
+from klamm.gateway.versions import intersect, read_api_versions
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.server.listeners import Address
+from tests.support.damaged_requests import damaged, sample, valid_requests
+from tests.support.relay_rig import shared_objects
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.gateway.cutter import Piece
+    from klamm.gateway.shared import OpenRelay
+
+MUTATIONS = 4000
+
+
+class FakeRelay:
+    """Relay that only keeps what its judge of requests expects."""
+
+    def __init__(self) -> None:
+        self.peer = Peer(host="h", port=1, node_id=1)
+        self.exchanges: deque[Any] = deque()
+        self.is_intercepting = False
+
+
+READ_ALL = Interception(
+    filters={
+        key: RequestFilter(request=route.request, response=route.request, judge=lambda _request, _context: None)
+        for key, route in ROUTES.items()
+    }
+)
+"""Interception that decodes every request, and forwards it."""
+
+
+@pytest.mark.parametrize("interception", [NO_INTERCEPTION, READ_ALL], ids=["relayed", "decoded"])
+def test_a_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Interception) -> None:
+    generator = random.Random(17)
+    whole = [request_frame(sample(cls, version), version) for cls, version in valid_requests()]
+    shared = shared_objects(interception)
+    counts = {"forwarded": 0, "refused": 0}
+    for number in range(MUTATIONS):
+        frame = damaged(whole[number % len(whole)], generator)
+        relay = FakeRelay()
+        cutter = FrameCutter(RequestJudge(shared, cast("OpenRelay", relay)), HeldBudget())
+        sent = bytearray()
+        split = generator.randrange(len(frame) + 1)
+        try:
+            for chunk in (frame[:split], frame[split:]):
+                pieces: list[Piece] = []
+                cutter.cut(memoryview(chunk), pieces)
+                sent += b"".join(pieces)
+        except ProtocolError:
+            counts["refused"] += 1
+            assert sent == b""
+        else:
+            counts["forwarded"] += 1
+            assert sent == frame or (sent == b"" and relay.exchanges[0].answer is not None)
+            assert cutter.is_empty
+    assert min(counts.values()) > MUTATIONS / 20
+
+
+def test_a_damaged_response_is_rewritten_or_refused(tmp_path: Path) -> None:
+    generator = random.Random(18)
+    topology = Topology(tmp_path)
+    topology.save = lambda: None  # type: ignore[method-assign]  # the file is not of interest
+    topology.base = Address(host="gateway", port=1)
+    opened: list[int] = []
+    topology.subscribe(opened.append)
+    refused = 0
+    for number in range(MUTATIONS):
+        carrier = list(CARRIERS.values())[number % len(CARRIERS)]
+        first, last = carrier.response.VERSIONS
+        version = generator.randrange(max(first, carrier.since), last + 1)
+        body = damaged(bytes(12) + bytes(encode(sample(carrier.response, version), version)), generator)[12:]
+        try:
+            carrier.rewrite(memoryview(body), version, topology)
+        except ProtocolError:
+            refused += 1
+    assert MUTATIONS / 20 < refused < MUTATIONS
+    assert all(at.host and 0 < at.port < 65536 for at in topology.nodes.values())
+    assert min(opened) >= 0
+
+
+def test_damaged_api_versions_are_intersected_or_refused() -> None:
+    generator = random.Random(19)
+    served = shared_objects().served
+    for number in range(MUTATIONS // 4):
+        version = number % 5
+        body = damaged(bytes(12) + bytes(encode(sample(ApiVersionsResponse, version), version)), generator)[12:]
+        try:
+            response, _ = read_api_versions(memoryview(body), version)
+        except ProtocolError:
+            continue
+        assert all(api.api_key in served for api in intersect(response, served).api_keys)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from klamm.client.transport import PlainTransport
 from klamm.gateway.apis import SERVED
-from klamm.gateway.intercept import NO_INTERCEPTION
+from klamm.gateway.interceptors import NO_INTERCEPTION
 from klamm.gateway.relay import Relay
 from klamm.gateway.shared import Peer, Shared
 from klamm.gateway.wire import REQUEST_HEAD
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from klamm.gateway.intercept import Interception
+    from klamm.gateway.interceptors import Interception
 
 _WAIT_S: Final = 20.0
 _SMALL: Final = 16 * 1024

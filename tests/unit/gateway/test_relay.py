@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.gateway.cutter import HeldBudget
-from klamm.gateway.intercept import Interception, Interceptor, RequestFilter
+from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
 from klamm.gateway.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -18,7 +18,7 @@ from tests.support.wire import request_frame
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from klamm.gateway.intercept import InterceptedCall
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.protocol.schema import Message
 
 UNKNOWN_VERSION = 99

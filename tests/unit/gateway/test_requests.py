@@ -11,7 +11,7 @@ import pytest
 from klamm.broker.routing import ROUTES
 from klamm.gateway.addresses import CARRIERS
 from klamm.gateway.cutter import FrameCutter, HeldBudget
-from klamm.gateway.intercept import NO_INTERCEPTION, Interception, RequestFilter
+from klamm.gateway.interceptors import NO_INTERCEPTION, Interception, RequestFilter
 from klamm.gateway.requests import RequestJudge
 from klamm.gateway.shared import Peer
 from klamm.gateway.topology import Topology

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import sys
 import threading
@@ -239,13 +240,15 @@ def test_a_gateway_starts_from_its_file_while_the_upstream_is_down(
     assert list(json.loads((tmp_path / "topology.json").read_text())["nodes"]) == ["1"]
 
 
-def test_a_gateway_that_waits_for_its_upstream_ends_on_sigterm(tmp_path: Path) -> None:
+def test_a_gateway_that_waits_for_its_upstream_ends_on_sigterm_but_not_on_sighup(tmp_path: Path) -> None:
     arguments = ["--upstream", f"127.0.0.1:{free_port()}", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
     process = start_process([sys.executable, "-m", "klamm.gateway.main", *arguments], log=tmp_path / "log")
     try:
         wait_until(
             lambda: "trying again" in (tmp_path / "log").read_text(), timeout_s=60, what="a first attempt to connect"
         )
+        process.send_signal(signal.SIGHUP)  # systemctl reload
+        wait_until(lambda: "no policies to reload" in (tmp_path / "log").read_text(), timeout_s=60, what="a reload")
         process.terminate()
         assert process.wait(30) == 0
     finally:

@@ -251,6 +251,11 @@ class BrokerApp:
         if self._metrics is not None:
             await self._metrics.listen(sock)
 
+    def reload(self) -> None:
+        """Reload the policies, as on SIGHUP."""
+        if self._policies is not None:
+            self._policies.reload()
+
     async def stop(self) -> None:
         """Stop accepting connections, end requests in progress, and flush all data to disk."""
         await self._services.groups.stop()

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import itertools
 import logging
-import signal
 import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -19,6 +18,7 @@ from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.listeners import ANY_HOST, Address, Listener, own_host_name
+from klamm.server.signals import ProcessSignals
 from klamm.server.sockets import bind, bound_address, start_listening
 from klamm.storage.errors import DataDirectoryError
 
@@ -73,9 +73,7 @@ async def _serve(
     stdout: TextIO,
     surroundings: Surroundings,
 ) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    signals = ProcessSignals()
     nodes = _nodes(settings, sockets)
     gc.disable()  # until GarbageSettings are applied: almost every object that a start creates stays
     app = await BrokerApp.start(settings, nodes, surroundings)
@@ -88,12 +86,13 @@ async def _serve(
             await app.listen_for_scrapes(scrapes)
             logger.info("Metrics on http://%s/metrics", bound_address(scrapes))
         GarbageSettings().apply()
+        signals.reload = app.reload
         surroundings.on_ready(app.services)
         first = settings.listeners[0]
         addresses = ",".join(str(at) for at in _listened(first, sockets[first.name]))
         stdout.write(f"klamm broker ready on {addresses} (data in {settings.data_dir})\n")
         stdout.flush()
-        await stop.wait()
+        await signals.stop.wait()
         logger.info("Stopping")
     finally:
         await surroundings.on_stop()

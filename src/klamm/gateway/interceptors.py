@@ -128,6 +128,8 @@ class Interception:
     """Adds metrics to the gateway's page."""
     limits: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     """Highest version to offer in ApiVersions, by API key. Keys that are missing have no such limit."""
+    reload: Callable[[], None] = lambda: None
+    """Reloads the policies, as on SIGHUP."""
     close: Callable[[], Awaitable[None]] = _nothing
     """Called when the gateway stops, after the last connection was closed."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -15,6 +14,7 @@ from klamm.gateway.policies import start_policies
 from klamm.gateway.settings import GatewaySettings, parse_arguments
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
+from klamm.server.signals import ProcessSignals
 from klamm.server.sockets import bind, bound_address, fastest_event_loop, start_listening
 
 if TYPE_CHECKING:
@@ -47,22 +47,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _serve(settings: GatewaySettings, stdout: TextIO) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    signals = ProcessSignals()
     scrapes = None if settings.metrics is None else bind(settings.metrics)
-    app = GatewayApp(settings, await start_policies(settings.configs))
+    interception = await start_policies(settings.configs)
+    signals.reload = interception.reload
+    app = GatewayApp(settings, interception)
     metrics = GatewayMetrics(app)
     try:
         if scrapes is not None:
             start_listening(scrapes)
             await metrics.listen(scrapes)
             logger.info("Metrics on http://%s/metrics", bound_address(scrapes))
-        if await _started(app, stop):
+        if await _started(app, signals.stop):
             servers = ",".join(settings.upstream.bootstrap_servers)
             stdout.write(f"klamm gateway ready on {app.base_address} (upstream {servers})\n")
             stdout.flush()
-            await stop.wait()
+            await signals.stop.wait()
         logger.info("Stopping")
     finally:
         await app.stop()

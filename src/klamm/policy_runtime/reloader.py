@@ -1,12 +1,10 @@
-"""Reload of policies while the broker runs: when their files change, and on SIGHUP."""
+"""Reload of policies while the broker runs: when their files change, and on demand."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.configs.definitions import POLICY_RELOAD_INTERVAL_MS
@@ -69,8 +67,13 @@ class PolicyReloader:
         if not self._policies.guards:
             return
         self._task = asyncio.get_running_loop().create_task(self._watch())
-        if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
+
+    def ask(self) -> None:
+        """Reload soon, even if no file has changed."""
+        if self._policies.guards:
+            self._asked.set()
+        else:
+            logger.info("There are no policies to reload")
 
     async def stop(self) -> None:
         """Stop watching, after replacements in progress are complete."""
@@ -78,8 +81,6 @@ class PolicyReloader:
             await asyncio.wait(self._swaps)
         if self._task is None:
             return
-        if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

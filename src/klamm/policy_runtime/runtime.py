@@ -52,6 +52,10 @@ class PolicyRuntime:
         """Start to reload policies whose files change."""
         self._reloader.start()
 
+    def reload(self) -> None:
+        """Reload the policies soon, even if no file has changed."""
+        self._reloader.ask()
+
     async def stop(self) -> None:
         """Stop reloading."""
         await self._reloader.stop()

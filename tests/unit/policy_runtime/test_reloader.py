@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
@@ -132,14 +130,14 @@ def test_files_that_a_policy_names_are_watched_too(house: House) -> None:
     house.serve(use)
 
 
-def test_sighup_reloads_even_when_no_file_is_watched(house: House) -> None:
+def test_a_reload_on_demand_needs_no_watched_file(house: House) -> None:
     house.properties["policy.reload.interval.ms"] = "0"
 
-    async def use(policies: Policies, _: PolicyReloader) -> None:
+    async def use(policies: Policies, reloader: PolicyReloader) -> None:
         house.write("2")
         await asyncio.sleep(0.05)
         assert await version(policies) == "version 1"
-        os.kill(os.getpid(), signal.SIGHUP)
+        reloader.ask()
         await eventually(policies, "version 2")
 
     house.serve(use)

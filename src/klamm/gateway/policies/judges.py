@@ -141,6 +141,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
         filters=FlowJudge(policies).filters if policies.guards_kind(FLOW) else {},
         withheld=_withheld(policies),
         limits=LAST_WITH_NAMES if policies.guards_kind(FLOW) else NO_LIMITS,
+        reload=runtime.reload,
         close=close,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import klamm
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.protocol import messages
 from klamm.protocol.codec import encode
 from klamm.protocol.records import Record, encode_batch

@@ -6,13 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.planning import parse_entry, plan_entry
+from klamm.client_configs.plan import parse_entry, plan_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.planning import AlterEntry, EntryPlan
+    from klamm.client_configs.plan import AlterEntry, EntryPlan
 
 
 def plan_alter(

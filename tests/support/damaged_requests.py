@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 
 if TYPE_CHECKING:
     import random

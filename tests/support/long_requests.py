@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import ELEMENTS_GRANTED_TO_ALL, decode, encode
 from klamm.protocol.errors import TooManyElementsError

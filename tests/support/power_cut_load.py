@@ -17,7 +17,7 @@ from unittest import mock
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.context import RequestContext
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.errors import ConcurrentTransactionsError
 from klamm.protocol.codec import decode, encode

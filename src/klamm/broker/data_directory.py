@@ -23,7 +23,7 @@ from klamm.storage.metadata.identity import (
     read_cluster_id,
     write_cluster_id,
 )
-from klamm.storage.metadata.rebuilding import largest_leader_epoch, largest_producer_id, topics_in
+from klamm.storage.metadata.rebuild import largest_leader_epoch, largest_producer_id, topics_in
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 
 if TYPE_CHECKING:

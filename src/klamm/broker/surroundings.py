@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.server.sockets import fastest_event_loop
 
 if TYPE_CHECKING:

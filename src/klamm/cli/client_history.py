@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.client_configs.entities import ClientConfigEntity

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from klamm.cli.arguments import ToolParser
-from klamm.cli.connecting import RefusedError, guarded
+from klamm.cli.connection import RefusedError, guarded
 from klamm.cli.output import complain, say, write
-from klamm.client_configs.printing import counted, printable
+from klamm.display import counted, printable
 from klamm.properties import did_you_mean
 from klamm.security.principals import user_name
 

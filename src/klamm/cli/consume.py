@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
-from klamm.cli.connecting import RefusedError, connect, guarded
-from klamm.cli.console.formatting import RecordFormatter, document
+from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import complain, say, write_document
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from klamm.cli.console.formatting import ConsumedRecord
+    from klamm.cli.console.formatter import ConsumedRecord
 
 _PROG: Final = "klamm consume"
 _INT64_MAX: Final = 2**63 - 1
@@ -167,7 +167,7 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
     group = group_of(flags, options, properties)
     with connect(options) as admin:  # reports servers that do not answer, as the other commands do
         admin.describe_cluster().result()
-    from klamm.cli.console.receiving import Interest, RecordReceiver  # noqa: PLC0415  # --help needs no network library
+    from klamm.cli.console.receiver import Interest, RecordReceiver  # noqa: PLC0415  # --help needs no network library
 
     interest = Interest(topic=options.topic, include=options.include, partition=options.partition, offset=offset)
     receiver = RecordReceiver(interest, _settings(options, properties, group), flush=sys.stdout.flush)

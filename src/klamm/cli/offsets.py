@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connecting import RefusedError, connect, explain, guarded
+from klamm.cli.connection import RefusedError, connect, explain, guarded
 from klamm.cli.output import complain, write
 from klamm.cli.topics.names import parse_pattern
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from klamm.client_configs.printing import escaped
+from klamm.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.output import write
-from klamm.client_configs.printing import counted
 from klamm.configs.definitions import POLICY_RULES_FILE, topic_configs
+from klamm.display import counted
 from klamm.policy.answers import Override
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, Details, TopicDetails
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
-from klamm.policy.loading import load_policy
+from klamm.policy.loader import load_policy
 from klamm.protocol.errors import KafkaApiError
 from klamm.security.principals import ANONYMOUS, principal_of
 

@@ -20,9 +20,9 @@ from io import IncrementalNewlineDecoder
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.console.interrupts import Interrupts
-from klamm.cli.console.reading import LineReader
+from klamm.cli.console.line_reader import LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import complain
 
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
     properties = read_pairs(options.command_config, options.producer_property, "--producer-property")
     with connect(options) as admin:  # reports servers that do not answer, as the other commands do
         admin.describe_cluster().result()
-    from klamm.cli.console.sending import RecordSender  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.cli.console.sender import RecordSender  # noqa: PLC0415  # wrong flags need no network library
 
     sender = RecordSender(
         options.topic,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser
 from klamm.cli.clients import fetch
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.client_configs.definitions import ClientKind
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError

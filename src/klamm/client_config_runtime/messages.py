@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.client_configs.planning import AlterEntry, AlterOp
+from klamm.client_configs.plan import AlterEntry, AlterOp
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.server.attempt import NONE, ApiError
@@ -12,9 +12,9 @@ from klamm.server.attempt import NONE, ApiError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from klamm.client_configs.describing import DescribedEntity
+    from klamm.client_configs.description import DescribedEntity
     from klamm.client_configs.entities import ClientConfigEntity
-    from klamm.client_configs.planning import EntryPlan
+    from klamm.client_configs.plan import EntryPlan
 
 
 def components_of(request: DescribeClientConfigsRequest) -> list[tuple[str, int, str | None]]:

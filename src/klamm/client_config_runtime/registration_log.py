@@ -18,7 +18,7 @@ from klamm.client_configs.registrations import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from klamm.client_configs.describing import Compatibility
+    from klamm.client_configs.description import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
 
 logger = logging.getLogger(__name__)

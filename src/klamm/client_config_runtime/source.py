@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from klamm.client_configs.describing import Compatibility
+    from klamm.client_configs.description import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from klamm.client_config_runtime.enforcement import EnforcementService
     from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.client_configs.definitions import ClientKind
-    from klamm.client_configs.describing import Compatibility
+    from klamm.client_configs.description import Compatibility
     from klamm.client_configs.enforcement import Enforced
     from klamm.server.roster import ClientRoster, SeenClient
 

@@ -24,12 +24,12 @@ from klamm.admin import (
 )
 from klamm.clients import KafkaProducer
 from klamm.demo.clusters import PARTITIONS, POLICY, SOURCE_TOPIC, TARGET_TOPIC, DemoCluster, MirrorProcess
-from klamm.demo.compare import Side, compare
+from klamm.demo.comparison import Side, compare
 from klamm.demo.display import Claim, Display
 from klamm.demo.flights import COUNT, WITHOUT_KEY, FlightsNotFoundError, flights_file, read_flights
 from klamm.demo.gateway import show_gateway
 from klamm.demo.traffic import DemoTraffic
-from klamm.demo.watch import DemoError, Watch
+from klamm.demo.waits import DemoError, Watch
 from klamm.java import JavaNotFoundError, require_java
 from klamm.protocol.errors import PolicyViolationError
 

@@ -37,7 +37,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.policy.errors import PolicyLoadError, PolicyTimeoutError
-from klamm.policy.loading import FreshModules, LoadedPolicy, load_policy
+from klamm.policy.loader import FreshModules, LoadedPolicy, load_policy
 from klamm.policy_runtime.worker import PolicyOutcome, PolicyWorker
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from klamm.configs.definitions import POLICY_RELOAD_INTERVAL_MS
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import read_milliseconds
-from klamm.policy.loading import FreshModules
+from klamm.policy.loader import FreshModules
 from klamm.policy_runtime.guard import Instance, make_instance
 
 if TYPE_CHECKING:

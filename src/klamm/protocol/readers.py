@@ -7,7 +7,7 @@ from struct import Struct as Packer
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
-from klamm.protocol.compiling import (
+from klamm.protocol.code_generation import (
     FunctionSource,
     default_expression,
     fixed_run,

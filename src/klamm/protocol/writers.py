@@ -6,7 +6,7 @@ from collections.abc import Callable
 from struct import Struct as Packer
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from klamm.protocol.compiling import (
+from klamm.protocol.code_generation import (
     FunctionSource,
     default_expression,
     fixed_run,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from klamm.client_configs.printing import counted, printable
+from klamm.display import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

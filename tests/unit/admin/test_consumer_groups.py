@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import AdminClient, KafkaApiError, TopicPartition
-from klamm.cli.groups.describing import describe
+from klamm.cli.groups.description import describe
 from klamm.cli.groups.options import parse
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode, encode, granted_elements
 from klamm.protocol.errors import TooManyElementsError

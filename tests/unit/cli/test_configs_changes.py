@@ -8,7 +8,7 @@ import pytest
 
 from klamm.cli.configs.changes import Changes, parse_pairs, read_changes
 from klamm.cli.configs.options import parse
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import klamm
 from klamm import cli
 from klamm.admin import ClientConfigEntity, ClientConfigOp
 from klamm.cli.configs.clients import stage
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from klamm import cli
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.offsets import parse_rules, parse_time, parse_topic_and_partitions
 
 

@@ -11,7 +11,7 @@ import pytest
 import klamm
 from klamm import cli
 from klamm.admin import ConfigEntry, ConfigSource, PartitionDescription, TopicDescription
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.topics.description import TopicReport, lines
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from klamm.client_configs.definitions import BrokerLimits, check_value
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.planning import AlterEntry, AlterOp
+from klamm.client_configs.plan import AlterEntry, AlterOp
 from klamm.client_configs.resolution import resolve
 from klamm.client_configs.rollout import HUNDREDTHS, Rollout, client_class, parse_rollout, values_for
 from klamm.protocol.errors import InvalidRequestError, PolicyViolationError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.gateway.addresses import CARRIERS
 from klamm.gateway.cutter import FrameCutter, HeldBudget
 from klamm.gateway.interceptors import NO_INTERCEPTION, Interception, RequestFilter

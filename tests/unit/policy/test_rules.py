@@ -19,7 +19,7 @@ from klamm.policy import (
     Throttle,
 )
 from klamm.policy.kinds import read_specs
-from klamm.policy.loading import load_policy
+from klamm.policy.loader import load_policy
 from klamm.policy.rule_file import RuleFileError, parse_rules
 from klamm.policy.rules import RulesPolicy
 from klamm.policy.testing import (

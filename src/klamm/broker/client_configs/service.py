@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from klamm.broker.long_decision import decide_in_slices
-from klamm.client_configs.describing import DescribedEntity, describe
+from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.planning import (
+from klamm.client_configs.plan import (
     AlterEntry,
     ClientConfigChange,
     EntryPlan,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from klamm.client_config_runtime.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.describing import Compatibility
+    from klamm.client_configs.description import Compatibility
     from klamm.client_configs.filters import EntityFilter
     from klamm.client_configs.registrations import Registration
     from klamm.storage.metadata.changes import Change

@@ -16,7 +16,7 @@ from klamm.broker.faults.exchanges import filters_of
 from klamm.broker.faults.injector import Injector
 from klamm.broker.faults.requests import RequestLog
 from klamm.broker.main import main as run_broker
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.broker.surroundings import Surroundings
 from klamm.faults.fault import FaultQueue
 

@@ -32,7 +32,7 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
-    from klamm.client_configs.planning import EntryPlan
+    from klamm.client_configs.plan import EntryPlan
 
 API: Final = Api(key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, min_version=0, max_version=0)
 

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.broker.page.rendering import (
+from klamm.broker.page.html import (
     Cell,
     Table,
     document,
@@ -29,8 +29,8 @@ from klamm.broker.page.rendering import (
     warning_list,
 )
 from klamm.client_config_runtime.view import Standing, join_unnamed, view_client
-from klamm.client_configs.printing import counted
 from klamm.configs.values import format_value
+from klamm.display import counted
 from klamm.protocol.types import ConfigSource, ResourceType
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.log.directories import segment_bytes

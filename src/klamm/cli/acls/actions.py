@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from klamm.cli.acls.rules import check_principals, of_acl
 from klamm.cli.output import complain, write
-from klamm.client_configs.printing import escaped
+from klamm.display import escaped
 from klamm.security.acls import ANY_ACL
 
 if TYPE_CHECKING:

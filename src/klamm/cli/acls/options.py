@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.acls.rules import RESOURCES, rules_of
 from klamm.cli.arguments import ToolParser, add_common, check_conflicts, given_flags
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.security.acls import AclOperation, PatternType
 
 if TYPE_CHECKING:

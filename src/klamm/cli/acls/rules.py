@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.security.acls import (
     CLUSTER_NAME,
     WILDCARD,

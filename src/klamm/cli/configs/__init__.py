@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.configs.options import parse, target
-from klamm.cli.connecting import connect, guarded
+from klamm.cli.connection import connect, guarded
 from klamm.cli.output import complain, write
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.properties import read_properties
 from klamm.security.scram import ScramMechanism
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 from klamm.cli.configs import unknown
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.output import complain
-from klamm.client_configs.printing import escaped
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
+from klamm.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

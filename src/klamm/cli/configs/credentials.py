@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialDeletion, UserScramCredentialUpsertion
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.security.scram import MIN_ITERATIONS
 

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 
 ENTITY_TYPES: Final = (
     "topics",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.configs.plan_file import DeclaredTopic
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.output import complain
 from klamm.cli.topics.names import matching
-from klamm.client_configs.printing import counted
+from klamm.display import counted
 
 if TYPE_CHECKING:
     import argparse

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common, whole_number
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
-from klamm.client_configs.printing import counted
 from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
+from klamm.display import counted
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import RESOURCE_TYPES, ResourceType

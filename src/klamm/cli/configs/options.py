@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, given_flags
 from klamm.cli.configs.entities import ENTITY_TYPES, Target
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.configs.plan_diff import Mark, plan_topics
 from klamm.cli.configs.plan_file import parse_document
-from klamm.cli.connecting import connect, explain, guarded
+from klamm.cli.connection import connect, explain, guarded
 from klamm.cli.output import complain, write
 from klamm.properties import SettingsError
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

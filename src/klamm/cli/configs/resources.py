@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import AlterConfigOp, AlterConfigsOptions, ConfigEntry, ConfigResource, ConfigSource, OpType
 from klamm.admin import ResourceType as Kind
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.output import write
 from klamm.protocol.errors import UnknownTopicOrPartitionError, UnsupportedVersionError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.configs import clients, credentials, quotas
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.output import write
 from klamm.client_configs.definitions import SETTABLE
 from klamm.protocol.errors import UnsupportedVersionError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.properties import read_properties
 
 if TYPE_CHECKING:

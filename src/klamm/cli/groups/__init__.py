@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.groups.options import parse
 from klamm.cli.groups.reasons import reason
 from klamm.cli.output import complain, say
@@ -35,14 +35,14 @@ def main(arguments: Sequence[str]) -> int:
         return guarded(_PROG, lambda: _validate_regex(options))
 
     def work() -> int:
-        from klamm.cli.groups import deleting, describing, resetting  # noqa: PLC0415  # wrong flags need no network
+        from klamm.cli.groups import deletion, description, offset_reset  # noqa: PLC0415  # wrong flags need no network
 
         do = {
-            "list": describing.list_groups,
-            "describe": describing.describe,
-            "reset_offsets": resetting.reset,
-            "delete_offsets": deleting.delete_offsets,
-            "delete": deleting.delete_groups,
+            "list": description.list_groups,
+            "describe": description.describe,
+            "reset_offsets": offset_reset.reset,
+            "delete_offsets": deletion.delete_offsets,
+            "delete": deletion.delete_groups,
         }
         chosen = next(action for name, action in do.items() if getattr(options, name))
         with connect(options, timeout_ms=options.timeout) as admin:

@@ -12,7 +12,7 @@ from klamm.cli.arguments import (
     given_flags,
     whole_number,
 )
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.groups.partitions import duration_ms, parse_topic
 from klamm.cli.moments import TO_HELP, moment_ms
 from klamm.cli.output import complain

@@ -7,7 +7,7 @@ import csv
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

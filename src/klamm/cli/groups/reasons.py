@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.cli.connecting import explain
+from klamm.cli.connection import explain
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 _TEXTS: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.client_configs.printing import counted
+from klamm.display import counted
 from klamm.mirror.status.model import age_s
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS, error_text
-from klamm.client_configs.printing import counted
 from klamm.dataframes.errors import ReadingError
+from klamm.display import counted
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
 from klamm.mirror.status.verify import verify_flow

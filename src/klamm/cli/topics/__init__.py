@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.cli.connecting import connect, guarded
+from klamm.cli.connection import connect, guarded
 from klamm.cli.output import say
 from klamm.cli.topics.options import parse
 

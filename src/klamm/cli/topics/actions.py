@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.output import say, write
 from klamm.cli.topics import description
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
-from klamm.client_configs.printing import counted
 from klamm.configs.definitions import topic_configs
+from klamm.display import counted
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
     InvalidConfigError,

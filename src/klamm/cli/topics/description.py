@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.admin import TopicPartition
 from klamm.cli.topics.names import format_topic_id
-from klamm.client_configs.printing import escaped
+from klamm.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

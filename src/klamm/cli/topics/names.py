@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from klamm.cli.arguments import INT32_MAX, whole_number
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.configs.names import INTERNAL_TOPICS
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ Pure: bytes in, bytes out. Shared by the broker's logs and the mirror.
 
 from __future__ import annotations
 
-from klamm.protocol.records import decoding
+from klamm.protocol.records import decoder
 from klamm.protocol.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -18,13 +18,13 @@ from klamm.protocol.records.batch import (
     verify_crc,
     write_crc,
 )
-from klamm.protocol.records.checking import RecordFields, check_records, iter_fields
 from klamm.protocol.records.codecs import Codec, compress, decompress
 from klamm.protocol.records.control import ControlRecord, ControlType, decode_marker, encode_marker
-from klamm.protocol.records.decoding import decode_records, iter_records, read_headers, read_varint
-from klamm.protocol.records.encoding import encode_batch, encode_headers, encode_section, varint
+from klamm.protocol.records.decoder import decode_records, iter_records, read_headers, read_varint
+from klamm.protocol.records.encoder import encode_batch, encode_headers, encode_section, varint
 from klamm.protocol.records.layout import BATCH_OVERHEAD, LOG_OVERHEAD
 from klamm.protocol.records.record import Record, TimestampType
+from klamm.protocol.records.record_check import RecordFields, check_records, iter_fields
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -65,4 +65,4 @@ __all__ = [
 
 def is_compiled() -> bool:
     """Return whether the per-record checks run as compiled code, as in a wheel, or as interpreted Python."""
-    return not decoding.__file__.endswith(".py")
+    return not decoder.__file__.endswith(".py")

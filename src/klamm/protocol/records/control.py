@@ -7,8 +7,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records.decoding import decode_records
-from klamm.protocol.records.encoding import encode_batch
+from klamm.protocol.records.decoder import decode_records
+from klamm.protocol.records.encoder import encode_batch
 from klamm.protocol.records.record import Record
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from klamm.broker.client_configs.service import ClientConfigService
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan
+from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
 from klamm.storage.metadata.changes import PutHistory
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords

@@ -16,7 +16,7 @@ from klamm.broker.context import RequestContext
 from klamm.broker.faults.exchanges import api_name, filters_of, served_requests
 from klamm.broker.faults.injector import InjectedEndError, Injector
 from klamm.broker.faults.requests import RequestLog
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.broker.settings import parse_arguments
 from klamm.faults.fault import FaultQueue, parse_fault
 from klamm.faults.levels import response_class

@@ -15,7 +15,7 @@ from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.security.credentials import ScramCredentials
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
-from klamm.client_configs.planning import AlterEntry, AlterOp
+from klamm.client_configs.plan import AlterEntry, AlterOp
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from klamm import cli
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.groups.options import parse
 from klamm.cli.groups.partitions import ChosenTopic, PlannedOffset, duration_ms, parse_offsets, parse_topic
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.broker.page.rendering import (
+from klamm.broker.page.html import (
     Cell,
     Table,
     document,

@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.console.codecs import add_codecs
 from klamm.cli.output import complain, write_document
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from klamm.cli.console.reading import Line
+    from klamm.cli.console.line_reader import Line
 
 _NULL: Final = bytes(bytearray(b"null"))
 """Object in place of a null value, because kafka-python rejects records with neither key nor value."""

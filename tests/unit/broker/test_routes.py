@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from klamm.broker import handlers
-from klamm.broker.routing import ROUTES
+from klamm.broker.routes import ROUTES
 from klamm.protocol.api import ApiKey
 from klamm.server import handlers as login_handlers
 

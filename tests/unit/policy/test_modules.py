@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.policy.following import own_modules
-from klamm.policy.loading import FreshModules
+from klamm.policy.loader import FreshModules
+from klamm.policy.modules import own_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import TopicPartition
 
-from klamm.cli.console import receiving
-from klamm.cli.console.receiving import Interest, RecordReceiver
+from klamm.cli.console import receiver
+from klamm.cli.console.receiver import Interest, RecordReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class Consumer:
 
 @pytest.fixture(autouse=True)
 def consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "KafkaConsumer", Consumer)
+    monkeypatch.setattr(receiver, "KafkaConsumer", Consumer)
 
 
 def consume(write: Callable[[int], object], *, flush: Callable[[], object] = int, at_most: int | None = None) -> None:

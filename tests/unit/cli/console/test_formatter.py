@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from klamm.cli.connecting import RefusedError
-from klamm.cli.console.formatting import ConsumedRecord, RecordFormatter, document, java_float
+from klamm.cli.connection import RefusedError
+from klamm.cli.console.formatter import ConsumedRecord, RecordFormatter, document, java_float
 
 
 def record(key: bytes | None = b"k", value: bytes | None = b"v", timestamp_type: int = 0) -> ConsumedRecord:

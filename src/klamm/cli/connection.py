@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, write_nothing_more
 from klamm.cli.output import complain
-from klamm.client_configs.printing import escaped
+from klamm.display import escaped
 from klamm.properties import SettingsError, read_properties, split_address
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlencode
 
-from klamm.client_configs.printing import MAX_SHOWN, escaped
+from klamm.display import MAX_SHOWN, escaped
 from klamm.monitoring.html import NO_ICON, page, wide
 
 if TYPE_CHECKING:

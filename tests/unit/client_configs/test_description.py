@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.client_configs.describing import Compatibility, describe, merge_compatibility
+from klamm.client_configs.description import Compatibility, describe, merge_compatibility
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.filters import EntityFilter, FilterComponent
 

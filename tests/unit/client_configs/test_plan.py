@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.planning import AlterEntry, AlterOp, ClientConfigChange, EntryPlan
+from klamm.client_configs.plan import AlterEntry, AlterOp, ClientConfigChange, EntryPlan
 from klamm.protocol.errors import ErrorCode
 from tests.support.client_configs import plan_alter
 

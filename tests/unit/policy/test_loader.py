@@ -10,7 +10,7 @@ import pytest
 from klamm.configs.definitions import CREATE_TOPICS_POLICY
 from klamm.policy import PolicyLoadError
 from klamm.policy.kinds import CREATE_TOPIC, read_specs
-from klamm.policy.loading import FreshModules, load_policy
+from klamm.policy.loader import FreshModules, load_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

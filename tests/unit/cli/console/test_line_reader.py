@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.cli.connecting import RefusedError
-from klamm.cli.console.reading import Line, LineReader
+from klamm.cli.connection import RefusedError
+from klamm.cli.console.line_reader import Line, LineReader
 
 BOTH = {"parse.key": "true", "parse.headers": "true"}
 

@@ -20,8 +20,8 @@ from klamm.admin import (
     PerKeyResult,
     TopicPartition,
 )
+from klamm.cli.groups.offset_reset import reset
 from klamm.cli.groups.options import parse
-from klamm.cli.groups.resetting import reset
 from klamm.client.errors import api_error
 from klamm.protocol.errors import ErrorCode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.admin import TopicPartition
-from klamm.cli.groups.describing import chosen_groups
+from klamm.cli.groups.description import chosen_groups
 from klamm.cli.groups.reasons import reason_of_deletion
 from klamm.cli.output import write
 from klamm.protocol.errors import ErrorCode, KafkaApiError

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import OffsetSpec, TopicPartition
 from klamm.cli.groups.partitions import in_order
 from klamm.cli.output import complain, write
-from klamm.client_configs.printing import escaped
+from klamm.display import escaped
 
 if TYPE_CHECKING:
     import argparse

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.cli import connecting
-from klamm.cli.connecting import connect, explain, guarded
+from klamm.cli import connection
+from klamm.cli.connection import connect, explain, guarded
 from klamm.client.errors import api_error
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
@@ -98,7 +98,7 @@ def test_silence_is_explained_while_servers_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given: nobody listens on the first port, and no Kafka on the second one
-    monkeypatch.setattr(connecting, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(connection, "_SILENCE_S", 0.1)
     (hasty := tmp_path / "hasty.properties").write_text("default.api.timeout.ms=1500\n")
     with socket.create_server(("127.0.0.1", 0)) as mute:
         servers = (f"127.0.0.1:{free_port()}", f"127.0.0.1:{mute.getsockname()[1]}")
@@ -117,7 +117,7 @@ def test_silence_is_explained_while_servers_are_tried(
 def test_nothing_is_said_of_a_server_that_answers(
     klamm_session_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(connecting, "_SILENCE_S", 0.3)
+    monkeypatch.setattr(connection, "_SILENCE_S", 0.3)
     options = Namespace(bootstrap_server=klamm_session_broker.bootstrap_servers, command_config=None)
     with connect(options) as admin:
         admin.describe_cluster().result()
@@ -127,7 +127,7 @@ def test_nothing_is_said_of_a_server_that_answers(
 
 @pytest.mark.process
 def test_a_reader_that_has_enough_is_no_failure() -> None:
-    command = [sys.executable, "-c", "import sys\nfrom klamm.cli.connecting import guarded\n"
+    command = [sys.executable, "-c", "import sys\nfrom klamm.cli.connection import guarded\n"
                "sys.exit(guarded('klamm', lambda: print('line\\n' * 100_000) or 0))"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from klamm.cli.connecting import RefusedError
+from klamm.cli.connection import RefusedError
 from klamm.cli.console.codecs import add_codecs
-from klamm.cli.console.formatting import ConsumedRecord
+from klamm.cli.console.formatter import ConsumedRecord
 from klamm.cli.output import complain
 from klamm.clients import KafkaConsumer
 

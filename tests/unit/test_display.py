@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.client_configs.printing import MAX_SHOWN, escaped, printable
+from klamm.display import MAX_SHOWN, escaped, printable
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import OffsetAndMetadata, OffsetSpec, TopicPartition
-from klamm.cli.connecting import RefusedError
-from klamm.cli.groups.describing import chosen_groups
+from klamm.cli.connection import RefusedError
+from klamm.cli.groups.description import chosen_groups
 from klamm.cli.groups.partitions import in_order, parse_offsets
 from klamm.cli.groups.reasons import reason
 from klamm.cli.output import complain, say, write

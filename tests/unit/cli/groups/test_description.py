@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.admin import GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
-from klamm.cli.groups.describing import lags_of
+from klamm.cli.groups.description import lags_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

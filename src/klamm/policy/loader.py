@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.errors import PolicyLoadError
-from klamm.policy.following import own_modules, source_of
+from klamm.policy.modules import own_modules, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

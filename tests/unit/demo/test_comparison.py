@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from klamm.demo import compare
+from klamm.demo import comparison
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,12 @@ RECORDS = [
 
 
 def test_records_that_differ_in_anything_are_written_differently() -> None:
-    assert len({compare._canonical(record) for record in RECORDS}) == len(RECORDS)
+    assert len({comparison._canonical(record) for record in RECORDS}) == len(RECORDS)
 
 
 def test_records_are_read_back_one_by_one() -> None:
-    dump = b"".join(map(compare._canonical, RECORDS))
-    assert len(list(compare._records(dump))) == len(RECORDS)
+    dump = b"".join(map(comparison._canonical, RECORDS))
+    assert len(list(comparison._records(dump))) == len(RECORDS)
 
 
 def test_the_same_records_on_both_sides_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_changed_a_lost_and_a_doubled_record_are_reported(tmp_path: Path, monk
 
 def compared(
     directory: Path, monkeypatch: pytest.MonkeyPatch, source: dict[int, Any], target: dict[int, Any]
-) -> compare.Comparison:
+) -> comparison.Comparison:
     """Compare two sides without processes and brokers."""
     sides = {"source": source, "target": target}
 
@@ -72,16 +72,16 @@ def compared(
             return self
 
         def __exit__(self, *_: object) -> None: ...
-        def submit(self, _: Any, side: compare.Side, place: Path) -> Any:
+        def submit(self, _: Any, side: comparison.Side, place: Path) -> Any:
             place.mkdir()
             for partition, records in sides[side.topic].items():
-                (place / str(partition)).write_bytes(b"".join(map(compare._canonical, records)))
+                (place / str(partition)).write_bytes(b"".join(map(comparison._canonical, records)))
             counts = {partition: len(records) for partition, records in sides[side.topic].items()}
-            return SimpleNamespace(result=lambda: compare._Dump(counts=counts, without_key=0))
+            return SimpleNamespace(result=lambda: comparison._Dump(counts=counts, without_key=0))
 
-    monkeypatch.setattr(compare, "ProcessPoolExecutor", InPlace)
-    return compare.compare(
-        compare.Side(bootstrap_servers="", topic="source"),
-        compare.Side(bootstrap_servers="", topic="target"),
+    monkeypatch.setattr(comparison, "ProcessPoolExecutor", InPlace)
+    return comparison.compare(
+        comparison.Side(bootstrap_servers="", topic="source"),
+        comparison.Side(bootstrap_servers="", topic="target"),
         directory,
     )

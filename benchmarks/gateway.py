@@ -72,9 +72,9 @@ def run(plan: Plan) -> Iterator[Measurement]:
         )
 
 
-def _relayed(port: int, pid: int, size: int, seconds: float) -> Mapping[str, float]:
+def _relayed(port: int, pid: int, size: int, seconds: float, acks: int = 1) -> Mapping[str, float]:
     before = cpu_seconds([pid])
-    megabytes, took = throughput(port, size=size, connections=_CONNECTIONS, seconds=seconds)
+    megabytes, took = throughput(port, size=size, connections=_CONNECTIONS, seconds=seconds, acks=acks)
     return {"MB/s": megabytes / took, "CPU s/GB": (cpu_seconds([pid]) - before) / megabytes * 1000}
 
 

@@ -21,13 +21,18 @@ _HEAD: Final = struct.Struct(">ihhih")
 _VERSION: Final = 9
 """A version of Produce whose responses carry no addresses."""
 _IN_FLIGHT: Final = 5
+_FRAMES_PER_TURN: Final = 16
+"""Frames that one connection sends at a time at most, so that all of them take part."""
 _BUFFER: Final = memoryview(bytearray(1024 * 1024))
 
 
-def produce_frame(size: int) -> bytearray:
-    """Return a Produce request of ``size`` bytes, of which only the part before the records is real."""
-    body = b"\0" + b"\0" + (1).to_bytes(2)  # tagged fields, no transactional id, acks
-    head = _HEAD.pack(size - 4, 0, _VERSION, 0, 5) + b"bench" + body
+def produce_frame(size: int, *, acks: int = 1) -> bytearray:
+    """Return a Produce request of ``size`` bytes, of which only the part before the records is real.
+
+    Its correlation id is ``acks``, for the sink.
+    """
+    body = b"\0" + b"\0" + acks.to_bytes(2)  # tagged fields, no transactional id, acks
+    head = _HEAD.pack(size - 4, 0, _VERSION, acks, 5) + b"bench" + body
     return bytearray(head + bytes(size - len(head)))
 
 
@@ -50,7 +55,8 @@ class _Stream:
                 self.kept = bytearray(chunk[position:])
                 break
             size, _, _, correlation_id, _ = _HEAD.unpack_from(chunk, position)
-            out += struct.pack(">iib", 5, correlation_id, 0)
+            if correlation_id:
+                out += struct.pack(">iib", 5, correlation_id, 0)
             taken = min(size + 4, len(chunk) - position)
             self.left = size + 4 - taken
             position += taken
@@ -86,19 +92,20 @@ def sink() -> None:
 class _Sender:
     """One connection that keeps some frames in flight."""
 
-    def __init__(self, port: int, size: int) -> None:
+    def __init__(self, port: int, size: int, acks: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setblocking(False)
-        self._frame = memoryview(produce_frame(size))
+        self._frame = memoryview(produce_frame(size, acks=acks))
+        self._acks = acks
         self._rest = self._frame[:0]
         self._received = 0
         self.sent = 0
 
     @property
     def answered(self) -> int:
-        """Number of answered frames."""
-        return self._received // 9
+        """Number of answered frames; with ``acks=0`` those sent before the latest one."""
+        return self._received // 9 if self._acks else max(self.sent - 1, 0)
 
     def drive(self) -> None:
         """Read answers and send what may be sent."""
@@ -111,18 +118,20 @@ class _Sender:
         except BlockingIOError:
             pass
         try:
-            while self._rest or self.sent - self.answered < _IN_FLIGHT:
+            turn = 0
+            while self._rest or (self.sent - self.answered < _IN_FLIGHT and turn < _FRAMES_PER_TURN):
                 if not self._rest:
                     self._rest = self._frame
                     self.sent += 1
+                    turn += 1
                 self._rest = self._rest[self.sock.send(self._rest) :]
         except BlockingIOError:
             pass
 
 
-def throughput(port: int, *, size: int, connections: int, seconds: float) -> tuple[float, float]:
+def throughput(port: int, *, size: int, connections: int, seconds: float, acks: int = 1) -> tuple[float, float]:
     """Return sent and answered megabytes, and the seconds that this took."""
-    senders = [_Sender(port, size) for _ in range(connections)]
+    senders = [_Sender(port, size, acks) for _ in range(connections)]
     with selectors.DefaultSelector() as selector:
         for sender in senders:
             selector.register(sender.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, sender)

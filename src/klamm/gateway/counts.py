@@ -20,11 +20,14 @@ class RequestCounts:
         self.counts: Counter[tuple[int, str | None]] = Counter()
         """Requests by API key and client id."""
 
-    def count(self, api_key: int, client_id: str | None) -> None:
-        """Count one request."""
+    def counted_id(self, client_id: str | None) -> str | None:
+        """Return the client id under which requests of a client id are counted."""
         if client_id not in self._client_ids:
             if len(self._client_ids) >= MOST_CLIENT_IDS:
-                client_id = OTHER
-            else:
-                self._client_ids.add(client_id)
-        self.counts[api_key, client_id] += 1
+                return OTHER
+            self._client_ids.add(client_id)
+        return client_id
+
+    def count(self, api_key: int, client_id: str | None) -> None:
+        """Count one request."""
+        self.counts[api_key, self.counted_id(client_id)] += 1

@@ -134,7 +134,7 @@ class FrameCutter:
 
     def _cut(self, chunk: memoryview, out: list[Piece]) -> None:
         end, start = len(chunk), 0
-        position = min(self._left, end)
+        position = self._left if self._left < end else end
         self._left -= position
         while position < end:
             try:
@@ -144,8 +144,10 @@ class FrameCutter:
                     out.append(chunk[start:position])  # the frames before it are passed on
                 raise
             if verdict is PASS:
-                self._left = max(count - (end - position), 0)
-                position = min(position + count, end)
+                position += count
+                if position > end:
+                    self._left = position - end
+                    position = end
                 continue
             if position > start:
                 out.append(chunk[start:position])
@@ -156,7 +158,9 @@ class FrameCutter:
                 continue
             self._hold(chunk[position:], count, stopped=verdict is STOP)
             return
-        if position > start:
+        if not start and position:
+            out.append(chunk)
+        elif position > start:
             out.append(chunk[start:position])
 
     def _hold(self, rest: memoryview, wanted: int, *, stopped: bool) -> None:

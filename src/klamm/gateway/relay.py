@@ -64,6 +64,7 @@ class Relay:
         self.peer = peer
         self.exchanges: deque[RelayedExchange] = deque()
         self._shared = shared
+        self._traffic = shared.traffic
         self._loop = loop
         self._client = RelayedSocket(
             client, loop, shared.backlog, on_readable=self._on_client_readable, on_drained=self._on_drained
@@ -142,7 +143,7 @@ class Relay:
             raise ConnectionLostError("The client's connection was closed")
         self.exchanges.append(exchange)
         try:
-            self._shared.traffic.to_upstream += self._upstream.send([frame])
+            self._traffic.to_upstream += self._upstream.send([frame])
         except OSError as error:
             self.close(f"the upstream connection broke: {error}")
             raise ConnectionLostError(str(error)) from error
@@ -170,7 +171,7 @@ class Relay:
                 self._is_flowing = False
                 self._update()
                 return
-            self._shared.traffic.from_clients += count
+            self._traffic.from_clients += count
             self._cut_requests(_BUFFER[:count])
         except Exception as error:  # noqa: BLE001 - see _break
             self._break(error)
@@ -210,7 +211,7 @@ class Relay:
 
     def _forward(self, out: list[Piece]) -> None:
         if out:
-            self._shared.traffic.to_upstream += self._upstream.send(out)
+            self._traffic.to_upstream += self._upstream.send(out)
         if self.exchanges and self.exchanges[0].answer is not None:
             self._flush_answers()
 
@@ -225,12 +226,12 @@ class Relay:
                 self._is_flowing = False
                 self._update()
                 return
-            self._shared.traffic.from_upstream += count
+            self._traffic.from_upstream += count
             self._responses.cut(_BUFFER[:count], out)
             if self.exchanges and self.exchanges[0].answer is not None and self._responses.is_between_frames:
                 out.extend(self._ready_answers())
             if out:
-                self._shared.traffic.to_clients += self._client.send(out)
+                self._traffic.to_clients += self._client.send(out)
             if self._may_resume:
                 self._cut_requests(None)
         except Exception as error:  # noqa: BLE001 - see _break
@@ -273,15 +274,16 @@ class Relay:
     # -- responses
 
     def _judge_response(self, chunk: memoryview, position: int, available: int) -> Judgement:
-        if self.exchanges and self.exchanges[0].answer is not None:
+        exchange = self.exchanges[0] if self.exchanges else None
+        if exchange is not None and exchange.answer is not None:
             return TAKE, 0, self._ready_answers()
         if available < RESPONSE_HEAD.size:
             return NEED, RESPONSE_HEAD.size, ()
         size, correlation_id = RESPONSE_HEAD.unpack_from(chunk, position)
-        if not self.exchanges or correlation_id != self.exchanges[0].correlation_id or size < SIZE_BYTES:
+        if exchange is None or correlation_id != exchange.correlation_id or size < SIZE_BYTES:
             raise ProtocolError("The upstream sent a response that belongs to no request")
         total = size + SIZE_BYTES
-        on_response = self.exchanges[0].on_response
+        on_response = exchange.on_response
         if on_response is None:
             self.exchanges.popleft()
             return PASS, total, ()
@@ -302,7 +304,7 @@ class Relay:
 
     def _flush_answers(self) -> None:
         if self._responses.is_between_frames and (ready := self._ready_answers()):
-            self._shared.traffic.to_clients += self._client.send(ready)
+            self._traffic.to_clients += self._client.send(ready)
 
     # -- state
 

@@ -54,12 +54,62 @@ MOST_IN_FLIGHT: Final = 1024
 """Number of requests without a response from which the gateway reads no more of a connection."""
 MOST_DECODED_BYTES: Final = 32 * 1024 * 1024
 """Largest frame that is decoded. Frames that are forwarded unread are limited by ``socket.request.max.bytes``."""
+_ID_LENGTH_AT: Final = 12
+"""Position of the length of the client id, behind the correlation id."""
 _LEAST_FRAME: Final = REQUEST_HEAD.size - SIZE_BYTES
 _MOST_LOGIN_BYTES: Final = 524_288
 """Largest request before the login (``sasl.server.max.receive.size``)."""
 _LOGIN_APIS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _ACKS_WITHIN: Final = 128 * 1024
 """Bytes of a Produce request within which ``acks`` is found: two strings of 32 KiB come before it."""
+
+
+class _Precedent:
+    """A request that was forwarded unread. Most requests of a connection begin with the same bytes as the one before.
+
+    The bytes compared are those behind the correlation id: the client id, and of a Produce request all up to ``acks``.
+    """
+
+    __slots__ = (
+        "_api_key",
+        "_api_version",
+        "_beginning",
+        "_end",
+        "_most_bytes",
+        "client_id",
+        "count_key",
+        "has_response",
+        "on_response",
+    )
+
+    def __init__(
+        self,
+        head: RequestHead,
+        beginning: bytes,
+        exchange: RelayedExchange | None,
+        count_key: tuple[int, str | None],
+        most_bytes: int,
+    ) -> None:
+        self._api_key = head.api_key
+        self._api_version = head.api_version
+        self._beginning = beginning
+        self._end = _ID_LENGTH_AT + len(beginning)
+        self._most_bytes = most_bytes
+        self.client_id = head.client_id
+        self.count_key = count_key
+        self.has_response = exchange is not None
+        self.on_response = None if exchange is None else exchange.on_response
+
+    def is_like(self, api_key: int, api_version: int, size: int, frame: memoryview) -> bool:
+        """Return whether a request of which the first bytes are known is to be treated in the same way."""
+        end = self._end
+        return (
+            api_key == self._api_key
+            and api_version == self._api_version
+            and end <= len(frame)
+            and end <= size <= self._most_bytes
+            and frame[_ID_LENGTH_AT:end] == self._beginning
+        )
 
 
 class RequestJudge:
@@ -72,6 +122,7 @@ class RequestJudge:
         self._calls: InterceptedRequest | None = None
         interception = shared.interception
         self._decoded = _LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
+        self._precedent: _Precedent | None = None
 
     def __call__(self, chunk: memoryview, position: int, available: int) -> Judgement:
         """Decide about the request at a position of a chunk.
@@ -88,6 +139,13 @@ class RequestJudge:
             self._check_size(int.from_bytes(chunk[position : position + SIZE_BYTES], signed=True))
             return NEED, REQUEST_HEAD.size, ()
         size, api_key, api_version, correlation_id, id_length = REQUEST_HEAD.unpack_from(chunk, position)
+        known = self._precedent
+        if known is not None and known.is_like(api_key, api_version, size, chunk[position : position + available]):
+            self._shared.counts.counts[known.count_key] += 1
+            relay.peer.client_id = known.client_id
+            if known.has_response:
+                relay.exchanges.append(RelayedExchange(correlation_id, known.on_response))
+            return PASS, size + SIZE_BYTES, ()
         body = end_of_client_id(id_length)
         self._check(size, api_key, api_version, body)
         if available < body:
@@ -111,9 +169,18 @@ class RequestJudge:
             return self._decode(head, chunk[position : position + total], body)
         if head.api_key == ApiKey.PRODUCE:
             return self._produce(head, chunk[position : position + min(total, available, _ACKS_WITHIN)], total, body)
-        self._shared.counts.count(head.api_key, head.client_id)
-        self._expect(head)
-        return PASS, total, ()
+        return self._pass(head, chunk, position, body)
+
+    def _pass(
+        self, head: RequestHead, chunk: memoryview, position: int, end: int, *, has_response: bool = True
+    ) -> Judgement:
+        """Forward a request unread, and all that begin like it up to ``end`` bytes."""
+        count_key = head.api_key, self._shared.counts.counted_id(head.client_id)
+        self._shared.counts.counts[count_key] += 1
+        exchange = self._expect(head) if has_response else None
+        beginning = bytes(chunk[position + _ID_LENGTH_AT : position + end])
+        self._precedent = _Precedent(head, beginning, exchange, count_key, self._shared.max_frame_bytes)
+        return PASS, head.size + SIZE_BYTES, ()
 
     def on_close(self) -> None:
         """Fail the calls of an interceptor at work. The connection is closed."""
@@ -148,18 +215,23 @@ class RequestJudge:
             served = f"only v{first}-{last}" if first <= last else "in no version"
             raise ProtocolError(f"API key {api_key} v{api_version} is not served, {served}")
 
-    def _expect(self, head: RequestHead) -> None:
-        """Add a forwarded request to the queue of those in flight."""
+    def _expect(self, head: RequestHead) -> RelayedExchange:
+        """Add a forwarded request to the queue of those in flight, and return it."""
         carrier = CARRIERS.get(head.api_key)
         on_response = None
         if carrier is not None and head.api_version >= carrier.since:
             on_response = partial(self._rewrite, carrier, head.api_version)
-        self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
+        exchange = RelayedExchange(head.correlation_id, on_response)
+        self._relay.exchanges.append(exchange)
+        return exchange
 
     def _rewrite(self, carrier: Carrier, api_version: int, frame: memoryview) -> Sequence[Piece]:
         """Replace the addresses in a response frame."""
         body = response_body(carrier.response, api_version, frame)
-        pieces = carrier.rewrite(frame[body:], api_version, self._shared.book)
+        received = frame[body:]
+        pieces = carrier.rewrite(received, api_version, self._shared.book)
+        if len(pieces) == 1 and pieces[0] is received:
+            return [frame]
         size = sum(map(len, pieces)) + body - SIZE_BYTES
         return [size.to_bytes(SIZE_BYTES), frame[SIZE_BYTES:body], *pieces]
 
@@ -172,16 +244,13 @@ class RequestJudge:
     def _produce(self, head: RequestHead, frame: memoryview, total: int, body: int) -> Judgement:
         """Forward a Produce request. Only its first bytes are known, up to ``acks`` at least."""
         try:
-            acks = acks_of(frame, head.api_version, body)
+            acks, end = acks_of(frame, head.api_version, body)
         except (IndexError, struct.error, ProtocolError) as error:
             most = min(total, _ACKS_WITHIN)
             if len(frame) >= most:
                 raise ProtocolError("Produce request ends before its acks") from error
             return NEED, min(most, 2 * len(frame)), ()
-        self._shared.counts.count(head.api_key, head.client_id)
-        if acks != 0:
-            self._expect(head)
-        return PASS, total, ()
+        return self._pass(head, frame, 0, end, has_response=acks != 0)
 
     # -- decoded requests
 
@@ -229,7 +298,7 @@ class RequestJudge:
         return self._pass_whole(head, frame, body)
 
     def _pass_whole(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
-        if head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body) != 0:
+        if head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body)[0] != 0:
             self._expect(head)
         return PASS, len(frame), ()
 
@@ -237,7 +306,7 @@ class RequestJudge:
         self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, judged: Message | DividedRequest
     ) -> Judgement:
         """Forward the message that a filter put in place of a request, or answer with it."""
-        has_response = head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body) != 0
+        has_response = head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body)[0] != 0
         if isinstance(judged, asked.response):
             if not has_response:
                 raise ProtocolError("A policy refused a Produce request with acks=0")

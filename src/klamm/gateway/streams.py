@@ -87,7 +87,13 @@ class RelayedSocket:
         Raises:
             OSError: The connection is broken.
         """
-        views = [memoryview(piece) for piece in pieces if piece]
+        if len(pieces) == 1 and not self._kept and pieces[0]:
+            view = memoryview(pieces[0])
+            sent = self.stream.send_views([view])
+            return sent if sent == len(view) else sent + self._send_or_keep([view[sent:]])
+        return self._send_or_keep([memoryview(piece) for piece in pieces if piece])
+
+    def _send_or_keep(self, views: list[memoryview]) -> int:
         total = sum(map(len, views))
         if not self._kept:
             views = self._send_now(views)

@@ -49,8 +49,8 @@ def end_of_client_id(id_length: int) -> int:
     return REQUEST_HEAD.size + max(id_length, 0)
 
 
-def acks_of(view: memoryview, api_version: int, body: int) -> int:
-    """Return ``acks`` of a Produce request.
+def acks_of(view: memoryview, api_version: int, body: int) -> tuple[int, int]:
+    """Return ``acks`` of a Produce request, and the position after it.
 
     Args:
         view: Bytes of the frame, size included.
@@ -72,7 +72,7 @@ def acks_of(view: memoryview, api_version: int, body: int) -> int:
         (length,) = _INT16.unpack_from(view, body)
         body += _INT16.size + max(length, 0)
     acks: int = _INT16.unpack_from(view, body)[0]
-    return acks
+    return acks, body + _INT16.size
 
 
 def decode_request(request_class: type[Message], head: RequestHead, frame: memoryview, body: int) -> Any:

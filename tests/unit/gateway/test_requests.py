@@ -10,7 +10,7 @@ import pytest
 
 from klamm.broker.routes import ROUTES
 from klamm.gateway.addresses import CARRIERS
-from klamm.gateway.cutter import FrameCutter, HeldBudget
+from klamm.gateway.cutter import PASS, STOP, FrameCutter, HeldBudget
 from klamm.gateway.interceptors import NO_INTERCEPTION, Interception, RequestFilter
 from klamm.gateway.requests import RequestJudge
 from klamm.gateway.shared import Peer
@@ -19,6 +19,7 @@ from klamm.gateway.versions import intersect, read_api_versions
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.listeners import Address
 from tests.support.damaged_requests import damaged, sample, valid_requests
 from tests.support.relay_rig import shared_objects
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.gateway.cutter import Piece
+    from klamm.gateway.exchange import RelayedExchange
     from klamm.gateway.shared import OpenRelay
 
 MUTATIONS = 4000
@@ -76,6 +78,38 @@ def test_a_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: In
             assert sent == frame or (sent == b"" and relay.exchanges[0].answer is not None)
             assert cutter.is_empty
     assert min(counts.values()) > MUTATIONS / 20
+
+
+def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -> None:
+    generator = random.Random(20)
+    produced = [request_frame(ProduceRequest(transactional_id=name, acks=acks), version)
+                for version in (3, 9, 11) for name in (None, "t") for acks in (0, 1, -1)]  # fmt: skip
+    whole = [*produced, *(request_frame(sample(cls, version), version) for cls, version in valid_requests())]
+    shared, counted = shared_objects(), shared_objects()
+    relay = FakeRelay()
+    seasoned = RequestJudge(shared, cast("OpenRelay", relay))
+    passed = 0
+    for _ in range(MUTATIONS // 4):
+        frame = bytearray(generator.choice(produced if generator.random() < 0.8 else whole))
+        frame[8:12] = generator.randbytes(4)
+        alone = FakeRelay()
+        relay.exchanges.clear()
+        verdicts = []
+        for judge in (seasoned, RequestJudge(counted, cast("OpenRelay", alone))):
+            try:
+                verdicts.append(judge(memoryview(frame), 0, len(frame))[:2])
+            except ProtocolError:
+                verdicts.append((STOP, -1))
+        assert verdicts[0] == verdicts[1]
+        assert [_facts(each) for each in relay.exchanges] == [_facts(each) for each in alone.exchanges]
+        assert relay.peer.client_id == alone.peer.client_id or verdicts[0][0] is STOP
+        passed += verdicts[0][0] is PASS
+    assert shared.counts.counts == counted.counts.counts
+    assert passed > MUTATIONS / 8
+
+
+def _facts(exchange: RelayedExchange) -> tuple[int, bool, bytes | None]:
+    return exchange.correlation_id, exchange.on_response is None, exchange.answer
 
 
 def test_a_damaged_response_is_rewritten_or_refused(tmp_path: Path) -> None:

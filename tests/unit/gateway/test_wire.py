@@ -18,11 +18,12 @@ def test_acks_are_found_in_every_version(version: int, transactional_id: str | N
     request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=1)
     frame = memoryview(request_frame(request, version, 1, "client"))
     body = end_of_client_id(len("client"))
-    assert acks_of(frame, version, body) == acks
+    found_acks, after = acks_of(frame, version, body)
+    assert (found_acks, bytes(frame[after - 2 : after])) == (acks, acks.to_bytes(2, signed=True))
     found = 0
     for end in range(body, len(frame)):
         try:
-            assert acks_of(frame[:end], version, body) == acks
+            assert acks_of(frame[:end], version, body) == (acks, after)
             found += 1
         except (IndexError, struct.error, ProtocolError):
             assert not found  # once there are enough bytes, the answer does not change

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["MissingExtraError"]
 
@@ -43,7 +43,12 @@ def require_extra(extra: str, *, feature: str) -> None:
     missing = [module for module in EXTRAS[extra] if find_spec(module) is None]
     if missing:
         raise MissingExtraError(
-            f"{feature} needs {' and '.join(missing)}, which klamm does not install by default. "
+            f"{feature} needs {_listed(missing)}, which klamm does not install by default. "
             f"Install it with: pip install 'klamm[{extra}]'",
             name=missing[0],
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

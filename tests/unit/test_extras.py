@@ -47,7 +47,9 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it() -> None:
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_command_without_its_extra_exits_with_2_before_it_reads_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["mirror", "no-such-file.properties"]) == 2
-    assert capsys.readouterr().err.startswith("klamm: klamm mirror needs pyspark")
+    assert capsys.readouterr().err.startswith(
+        "klamm: klamm mirror needs pyspark, pyarrow, pandas and rich, which klamm does not install by default."
+    )
 
 
 @pytest.mark.usefixtures("nothing_installed")

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_nothing_more()
         return EXIT_OK
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        if not is_output_full(error):
             raise
         write_nothing_more()
         sys.stderr.write(f"klamm: the output could not be written: {error.strerror}\n")
@@ -140,9 +140,14 @@ def _run(words: Sequence[str]) -> int:
 
 def _open_what_is_closed() -> None:
     """Open ``os.devnull`` in place of each standard stream that the shell closed (``>&-``), where Python has None."""
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for the rest of the process
+
+
+def is_output_full(error: OSError) -> bool:
+    """Return whether the disk of the redirected stdout is full. Errors of files that klamm opens name the file."""
+    return error.errno == errno.ENOSPC and error.filename is None
 
 
 def write_nothing_more() -> None:

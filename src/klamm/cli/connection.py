@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, write_nothing_more
+from klamm.cli import EXIT_FAILED, is_output_full, write_nothing_more
 from klamm.cli.output import complain
 from klamm.display import escaped
 from klamm.properties import SettingsError, read_properties, split_address
@@ -108,13 +108,13 @@ def explain(error: BaseException) -> str:
     if isinstance(error, UnsupportedVersionError):
         return f"The cluster does not support this request: {error}"
     if isinstance(error, KafkaApiError):
-        return error.error_message or _meaning(error.error_code)
+        return error.error_message or meaning_of(error.error_code)
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!a} holds bytes that are not text in this locale"
     return str(error) or type(error).__name__
 
 
-def _meaning(code: ErrorCode) -> str:
+def meaning_of(code: ErrorCode) -> str:
     """Return the description of an error code that came without a message, followed by the code's name."""
     return f"{code.name.replace('_', ' ').capitalize()} ({code.name})"
 
@@ -128,6 +128,8 @@ def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str]
     except BrokenPipeError:  # the reader of the output closed the pipe early, as `head` does
         write_nothing_more()
     except (RefusedError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
+        if isinstance(error, OSError) and is_output_full(error):
+            raise
         line = escaped(" ".join(explain(error).split("\n")))
         if complain_with is None:
             complain(f"{prog}: {line}")

@@ -40,6 +40,7 @@ _FORMATTERS: Final = tuple(
     for name in ("DefaultMessageFormatter", _NO_OUTPUT)
     for package in ("", "org.apache.kafka.tools.consumer.")
 )
+_ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -112,6 +113,8 @@ def _check(flags: ToolParser, options: argparse.Namespace) -> None:
         flags.error("--bootstrap-server must be specified")
     if options.formatter not in (None, *_FORMATTERS):
         flags.error(f"--formatter {options.formatter}: expected {_FORMATTERS[0]} or {_NO_OUTPUT}")
+    if options.isolation_level not in (None, *_ISOLATION_LEVELS):
+        flags.error(f"--isolation-level {options.isolation_level}: expected {' or '.join(_ISOLATION_LEVELS)}")
 
 
 def parse_offset(text: str | None, *, from_beginning: bool) -> int:

@@ -343,8 +343,8 @@ class ConnectionPool:
         limit = f"within {deadline.limit_ms} ms"
         if not self._nodes:
             servers = ",".join(self._settings.bootstrap_servers)
-            raise TimeoutError(f"No broker at {servers} responded {limit}: {last}") from last
-        raise TimeoutError(f"{what}: no response {limit}: {last}") from last
+            raise TimeoutError(f"No broker at {servers} responded {limit}{_reason(last)}") from last
+        raise TimeoutError(f"{what}: no response {limit}{_reason(last)}") from last
 
     async def connection(self, deadline: Deadline, node_id: int | None = None) -> PooledConnection:
         """Return an open connection to a node.
@@ -463,6 +463,11 @@ class ConnectionPool:
 
         threading.Thread(target=run, name=f"klamm-connect-{host}:{port}", daemon=True).start()
         return opened
+
+
+def _reason(error: Exception | None) -> str:
+    """Return an error as the end of a message. Errors of time limits have no text."""
+    return f": {error}" if str(error or "") else ""
 
 
 def _address(server: str) -> tuple[str, int]:

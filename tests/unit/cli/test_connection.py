@@ -91,7 +91,7 @@ def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:
     with connect(Namespace(bootstrap_server=servers, command_config=str(hasty))) as admin:
         failure = admin.describe_cluster().exception()
     assert isinstance(failure, TimeoutError)
-    assert str(failure).startswith(f"No broker at {servers} responded within 300 ms")
+    assert str(failure).startswith(f"No broker at {servers} responded within 300 ms: {servers}: Connection refused")
 
 
 def test_silence_is_explained_while_servers_are_tried(
@@ -105,8 +105,10 @@ def test_silence_is_explained_while_servers_are_tried(
         # when
         options = Namespace(bootstrap_server=",".join(servers), command_config=str(hasty))
         with connect(options) as admin:
-            assert isinstance(admin.describe_cluster().exception(), TimeoutError)
+            failure = admin.describe_cluster().exception()
     # then
+    assert isinstance(failure, TimeoutError)
+    assert not str(failure).endswith(": ")
     assert capsys.readouterr().err == (
         f"No answer yet, trying for 1.5 s in all: {servers[0]}: connection refused; {servers[1]}: connected, but no"
         " answer to a Kafka request (does security.protocol match the listener?)\n"

@@ -79,13 +79,20 @@ def test_an_output_that_takes_no_more_is_reported_in_one_line(words: str) -> Non
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&-", "2>&-"])
 def test_a_closed_stream_is_written_to_in_vain(closed: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{shlex.quote(sys.executable)} -m klamm.cli --version {closed}"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (cli.EXIT_OK, "")
+
+
+def test_a_closed_input_reads_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr(cli, "import_module", lambda _: SimpleNamespace(main=lambda _: len(sys.stdin.buffer.read())))
+    assert cli.main(["produce"]) == cli.EXIT_OK
+    sys.stdin.close()
 
 
 def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

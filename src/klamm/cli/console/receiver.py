@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from klamm.cli.connection import RefusedError
 from klamm.cli.console.codecs import add_codecs
 from klamm.cli.console.formatter import ConsumedRecord
+from klamm.cli.console.settings import explain_client_error
 from klamm.cli.output import complain
 from klamm.clients import KafkaConsumer
 
@@ -66,7 +67,7 @@ class RecordReceiver:
         try:
             self._consumer = KafkaConsumer(**settings, enable_dynamic_config=False)
         except (KafkaError, AssertionError, ValueError, TypeError) as error:
-            raise RefusedError(str(error)) from error
+            raise RefusedError(explain_client_error(error)) from error
         try:
             self._begin(interest)
         except BaseException:
@@ -146,7 +147,7 @@ class RecordReceiver:
                     timeout_ms=wait_ms, max_records=min(wanted or _MAX_RECORDS, _MAX_RECORDS)
                 )
             except KafkaError as error:
-                raise RefusedError(str(error)) from error
+                raise RefusedError(explain_client_error(error)) from error
             if found or (until is not None and time.monotonic() >= until):
                 return found
 

@@ -13,6 +13,7 @@ from kafka.serializer import Serializer
 
 from klamm.cli.connection import RefusedError
 from klamm.cli.console.codecs import add_codecs
+from klamm.cli.console.settings import explain_client_error
 from klamm.cli.output import complain, write_document
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class RecordSender:
         try:
             self._producer = KafkaProducer(**settings, value_serializer=_NullableValues())
         except (KafkaError, AssertionError, ValueError, TypeError) as error:
-            raise RefusedError(str(error)) from error
+            raise RefusedError(explain_client_error(error)) from error
 
     def __enter__(self) -> Self:
         """Return the object itself."""

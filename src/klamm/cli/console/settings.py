@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RefusedError, meaning_of
 from klamm.properties import read_properties
+from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _HANDLED: Final = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "default.api.timeout.ms")
 """Beginnings of properties that the connection is made from."""
+_CODES: Final = frozenset(map(int, ErrorCode))
 _NUMBERS: Final = (int, float)
 _BOOLEANS: Final = {"true": True, "false": False}
 
@@ -84,6 +86,15 @@ def _value(key: str, text: str, default: object) -> object:
         except ValueError as error:
             raise RefusedError(f"{key}={text}: expected a whole number") from error
     return text
+
+
+def explain_client_error(error: Exception) -> str:
+    """Return an error of kafka-python as text, without the names of its classes."""
+    code = getattr(error, "errno", None)
+    details = [str(part) for group in error.args for part in (sorted(group) if isinstance(group, set) else [group])]
+    if code in _CODES:
+        details.insert(0, meaning_of(ErrorCode(code)))
+    return ": ".join(details) or type(error).__name__
 
 
 def unknown_properties(properties: Mapping[str, str], known: Mapping[str, Any]) -> list[str]:

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import (
+    InvalidGroupIdError,
+    KafkaConfigurationError,
+    KafkaTimeoutError,
+    TopicAuthorizationFailedError,
+)
 
 from klamm.cli.console import receiver
 from klamm.cli.console.receiver import Interest, RecordReceiver
+from klamm.cli.console.settings import explain_client_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,3 +98,16 @@ def test_after_the_last_wanted_record_the_output_is_flushed_before_the_commit() 
     order: list[object] = []
     consume(order.append, flush=lambda: order.append("flush"), at_most=2)
     assert (order, Consumer.committed) == (["flush", 0, 1, "flush"], 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (InvalidGroupIdError(), "Invalid group id (INVALID_GROUP_ID)"),
+        (TopicAuthorizationFailedError({"b", "a"}), "Topic authorization failed (TOPIC_AUTHORIZATION_FAILED): a: b"),
+        (KafkaConfigurationError("Unrecognized isolation_level"), "Unrecognized isolation_level"),
+        (KafkaTimeoutError(), "KafkaTimeoutError"),
+    ],
+)
+def test_errors_of_the_client_library_are_explained_in_kafkas_words(error: Exception, text: str) -> None:
+    assert explain_client_error(error) == text

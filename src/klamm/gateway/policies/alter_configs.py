@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.gateway.policies.facts import config_decision, describe_configs
 from klamm.gateway.policies.parts import in_order
-from klamm.gateway.policies.verdicts import OVERRIDDEN_TWICE, verdict
+from klamm.gateway.policies.verdicts import Allowed, judge, verdict
 from klamm.policy.kinds import ALTER_CONFIG
 from klamm.policy_runtime.details import alter_config_details
 from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
@@ -68,15 +68,6 @@ LEGACY: Final = _Api(
     response=AlterConfigsResponse,
     entry=AlterConfigsResponse.AlterConfigsResourceResponse,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllowedResource:
-    """Resource that the upstream and the policy allow to alter."""
-
-    resource: Asked
-    note: str | None = None
-    """Text about what the policy changed; None if it changed nothing."""
 
 
 def resource_key(resource: Asked | Entry) -> tuple[int, str]:
@@ -157,10 +148,10 @@ class AlterConfigsJudge:
         async with self._policies.turn(ALTER_CONFIG):
             described = {resource_key(resource) for resource in asked if resource.resource_type in _JUDGED}
             known = await describe_configs(context.admin, described)
-            allowed: dict[tuple[int, str], AllowedResource] = {}
+            allowed: dict[tuple[int, str], Allowed[Asked]] = {}
             for resource in asked:
                 judged = await self._judge(resource, known.get(resource_key(resource)), context, request)
-                if isinstance(judged, AllowedResource):
+                if isinstance(judged, Allowed):
                     allowed[resource_key(resource)] = judged
                 else:
                     entries.append(judged)
@@ -168,7 +159,7 @@ class AlterConfigsJudge:
                 entries += [self.with_note(passed[key], each.note) for key, each in allowed.items()]
             elif allowed:
                 real: Response = await context.forward(
-                    self.with_resources(request, [each.resource for each in allowed.values()])
+                    self.with_resources(request, [each.part for each in allowed.values()])
                 )
                 for entry in real.responses:
                     forwarded = allowed.get(resource_key(entry))
@@ -182,26 +173,19 @@ class AlterConfigsJudge:
         described: Mapping[str, ConfigEntry] | KafkaApiError | None,
         context: InterceptedCall,
         request: Request,
-    ) -> AllowedResource | Entry:
-        """Return a valid resource as the policy allows it, or its entry when it may not be altered.
+    ) -> Allowed[Asked] | Entry:
+        """Return a valid resource as the policy allows it, or its entry when it may not be altered."""
 
-        An overridden resource is checked once more by the upstream and by the policy.
-        """
-        answer = await self._ask(resource, described, context, validate_only=request.validate_only)
-        if answer is None:
-            return AllowedResource(resource=resource)
-        if isinstance(answer, ApiError):
-            return self.denied_resource(resource, answer)
-        changed = self.overridden_resource(resource, answer)
-        trial: Response = await context.forward(self.with_resources(request, [changed], validate_only=True))
-        rejected = next((entry for entry in trial.responses if entry.error_code), None)
-        if rejected is not None:
-            return rejected
-        second = await self._ask(changed, described, context, validate_only=request.validate_only)
-        if second is not None:
-            error = second if isinstance(second, ApiError) else OVERRIDDEN_TWICE
-            return self.denied_resource(resource, error)
-        return AllowedResource(resource=changed, note=answer.reason)
+        async def ask(part: Asked) -> ApiError | Override | None:
+            return await self._ask(part, described, context, validate_only=request.validate_only)
+
+        async def override(changes: Override) -> Allowed[Asked] | Entry:
+            changed = self.overridden_resource(resource, changes)
+            trial: Response = await context.forward(self.with_resources(request, [changed], validate_only=True))
+            rejected = next((entry for entry in trial.responses if entry.error_code), None)
+            return Allowed(part=changed) if rejected is None else rejected
+
+        return await judge(resource, ask, override, lambda error: self.denied_resource(resource, error))
 
     async def _ask(
         self,

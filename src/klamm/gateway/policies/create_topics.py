@@ -22,14 +22,13 @@ from klamm.admin import NewTopic
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.policies.facts import default_configs
 from klamm.gateway.policies.parts import in_order, with_topics
-from klamm.gateway.policies.verdicts import OVERRIDDEN_TWICE, verdict
+from klamm.gateway.policies.verdicts import Allowed, judge, verdict
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.details import topic_details
 from klamm.policy_runtime.overrides import overridden_configs
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.types import ConfigSource
-from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from klamm.policy.details import TopicDetails
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
+    from klamm.server.attempt import ApiError
 
 Asked = CreateTopicsRequest.CreatableTopic
 Entry = CreateTopicsResponse.CreatableTopicResult
@@ -57,14 +57,13 @@ class ValidTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllowedTopic:
-    """Topic that the upstream and the policy allow."""
+class TriedTopic:
+    """Topic of a request that the upstream would create."""
 
     topic: Asked
     entry: Entry
     """Entry in the response to the trial."""
-    note: str | None = None
-    """Text about what the policy changed; None if it changed nothing."""
+    properties: ValidTopic
 
 
 def merge_topics(
@@ -150,82 +149,73 @@ class CreateTopicsJudge:
         passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
         asked = [topic for topic in request.topics if topic.name in passed]
         is_detailed = context.api_version >= _DETAILS_SINCE
-        known = await describe_valid(asked, passed, context, is_detailed=is_detailed)
-        allowed: list[AllowedTopic] = []
-        for topic in asked:
+        allowed: list[Allowed[TriedTopic]] = []
+        for valid in await describe_valid(asked, passed, context, is_detailed=is_detailed):
             judged = await judge_topic(
-                AllowedTopic(topic=topic, entry=passed[topic.name]),
-                known[topic.name],
+                valid,
                 self._policies,
                 context,
                 send=context.forward,
                 is_detailed=is_detailed,
                 validate_only=request.validate_only,
             )
-            if isinstance(judged, AllowedTopic):
+            if isinstance(judged, Allowed):
                 allowed.append(judged)
             else:
                 entries.append(judged)
         throttle_time_ms = trial.throttle_time_ms
         if request.validate_only:
-            entries += [with_note(each.entry, each.note) for each in allowed]
+            entries += [with_note(each.part.entry, each.note) for each in allowed]
         elif allowed:
-            real: CreateTopicsResponse = await context.forward(with_topics(request, [each.topic for each in allowed]))
-            notes = {each.topic.name: each.note for each in allowed}
+            topics = [each.part.topic for each in allowed]
+            real: CreateTopicsResponse = await context.forward(with_topics(request, topics))
+            notes = {each.part.topic.name: each.note for each in allowed}
             entries += [with_note(entry, notes.get(entry.name)) for entry in real.topics]
             throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
         return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
 
 
 async def judge_topic(
-    valid: AllowedTopic,
-    known: ValidTopic,
+    valid: TriedTopic,
     policies: Policies,
     context: InterceptedCall,
     *,
     send: Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]],
     is_detailed: bool,
     validate_only: bool,
-) -> AllowedTopic | Entry:
+) -> Allowed[TriedTopic] | Entry:
     """Ask the policy about a valid topic; return it as the policy allows it, or its entry when it may not be created.
 
     Args:
         valid: The topic.
-        known: Its properties.
         policies: Policies in use.
         context: Context of the request.
         send: Function that sends a CreateTopics request as the client.
         is_detailed: Whether the responses to ``send`` have the numbers and the configs of a topic.
         validate_only: Whether the client's request only validates.
     """
-    name = valid.topic.name
 
-    async def ask(topic: Asked, properties: ValidTopic) -> ApiError | Override | None:
-        details = details_of(topic, properties, context.author, validate_only=validate_only)
+    async def ask(tried: TriedTopic) -> ApiError | Override | None:
+        details = details_of(tried.topic, tried.properties, context.author, validate_only=validate_only)
         async with policies.turn(CREATE_TOPIC):
             return await verdict(policies, CREATE_TOPIC, details, api=ApiKey.CREATE_TOPICS)
 
-    answer = await ask(valid.topic, known)
-    if isinstance(answer, ApiError):
-        return denied_topic(name, answer)
-    if answer is None:
-        return valid
-    changed = overridden_topic(valid.topic, answer)
-    trial = await send(CreateTopicsRequest(topics=[changed], validate_only=True))
-    (entry,) = trial.topics
-    if entry.error_code:
-        return entry
-    again = await describe_valid([changed], {name: entry}, context, is_detailed=is_detailed)
-    second = await ask(changed, again[name])
-    if second is not None:
-        return denied_topic(name, second if isinstance(second, ApiError) else OVERRIDDEN_TWICE)
-    return AllowedTopic(topic=changed, entry=entry, note=answer.reason)
+    async def override(changes: Override) -> Allowed[TriedTopic] | Entry:
+        changed = overridden_topic(valid.topic, changes)
+        trial = await send(CreateTopicsRequest(topics=[changed], validate_only=True))
+        (entry,) = trial.topics
+        if entry.error_code:
+            return entry
+        (tried,) = await describe_valid([changed], {changed.name: entry}, context, is_detailed=is_detailed)
+        return Allowed(part=tried)
+
+    return await judge(valid, ask, override, lambda error: denied_topic(valid.topic.name, error))
 
 
 async def describe_valid(
     asked: Collection[Asked], passed: Mapping[str, Entry], context: InterceptedCall, *, is_detailed: bool
-) -> Mapping[str, ValidTopic]:
-    """Return the properties of valid topics, which the upstream knows.
+) -> list[TriedTopic]:
+    """Return valid topics with their properties, which the upstream knows, in the given order.
 
     Args:
         asked: Valid topics.
@@ -240,7 +230,11 @@ async def describe_valid(
         answered |= {entry.name: entry for entry in newest.topics if not entry.error_code}
     found = {topic.name: valid_topic(answered[topic.name]) for topic in asked}
     rest = [topic for topic in asked if found[topic.name] is None]
-    return {**{name: valid for name, valid in found.items() if valid}, **await _described_by_gateway(rest, context)}
+    described = await _described_by_gateway(rest, context)
+    return [
+        TriedTopic(topic=topic, entry=passed[topic.name], properties=found[topic.name] or described[topic.name])
+        for topic in asked
+    ]
 
 
 async def _described_by_gateway(asked: Collection[Asked], context: InterceptedCall) -> Mapping[str, ValidTopic]:

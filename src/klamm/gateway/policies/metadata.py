@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import ConfigResource
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.names import INTERNAL_TOPICS
-from klamm.gateway.policies.create_topics import AllowedTopic, Asked, describe_valid, judge_topic
+from klamm.gateway.policies.create_topics import Asked, describe_valid, judge_topic
+from klamm.gateway.policies.verdicts import Allowed
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -153,24 +154,23 @@ class MetadataJudge:
             if entry.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
         }
         valid = [topic for topic in asked if topic.name in passed]
-        known = await describe_valid(valid, passed, context, is_detailed=True)
-        for topic in valid:
+        for tried in await describe_valid(valid, passed, context, is_detailed=True):
+            name = tried.topic.name
             judged = await judge_topic(
-                AllowedTopic(topic=topic, entry=passed[topic.name]),
-                known[topic.name],
+                tried,
                 self._policies,
                 context,
                 send=lambda request: context.call(request, CreateTopicsResponse),
                 is_detailed=True,
                 validate_only=False,
             )
-            if not isinstance(judged, AllowedTopic):
-                remembered.remember(topic.name, context.author, ErrorCode(judged.error_code))
-                again = remembered.answer(topic.name, context.author)
-                found[topic.name] = failed_topic(topic.name, judged.error_code if again is None else again)
+            if not isinstance(judged, Allowed):
+                remembered.remember(name, context.author, ErrorCode(judged.error_code))
+                again = remembered.answer(name, context.author)
+                found[name] = failed_topic(name, judged.error_code if again is None else again)
             elif judged.note is not None:
                 # The upstream would create the topic with its defaults. CreateTopics creates it as the policy says.
-                await context.call(CreateTopicsRequest(topics=[judged.topic]), CreateTopicsResponse)
+                await context.call(CreateTopicsRequest(topics=[judged.part.topic]), CreateTopicsResponse)
         return found
 
 

@@ -1,22 +1,72 @@
-"""Questions to the policies, with each denial as the error of one part of a response."""
+"""Questions to the policies about parts of a request, with each denial as the error of one part of the response."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from klamm.policy_runtime.decision import TWICE
 from klamm.protocol.errors import ErrorCode
 from klamm.server.attempt import NONE, ApiError, attempt
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from klamm.policy.answers import Override
     from klamm.policy.details import Details
     from klamm.policy.kinds import PolicyKind
     from klamm.policy_runtime import Policies
     from klamm.protocol.api import ApiKey
 
+Part = TypeVar("Part")
+Entry = TypeVar("Entry")
+
 OVERRIDDEN_TWICE: Final = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, TWICE)
 """Error of a part that the policy overrides a second time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed(Generic[Part]):
+    """Part of a request that the upstream and the policy allow, with the changes of an override."""
+
+    part: Part
+    note: str | None = None
+    """Text about what the policy changed; None if it changed nothing."""
+
+
+async def judge(
+    part: Part,
+    ask: Callable[[Part], Awaitable[ApiError | Override | None]],
+    override: Callable[[Override], Awaitable[Allowed[Part] | Entry]],
+    deny: Callable[[ApiError], Entry],
+) -> Allowed[Part] | Entry:
+    """Ask the policy about a part of a request that the upstream would accept.
+
+    An overridden part is checked once more by the upstream and by the policy. A second override rejects it. The
+    broker's ``decide_and_check`` does the same, and decides again when its own state has changed.
+
+    Args:
+        part: Part of the request.
+        ask: Function that asks the policy about a part (``verdict``).
+        override: Function that applies an override and tries the result upstream. It returns the changed part, or the
+            entry of the response if the upstream rejects it.
+        deny: Function that returns the entry of a denied part.
+
+    Returns:
+        The part to forward, or its entry in the response.
+    """
+    answer = await ask(part)
+    if answer is None:
+        return Allowed(part=part)
+    if isinstance(answer, ApiError):
+        return deny(answer)
+    changed = await override(answer)
+    if not isinstance(changed, Allowed):
+        return changed
+    second = await ask(changed.part)
+    if second is None:
+        return Allowed(part=changed.part, note=answer.reason)
+    return deny(second if isinstance(second, ApiError) else OVERRIDDEN_TWICE)
 
 
 async def verdict(policies: Policies, kind: PolicyKind, details: Details, *, api: ApiKey) -> ApiError | Override | None:

@@ -1,10 +1,10 @@
-"""Client instances: the pushes that each client may send (Kafka's ``ClientMetricsInstance``).
+"""Client instances (Kafka's ``ClientMetricsInstance``): the checks of requests that a client sends about its metrics.
 
 =====================  ===========================================================================================
 Request                Rejected with
 =====================  ===========================================================================================
 GetTelemetry-          THROTTLING_QUOTA_EXCEEDED before the push interval has passed since the last request, unless
-Subscriptions          the client was sent here by UNKNOWN_SUBSCRIPTION_ID or UNSUPPORTED_COMPRESSION_TYPE
+Subscriptions          the last push was rejected with UNKNOWN_SUBSCRIPTION_ID or UNSUPPORTED_COMPRESSION_TYPE
 PushTelemetry          INVALID_REQUEST after a terminating push; THROTTLING_QUOTA_EXCEEDED before the push interval
                        has passed since the last push, unless it is the first one after new subscriptions or a
                        terminating one; UNKNOWN_SUBSCRIPTION_ID if the subscriptions have changed;
@@ -49,30 +49,30 @@ class Push:
 
 @dataclass(slots=True, kw_only=True)
 class ClientInstance:
-    """One client, changed only by its owner."""
+    """State of one client instance. Only ``ClientMetricsService`` changes it."""
 
     client_instance_id: UUID
     attributes: Attributes
     subscribed: Subscribed
     subscription_id: int
     version: int
-    """Version of the subscriptions that ``subscribed`` was merged from."""
+    """Version of all subscriptions at the time when ``subscribed`` was merged from them."""
     last_get_ms: int = 0
     last_push_ms: int = 0
     last_seen_ms: int = 0
     is_terminating: bool = False
     may_ask_again: bool = False
-    """Whether the last push was rejected with an error that tells the client to fetch its subscriptions at once."""
+    """Whether the last push was rejected with an error after which the client fetches its subscriptions at once."""
 
     def is_expired(self, now_ms: int) -> bool:
-        """Return whether the client has been silent for three intervals, and at least for a minute."""
+        """Return whether the client has sent no request for three push intervals, and at least for a minute."""
         return now_ms - self.last_seen_ms > max(_SHORTEST_EXPIRY_MS, 3 * self.subscribed.interval_ms)
 
     def take_get(self, now_ms: int) -> None:
-        """Accept a request for subscriptions.
+        """Accept a GetTelemetrySubscriptions request.
 
         Raises:
-            ThrottlingQuotaExceededError: The client asks too early.
+            ThrottlingQuotaExceededError: The push interval has not passed yet.
         """
         if now_ms - max(self.last_get_ms, self.last_push_ms) >= self.subscribed.interval_ms:
             self.last_get_ms = now_ms
@@ -83,10 +83,10 @@ class ClientInstance:
         self.may_ask_again = False
 
     def take_push(self, push: Push, now_ms: int, *, max_bytes: int) -> None:
-        """Accept a push, whose metrics are then decoded.
+        """Accept a PushTelemetry request. The caller decodes its metrics afterwards.
 
         Raises:
-            KafkaApiError: The push is rejected; see the module.
+            KafkaApiError: The push is rejected, by the rules in the module's table.
         """
         was_terminating, self.is_terminating = self.is_terminating, push.is_terminating
         if was_terminating:

@@ -1,8 +1,8 @@
-"""Metrics in OpenTelemetry's protobuf format, as far as Kafka's clients use it (``MetricsData`` of OTLP v1).
+"""Decoder for metrics in OpenTelemetry's protobuf format, as far as Kafka's clients use it (OTLP v1's ``MetricsData``).
 
-Numbers of gauges and sums are decoded. The nesting is MetricsData, ResourceMetrics, ScopeMetrics, Metric, data point.
-Histograms and summaries are skipped; no client sends them. The decoder is small because protobuf's own library, with
-1.6 MB and its start, would serve for these few fields only.
+The numbers of gauges and sums are decoded. The nesting is MetricsData, ResourceMetrics, ScopeMetrics, Metric, data
+point. Histograms and summaries are skipped, because no client sends them. The decoder is written by hand: protobuf's
+own library is 1.6 MB, starts slowly, and would be used for these few fields only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_POINTS: Final = 10_000
 """Maximum number of data points in one push."""
 DELTA: Final = 1
-"""Aggregation temporality of a sum that counts from the previous push on."""
+"""Aggregation temporality of a sum that starts again at zero after each push."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -32,7 +32,7 @@ _STRING, _BOOL, _INT = 0x0A, 0x10, 0x18
 """Tags of the fields of a gauge or sum, of a data point (``_LABELS`` is a number) and of a label's value."""
 _LONGEST_VARINT = 10
 _SHORT = 512
-"""Size of labels in bytes up to which their text is remembered."""
+"""Size of encoded labels in bytes up to which their decoded text is cached."""
 _TOO_LONG = "A field ends after its message"
 _CONTINUES = 0x80
 _double = struct.Struct("<d").unpack_from
@@ -145,7 +145,7 @@ def _read_numbers(name: str, data: bytes, at: int, end: int, points: list[Metric
 
 
 def _read_point(data: bytes, at: int, end: int) -> tuple[Labels, float]:
-    """Return labels and value. Every encoder writes times and value first, as protobuf recommends."""
+    """Return the labels and the value of a data point. Encoders write times and value first, as protobuf recommends."""
     if at == end:
         return (), 0.0
     while data[at] in _TIMES:

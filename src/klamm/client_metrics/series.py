@@ -1,4 +1,4 @@
-"""Time series of the metrics that clients push, limited in number, and their form in Prometheus' text format."""
+"""Time series of the metrics that clients push, limited in number, and their output in Prometheus' text format."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ CLIENT_SOURCE_ADDRESS: Final = "client_source_address"
 CLIENT_SOURCE_PORT: Final = "client_source_port"
 
 Attributes: TypeAlias = "Mapping[str, str]"
-"""Facts about a client that ``match`` compares, by the names above."""
+"""Attributes of a client that ``match`` compares, by their names in the config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSubscription:
-    """A config resource CLIENT_METRICS."""
+    """Subscription: the configs of one resource of type CLIENT_METRICS."""
 
     name: str
     metrics: frozenset[str]
@@ -44,7 +44,7 @@ class MetricsSubscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribed:
-    """All subscriptions of one client, merged."""
+    """All subscriptions that apply to one client, merged."""
 
     metrics: tuple[str, ...]
     """Prefixes of metric names, sorted. Empty means that the client pushes nothing."""

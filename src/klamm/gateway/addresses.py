@@ -53,7 +53,7 @@ class AddressBook(Protocol):
 
         Args:
             node_id: Node id of the broker.
-            host: Host of the broker itself, from which the book learns where the broker is.
+            host: Host of the broker itself. The book stores it, so that the gateway can connect to the broker.
             port: Port of the broker itself.
         """
         ...
@@ -67,7 +67,7 @@ It raises ProtocolError when the body is malformed.
 
 
 def replace_addresses(message: Message, book: AddressBook) -> None:
-    """Replace the broker addresses in a response in place. Messages of other classes are left alone."""
+    """Replace the broker addresses in a response in place. Messages of other classes are not changed."""
     for node_id, at in _addressed(message):
         if node_id >= 0 and at.host:
             at.host, at.port = book.advertised(node_id, at.host, at.port)

@@ -37,18 +37,20 @@ logger = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
 _ACCEPTS_PER_EVENT: Final = 64
 _OPENING_AT_MOST: Final = 512
-"""Connections that are being opened to one broker from which no further one is accepted. A broker that does not respond
-keeps its own connections waiting only.
+"""Maximum number of connections to one broker that are being opened. Further ones are not accepted, so a broker that
+does not respond delays only its own clients.
 """
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.5
 _ATTEMPT_MS: Final = 2000
-"""Time of one attempt to reach the upstream at a start. An attempt that knows the brokers from the file is the last."""
+"""Time limit in milliseconds of one attempt to reach the upstream at a start. A gateway that has read the brokers from
+its file makes one attempt only.
+"""
 _FREE_BASES: Final = range(20_000, 31_000)
 """Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
 _ATTEMPTS: Final = 20
 _BASE: Final = 0
-"""Number of the base port: that of node 0, and of any broker while node 0 is unknown or down."""
+"""Node id of the base port: clients that connect to it reach node 0, or any broker if node 0 is unknown or down."""
 
 
 class GatewayApp:
@@ -85,20 +87,21 @@ class GatewayApp:
 
     @property
     def base_address(self) -> Address:
-        """Address that clients bootstrap from."""
+        """Address to which clients connect first (``bootstrap.servers``)."""
         return self.topology.base
 
     def why_not_ready(self) -> str | None:
-        """Return why clients should not connect at present; None when they may."""
+        """Return the reason why clients should not connect at present; None if they may."""
         if self._is_stopping or not self._sockets:
             return "the gateway starts or stops"
         return None if self.upstream.is_reachable else "the upstream cannot be reached"
 
     async def start(self) -> None:
-        """Learn the topology, then listen on the base port and on a port for each broker.
+        """Request the topology, then listen on the base port and on a port for each broker.
 
         Raises:
-            SettingsError: The upstream cannot be reached and its brokers are not known, or a node id is too large.
+            SettingsError: The upstream cannot be reached and its brokers are not known, or a node id is too
+                large.
             OSError: A port cannot be bound.
         """
         self.topology.load()
@@ -129,7 +132,7 @@ class GatewayApp:
         await self.upstream.close()
 
     async def _learn_first(self) -> None:
-        """Learn the topology. With a topology from the file, one attempt is enough."""
+        """Request the topology. If the brokers are known from the file, one attempt is enough."""
         deadline = asyncio.get_running_loop().time() + self._settings.start_timeout_s
         while True:
             try:

@@ -29,11 +29,11 @@ _API_VERSIONS_VERSION: Final = 3
 
 
 class InterceptedRequest:
-    """Context of one intercepted request; see ``intercept.InterceptedCall``.
+    """Context of one intercepted request (see ``interceptors.InterceptedCall``).
 
     Args:
         shared: Objects that all relays share.
-        relay: OpenRelay of the connection.
+        relay: Relay of the connection.
         head: Header of the request.
         interceptor: Interceptor that handles the request; None for a filter, which must not call the upstream.
     """
@@ -88,11 +88,11 @@ class InterceptedRequest:
         return await self._send(request, response_class, version)
 
     def lose(self) -> None:
-        """Fail the calls in flight. The connection is closed."""
+        """Fail the calls in flight, because the connection is closed."""
         for answer in self._waiting:
             if not answer.done():
                 answer.set_exception(ConnectionLostError("The connection was closed"))
-                answer.exception()  # for asyncio, which else logs errors that no call waits for
+                answer.exception()  # asyncio would otherwise log the errors of calls that are not awaited
 
     async def _versions(self) -> dict[int, tuple[int, int]]:
         if self._relay.upstream_versions is None:

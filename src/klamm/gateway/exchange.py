@@ -1,4 +1,4 @@
-"""Requests in flight of one connection: what becomes of the response to each of them."""
+"""Requests in flight of one connection, each with the treatment of its response."""
 
 from __future__ import annotations
 

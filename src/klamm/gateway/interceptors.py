@@ -7,7 +7,7 @@ Class               Use                                                 Effect o
 ==================  ==================================================  ==============================================
 ``Interceptor``     Requests that are split, answered in parts, or      The next request of the connection is read
                     judged by a policy: the admin APIs. Asynchronous.   after the response is complete, as in Kafka.
-``RequestFilter``   Requests that flow in numbers: Produce, JoinGroup.  None: requests stay pipelined.
+``RequestFilter``   Frequent requests: Produce, JoinGroup.              None: requests stay pipelined.
                     Synchronous, at most some microseconds.
 ==================  ==================================================  ==============================================
 
@@ -123,7 +123,7 @@ class Interception:
     interceptors: Mapping[int, Interceptor] = field(default_factory=lambda: MappingProxyType({}))
     filters: Mapping[int, RequestFilter] = field(default_factory=lambda: MappingProxyType({}))
     withheld: frozenset[int] = frozenset()
-    """API keys left out of ApiVersions, because requests of them would go past the interceptors."""
+    """API keys left out of ApiVersions, because their requests would bypass the interceptors."""
     report: Callable[[Page], None] = lambda _: None
     """Adds metrics to the gateway's page."""
     limits: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,4 +1,4 @@
-"""SASL logins that pass through the gateway: forwarded unchanged, and read for the principal."""
+"""SASL logins that pass through the gateway. They are forwarded unchanged, and the principal is read from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PassedLogin:
     """SASL logins of one connection, checked by the upstream.
 
     Args:
-        relay: OpenRelay of the connection.
+        relay: Relay of the connection.
         principal_claim: Claim of an OAUTHBEARER token that names the user.
     """
 

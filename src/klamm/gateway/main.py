@@ -70,7 +70,7 @@ async def _serve(settings: GatewaySettings, stdout: TextIO) -> None:
 
 
 async def _started(app: GatewayApp, stop: asyncio.Event) -> bool:
-    """Start the gateway; return False if it is to stop before the upstream has answered."""
+    """Start the gateway; return False if it has to stop before the upstream has responded."""
     starting, stopping = asyncio.create_task(app.start()), asyncio.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

@@ -1,18 +1,19 @@
 """Relay of one client connection to one upstream connection.
 
 Requests
-    Frames of most APIs are forwarded unread as they arrive. The others are kept until they are complete, decoded, and
-    forwarded, changed or answered (``requests``). While an interceptor works, no further request is read.
+    Frames of most APIs are forwarded unread as they arrive. The others are kept until they are complete, and decoded.
+    They are then forwarded, changed or answered (``requests``). While an interceptor works, no further request is read.
 Responses
-    They come in the order of the requests, so a queue of ``RelayedExchange`` says what becomes of each: relayed unread,
-    rewritten, or handed to the interceptor that waits for it. Responses of the gateway itself wait in the same queue.
+    They arrive in the order of the requests. A queue of ``RelayedExchange`` has the treatment of each one: relay it
+    unread, rewrite its addresses, or hand it to the interceptor that waits for it. Responses of the gateway itself wait
+    in the same queue.
 Back-pressure
     Bytes that a socket does not take are kept, and nothing more is read from the other side until they are sent. A
     client that does not read its responses is not read from either, because the gateway itself answers some requests.
 Ends
     When the client closes its side, requests already received are still forwarded and answered, for a limited time.
-    When the upstream closes, what it sent is still delivered. A malformed frame of either side closes both sides of
-    this relay only. So does a side that takes no bytes for a long time (``expire``).
+    When the upstream closes, the bytes that it sent are still delivered. A malformed frame of either side closes both
+    sides of this relay only. So does a side that takes no bytes for a long time (``expire``).
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 256 * 1024
-"""Bytes read at a time. Few large copies are what makes a relay fast."""
+"""Number of bytes read at a time. A relay is fast when it makes few large copies."""
 SMALL_READ_BYTES: Final = 16 * 1024
 CROWDED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes kept for slow peers of all connections from which connections read ``SMALL_READ_BYTES`` at a time only."""
+"""Number of bytes kept for the slow peers of all connections above which each connection reads only
+``SMALL_READ_BYTES`` at a time.
+"""
 MOST_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
 _BUFFER: Final = memoryview(bytearray(BUFFER_BYTES))
-"""Buffer of all connections: its bytes are sent on or copied before the callback that read them returns."""
+"""Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns."""
 
 
 class Relay:
@@ -80,9 +83,9 @@ class Relay:
         self._upstream_ended = False
         self._is_draining = False
         self._is_flowing = False
-        """Whether both sides are being read and nothing is to be decided before one of them is blocked or ends."""
+        """Whether both sides are being read. While it is set, no check is needed until a side is blocked or ends."""
         self._waiting: tuple[int, int] | None = None
-        """Bytes kept for the two sides at the last check; None if no side made the connection wait."""
+        """Number of bytes kept for the two sides at the last check; None if no side delayed the connection."""
         self._waits_since = 0.0
         self.is_closed = False
         self.upstream_versions: dict[int, tuple[int, int]] | None = None
@@ -182,9 +185,9 @@ class Relay:
     def _cut_requests(self, chunk: memoryview | None) -> None:
         """Forward the requests in a chunk, or in the kept bytes.
 
-        A malformed request ends the stream of requests. Those before it are still answered. Requests are kept while an
-        interceptor works, and while many are in flight or the client does not read. The gateway's own answers are sent
-        here, so nothing else would forward the requests that were kept because of them.
+        A malformed request ends the stream of requests. Those before it are still answered. Requests are kept
+        while an interceptor works, while many are in flight, and while the client does not read. The gateway's
+        own responses are sent here too: requests that were kept because of them have no other trigger.
         """
         self._cut_once(chunk)
         while self._may_resume and not self.exchanges:
@@ -312,7 +315,7 @@ class Relay:
         return _BUFFER if self._shared.backlog.kept_bytes < CROWDED_BYTES else _BUFFER[:SMALL_READ_BYTES]
 
     def _update(self) -> None:
-        """Read where there is room for the bytes, and close when an end is reached."""
+        """Resume reading where there is room for the bytes, and close the connection when an end is reached."""
         is_free = not (self._client.is_blocked or self._upstream.is_blocked or self._requests.is_stopped)
         if self.is_closed or (is_free and self._is_flowing):
             return
@@ -339,7 +342,7 @@ class Relay:
         self._upstream.set_reading(not (self._upstream_ended or self._client.is_blocked))
 
     def _break(self, error: Exception) -> None:
-        """Close the connection after an error. Whatever it is, the two streams must not continue out of step."""
+        """Close the connection after an error of any kind, because requests and responses may no longer match."""
         if isinstance(error, OSError):
             self.close(f"the connection broke: {error}")
         elif isinstance(error, ProtocolError):

@@ -1,10 +1,10 @@
-"""Requests of one connection: which are forwarded unread, and what is done with the others.
+"""Requests of one connection: which of them are forwarded unread, and the treatment of the others.
 
 =================================  ===================================================================================
 API                                Treatment
 =================================  ===================================================================================
 not served, or in this version     The connection is closed, as Kafka does. ApiVersions is answered (KIP-511).
-with a filter or an interceptor    Kept until it is complete, decoded, and given to them (``intercept``).
+with a filter or an interceptor    Kept until it is complete, decoded, and given to them (``interceptors``).
 SaslHandshake, SaslAuthenticate    Kept, read for the principal, and forwarded.
 Produce                            Only ``acks`` is read: a request with ``acks=0`` has no response.
 all others                         Forwarded as they arrive. Responses that carry addresses are rewritten.
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from klamm.protocol.schema import Message
 
 MOST_IN_FLIGHT: Final = 1024
-"""Number of requests without a response from which the gateway reads no more of a connection."""
+"""Maximum number of requests without a response. Beyond it, the gateway reads no further request of the connection."""
 MOST_DECODED_BYTES: Final = 32 * 1024 * 1024
 """Largest frame that is decoded. Frames that are forwarded unread are limited by ``socket.request.max.bytes``."""
 _ID_LENGTH_AT: Final = 12
@@ -61,7 +61,7 @@ _MOST_LOGIN_BYTES: Final = 524_288
 """Largest request before the login (``sasl.server.max.receive.size``)."""
 _LOGIN_APIS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _ACKS_WITHIN: Final = 128 * 1024
-"""Bytes of a Produce request within which ``acks`` is found: two strings of 32 KiB come before it."""
+"""Number of bytes at the beginning of a Produce request that contain ``acks``: two strings of 32 KiB come before it."""
 
 
 class _Precedent:
@@ -183,7 +183,7 @@ class RequestJudge:
         return PASS, head.size + SIZE_BYTES, ()
 
     def on_close(self) -> None:
-        """Fail the calls of an interceptor at work. The connection is closed."""
+        """Fail the calls of an interceptor at work, because the connection is closed."""
         if self._calls is not None:
             self._calls.lose()
 
@@ -242,7 +242,7 @@ class RequestJudge:
         self._relay.exchanges.append(RelayedExchange(head.correlation_id, answer=answer))
 
     def _produce(self, head: RequestHead, frame: memoryview, total: int, body: int) -> Judgement:
-        """Forward a Produce request. Only its first bytes are known, up to ``acks`` at least."""
+        """Forward a Produce request of which only the first bytes are known, at least up to ``acks``."""
         try:
             acks, end = acks_of(frame, head.api_version, body)
         except (IndexError, struct.error, ProtocolError) as error:
@@ -305,7 +305,7 @@ class RequestJudge:
     def _judged(
         self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, judged: Message | DividedRequest
     ) -> Judgement:
-        """Forward the message that a filter put in place of a request, or answer with it."""
+        """Forward the message with which a filter replaced a request, or answer with it."""
         has_response = head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body)[0] != 0
         if isinstance(judged, asked.response):
             if not has_response:

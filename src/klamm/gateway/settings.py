@@ -131,10 +131,11 @@ def _listener(configs: Mapping[str, str]) -> Listener:
 
 
 def _check_identities(listener: Listener, configs: Mapping[str, str], upstream: ConnectionSettings) -> None:
-    """Refuse certificates that would name a client: they cannot pass the gateway.
+    """Reject settings by which certificates would name clients: a client's certificate cannot pass the gateway.
 
     Raises:
-        SettingsError: Certificates of clients are asked for, or the gateway would act by its own for all clients.
+        SettingsError: Clients have to send certificates, or the gateway's certificate would name all clients
+            upstream.
     """
     client_auth = setting_of(configs, listener.name, "ssl.client.auth") or "none"
     if client_auth.strip().lower() != "none":

@@ -20,7 +20,7 @@ _MOST_VIEWS: Final = 512
 
 
 class Backlog:
-    """Bytes that all sides of a process keep because a peer does not read them."""
+    """Number of bytes that the sockets of all connections keep, because their peers do not read them."""
 
     __slots__ = ("kept_bytes",)
 
@@ -140,7 +140,7 @@ class RelayedSocket:
         self._kept.clear()
 
     def _send_now(self, views: list[memoryview]) -> list[memoryview]:
-        """Send views until the socket takes no more; return what is left."""
+        """Send views until the socket takes no more; return the rest."""
         while views:
             sent = self.stream.send_views(views[:_MOST_VIEWS])
             if sent == 0:

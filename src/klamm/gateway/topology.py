@@ -2,7 +2,7 @@
 
 The gateway's port for a broker is its base port plus the node id. So every gateway with the same settings gives the
 same addresses, before and after a restart. The brokers' addresses are kept in a file. A gateway that restarts while the
-upstream is down knows them from there.
+upstream is down reads them from it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Topology:
         self._on_new_node = on_new_node
 
     def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """Return host and port of the gateway for a broker, and learn the broker's own address.
+        """Return host and port of the gateway for a broker, and store the broker's own address.
 
         Raises:
             ProtocolError: The gateway has no port for the node id, or this is not the address of a broker.
@@ -67,7 +67,7 @@ class Topology:
         return self.base.host, own_port
 
     def learn(self, node_id: int, host: str, port: int) -> None:
-        """Remember the address of a broker, in the file, too."""
+        """Store the address of a broker, in the file too."""
         known = self._nodes.get(node_id)
         if known is not None and known.port == port and known.host == host:
             return
@@ -78,7 +78,7 @@ class Topology:
             self._on_new_node(node_id)
 
     def set_cluster_id(self, cluster_id: str | None) -> None:
-        """Remember the id of the cluster. Addresses in the file that belong to another cluster are dropped."""
+        """Store the id of the cluster. Addresses in the file that belong to another cluster are dropped."""
         if cluster_id is None or cluster_id == self.cluster_id:
             return
         if self.cluster_id is not None:

@@ -26,10 +26,12 @@ CLIENT_ID: Final = "klamm-gateway"
 _RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
 LEARN_TIMEOUT_MS: Final = 10_000
 _WAIT_S: Final = 10.0
-"""Seconds that a client's connection waits for its connection to a broker (``socket.connection.setup.timeout.ms``)."""
+"""Time in seconds that a client's connection waits for its connection to a broker
+(``socket.connection.setup.timeout.ms``).
+"""
 _CONNECTS_AT_ONCE: Final = 4
-"""Connections that are opened to one broker at a time. A broker that does not respond delays those to others by
-nothing.
+"""Maximum number of connections to one broker that are opened at the same time. A broker that does not respond
+therefore does not delay connections to the others.
 """
 
 
@@ -54,7 +56,7 @@ class Upstream:
         """Whether the latest request of the gateway itself was answered."""
 
     async def learn(self, *, timeout_ms: int = LEARN_TIMEOUT_MS) -> None:
-        """Update the topology.
+        """Request the topology.
 
         Args:
             timeout_ms: Limit in milliseconds, including retries.
@@ -75,7 +77,7 @@ class Upstream:
             self._topology.learn(node.id, node.host, node.port)
 
     async def keep_learning(self, interval_s: float) -> None:
-        """Update the topology every so often, until cancelled. Errors are logged."""
+        """Request the topology at regular intervals, until cancelled. Errors are logged."""
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -87,8 +89,8 @@ class Upstream:
         """Open a connection to a broker.
 
         Args:
-            node_id: Node id of the broker. If it is not known, any broker serves.
-            any_other: Whether any other broker serves if this one cannot be reached.
+            node_id: Node id of the broker. If it is unknown, any broker is used.
+            any_other: Whether another broker is used if this one cannot be reached.
 
         Raises:
             OSError: No connection was established.
@@ -133,6 +135,6 @@ class Upstream:
 
 
 def _close_late(connecting: Future[Transport]) -> None:
-    """Close a connection that no client waits for any more."""
+    """Close a connection for which no client waits any more."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().close()

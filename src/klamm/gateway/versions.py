@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def intersect(response: ApiVersionsResponse, served: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
-    """Return a response with the APIs and versions that both sides serve. Everything else stays as it is.
+    """Return a response with the APIs and versions that both sides serve. All other fields are unchanged.
 
-    The last version of ApiVersions itself stays at that of the upstream if it is lower, as any other.
+    The last version of ApiVersions itself is that of the upstream if it is lower, as for any other API.
     """
     apis = []
     for api in response.api_keys:

@@ -23,7 +23,7 @@ MOST_QUEUED_BYTES: Final = 16 * 1024 * 1024
 MOST_FILE_BYTES: Final = 64 * 1024 * 1024
 """Size at which the file is renamed to ``<file>.1``, in place of an older one."""
 _DELAY_S: Final = 0.2
-"""Time in which pushes are collected before they are sent together."""
+"""Time in seconds in which pushes are collected before they are sent together."""
 _LONGEST_DELAY_S: Final = 30.0
 _TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 2.0
@@ -32,8 +32,8 @@ _CLOSE_S: Final = 2.0
 class OtlpExport:
     """Queue of metrics on their way to one target. Used on the event loop only.
 
-    What cannot be sent is sent again, after a delay that doubles. While the queue is full, the oldest metrics are
-    dropped.
+    Metrics that cannot be sent are sent again, after a delay that doubles. While the queue is full, the oldest
+    metrics are dropped.
 
     Args:
         target: File or URL, for the log.
@@ -60,7 +60,7 @@ class OtlpExport:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop, after one more attempt to send what is queued."""
+        """Make one more attempt to send the queued metrics, then stop."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -83,7 +83,7 @@ class OtlpExport:
                 continue
             delay_s = _DELAY_S
             for sent in batch:
-                if self._queue and self._queue[0] is sent:  # else it was dropped meanwhile
+                if self._queue and self._queue[0] is sent:  # otherwise it was dropped in the meantime
                     self._size -= len(self._queue.popleft())
         self._task = None
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_INSTANCES: Final = 16_384
-"""Maximum number of client instances, as in Kafka. The one that was silent for longest is forgotten first."""
+"""Maximum number of client instances, as in Kafka. Beyond it, the instance that was silent for longest is removed."""
 DECOMPRESSED_FACTOR: Final = 4
 """Maximum size of decompressed metrics, as a multiple of ``telemetry.max.bytes``."""
 _SWEEP_MS: Final = 60_000
@@ -88,7 +88,7 @@ class ClientMetricsService:
 
     @property
     def has_receiver(self) -> bool:
-        """Whether pushed metrics go anywhere. Otherwise the APIs are not announced, as in Kafka."""
+        """Return whether a page or an export uses pushed metrics. Otherwise the APIs are not announced, as in Kafka."""
         return self.series is not None or bool(self._exports)
 
     @property
@@ -110,12 +110,12 @@ class ClientMetricsService:
         """Return a client's instance with its subscriptions (GetTelemetrySubscriptions).
 
         Args:
-            client_instance_id: Zero for a client without an id, which gets a new one.
+            client_instance_id: Id in the request. A client without an id sends zero and gets a new one.
             session: Connection of the request.
             client_id: Client id of the request.
 
         Raises:
-            ThrottlingQuotaExceededError: The client asks too early.
+            ThrottlingQuotaExceededError: The push interval has not passed yet.
         """
         wanted = client_instance_id if client_instance_id.int else self._new_id()
         instance = self._instance(wanted, session, client_id)
@@ -125,10 +125,11 @@ class ClientMetricsService:
     async def push(
         self, push: Push, compression_type: int, metrics: bytes, session: Session, client_id: str | None
     ) -> None:
-        """Take the metrics of a client (PushTelemetry).
+        """Store and export the metrics of a client (PushTelemetry).
 
         Raises:
-            KafkaApiError: The push is rejected; see ``client_metrics.instances``. Damaged metrics are INVALID_RECORD.
+            KafkaApiError: The push is rejected, by the rules in ``client_metrics.instances``. Damaged metrics
+                are rejected with INVALID_RECORD.
         """
         try:
             check_instance_id(push.client_instance_id)
@@ -142,12 +143,12 @@ class ClientMetricsService:
         self.counts["accepted"] += 1
 
     def forget_session(self, session: Session) -> None:
-        """Forget the instance of a connection that has ended."""
+        """Remove the instance of a connection that has ended."""
         if session.client_instance_id is not None:
             self._forget(session.client_instance_id)
 
     async def close(self) -> None:
-        """Send what is queued for export."""
+        """Send the queued metrics and stop the exports."""
         for export in self._exports:
             await export.close()
 
@@ -159,7 +160,7 @@ class ClientMetricsService:
         return drawn
 
     def _instance(self, client_instance_id: UUID, session: Session, client_id: str | None) -> ClientInstance:
-        """Return the instance of an id. Its subscriptions are merged again if any has changed."""
+        """Return the instance of an id. Its subscriptions are merged again if one of them has changed."""
         now_ms = self._now_ms()
         self._sweep(now_ms)
         instance = self._instances.get(client_instance_id)
@@ -206,7 +207,7 @@ class ClientMetricsService:
         self._version += 1
 
     def _sweep(self, now_ms: int) -> None:
-        """Forget silent instances, once a minute."""
+        """Remove silent instances, once a minute."""
         if now_ms - self._swept_ms < _SWEEP_MS:
             return
         self._swept_ms = now_ms
@@ -255,7 +256,7 @@ def _decoded(compression_type: int, metrics: bytes, limit: int) -> tuple[bytes, 
 
     try:
         data = bytes(decompress(compression_type, metrics, limit=limit))
-        if len(data) > limit:  # it was not compressed
+        if len(data) > limit:  # The metrics were not compressed.
             raise TelemetryTooLargeError(f"{len(data)} bytes of metrics exceed the limit of {limit}")
         return data, decode_metrics(data)
     except DecompressedTooLargeError as error:

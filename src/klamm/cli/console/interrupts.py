@@ -1,4 +1,4 @@
-"""Ctrl-C of a command that gives lines to a library: it ends the wait for input, and never the code of the library.
+"""Ctrl-C in a command that calls a library for each line: it interrupts the wait for input, never the library's code.
 
 An exception in the middle of kafka-python could leave one of its locks or counters in a wrong state. And a signal that
 arrives just before the thread blocks in ``read`` would be noticed only with the next line. So the handler raises only

@@ -135,7 +135,7 @@ class RecordReceiver:
                 for record in records:
                     self.count += 1
                     yield _consumed(record)
-                    self._next[partition] = record.offset + 1  # only now it is written
+                    self._next[partition] = record.offset + 1  # the record counts as printed only now
 
     def _poll(self, wanted: int | None, timeout_ms: int | None) -> dict[TopicPartition, list[Any]]:
         """Return the next records by partition; none only if the time is over."""

@@ -184,7 +184,7 @@ def _check_reset(flags: ToolParser, given: Sequence[str]) -> None:
 
 
 def _parse_values(flags: ToolParser, options: argparse.Namespace) -> None:
-    """Replace the values of lists by what they mean."""
+    """Replace the values of flags that are lists by the parsed lists."""
     options.states = _parse_list(flags, options.state, STATES, "state")
     options.types = _parse_list(flags, options.type, TYPES, "types")
     try:

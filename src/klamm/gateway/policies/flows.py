@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SHARE_GROUP_HEARTBEAT: Final = 76
 JOINS_UNSEEN: Final = frozenset({SHARE_GROUP_HEARTBEAT})
-"""APIs that join a group and that no filter sees."""
+"""APIs by which a client joins a group and for which there is no filter."""
 _JOINING: Final = 0
 """``member_epoch`` of a ConsumerGroupHeartbeat by which a consumer joins."""
 LAST_WITH_NAMES: Final[Mapping[int, int]] = MappingProxyType({ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9})

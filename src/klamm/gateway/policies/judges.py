@@ -147,7 +147,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
 
 
 def _withheld(policies: Policies) -> frozenset[int]:
-    """Return the APIs by which a client could go past the policies."""
+    """Return the APIs by which a client could bypass the policies."""
     unseen = {STREAMS_GROUP_HEARTBEAT} if policies.guards_kind(CREATE_TOPIC) else set[int]()
     if policies.guards_kind(FLOW):
         unseen |= {STREAMS_GROUP_HEARTBEAT, *JOINS_UNSEEN}

@@ -1,8 +1,8 @@
-"""A consumer group with all requests that can reach it, those of the classic protocol included.
+"""A consumer group with all requests that it can receive, those of the classic protocol included.
 
-While a group migrates, some members use the classic protocol. To them the group is one whose leader is the broker: a
+While a group migrates, some members use the classic protocol. For them the broker acts as the leader of the group: a
 JoinGroup takes the member one step closer to its target, and SyncGroup returns its partitions at once. The member epoch
-is their generation. A heartbeat replies REBALANCE_IN_PROGRESS whenever the member has to take another step.
+is their generation. The response to Heartbeat is REBALANCE_IN_PROGRESS whenever the member has to take another step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FIRST_COMMIT_VERSION: Final = 9
 
 
 class ConsumerGroup(ConsumerHeartbeats):
-    """One consumer group. Its registry owns it and calls one step at a time."""
+    """Consumer group of KIP-848. Its registry owns it and calls one step at a time."""
 
     protocol_type: Final = CONSUMER_PROTOCOL_TYPE
 

@@ -1,4 +1,4 @@
-"""The members of a consumer group with everything that follows from them: owners, subscriptions, target, deadlines."""
+"""Members of a consumer group and the state derived from them: owners, subscriptions, target assignment, deadlines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Resolution:
 class Membership:
     """Members, epochs and target assignment of one consumer group. No I/O and no clock.
 
-    Every change goes through ``put`` and ``remove``, which keep the indexes true.
+    Every change is made by ``put`` and ``remove``, which keep the indexes consistent.
     """
 
     def __init__(self, group_id: str, limits: ConsumerLimits, now: Moment) -> None:

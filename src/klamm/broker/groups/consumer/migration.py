@@ -93,7 +93,7 @@ def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLi
 def _consumer_member(
     classic: ClassicGroup, member: Member, topics: SubscribableTopics, taken: set[tuple[UUID, int]]
 ) -> ConsumerMember:
-    """Return a member in its new form, without partitions that an earlier member has, which are added to ``taken``.
+    """Return a member in its new form, without partitions that an earlier member has. Add its partitions to ``taken``.
 
     Raises:
         ValueError: The subscription or the assignment cannot be read.

@@ -20,10 +20,11 @@ IsOwned: TypeAlias = "Callable[[UUID, int], bool]"
 def reconcile(
     member: ConsumerMember, target_epoch: int, target: Assignment, is_owned: IsOwned, owned: Assignment | None
 ) -> ConsumerMember:
-    """Return the member after the next step that is possible now; the same member if none is.
+    """Return the member after the next step that is possible now; the same member if none is possible.
 
-    A partition changes hands in three heartbeats: its owner hears that it has to revoke the partition, reports that it
-    has done so, and the new owner hears that it may use it. So two members never use a partition at the same time.
+    A partition changes hands in three heartbeats. The response to its owner has an assignment without the
+    partition. The owner then reports that it no longer owns it. Then the response to the new owner has an
+    assignment with the partition. So two members never use a partition at the same time.
 
     Args:
         member: Member to reconcile.

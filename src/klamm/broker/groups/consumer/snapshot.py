@@ -34,7 +34,7 @@ _START: Final = f'{{"type":"{TYPE}",'.encode()
 
 
 class GroupWriter:
-    """Stored forms of one consumer group, one after the other."""
+    """Writer of the stored forms of one consumer group, which reuses the JSON of unchanged members."""
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[ConsumerMember, Assignment, str]] = {}

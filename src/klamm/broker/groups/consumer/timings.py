@@ -17,7 +17,7 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 
 
 class TimingSource:
-    """The only place where the timings of a member are read. Each heartbeat asks, so a changed config acts at once.
+    """Timings of members. Each heartbeat reads them here, so a changed config takes effect at once.
 
     Args:
         group_config: Function that returns the effective configs of a group by group id.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from klamm.client.transport import PlainTransport
 from klamm.gateway.apis import SERVED
 from klamm.gateway.interceptors import NO_INTERCEPTION
+from klamm.gateway.peer import Peer
 from klamm.gateway.relay import Relay
-from klamm.gateway.shared import Peer, Shared
+from klamm.gateway.shared import Shared
 from klamm.gateway.wire import REQUEST_HEAD
 
 if TYPE_CHECKING:

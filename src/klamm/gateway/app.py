@@ -14,8 +14,9 @@ from klamm.client.errors import CLUSTER_ERRORS
 from klamm.client.transport import PlainTransport
 from klamm.gateway.apis import served_apis
 from klamm.gateway.interceptors import NO_INTERCEPTION
+from klamm.gateway.peer import Peer
 from klamm.gateway.relay import Relay
-from klamm.gateway.shared import Peer, Shared
+from klamm.gateway.shared import Shared
 from klamm.gateway.stalls import watch_stalls
 from klamm.gateway.streams import AcceptedTls
 from klamm.gateway.topology import Topology
@@ -94,7 +95,9 @@ class GatewayApp:
         """Return the reason why clients should not connect at present; None if they may."""
         if self._is_stopping or not self._sockets:
             return "the gateway starts or stops"
-        return None if self.upstream.is_reachable else "the upstream cannot be reached"
+        if not self.upstream.is_reachable:
+            return "the upstream cannot be reached"
+        return self._interception.why_not_ready()
 
     async def start(self) -> None:
         """Request the topology, then listen on the base port and on a port for each broker.
@@ -106,6 +109,7 @@ class GatewayApp:
         """
         self.topology.load()
         await self._learn_first()
+        await self._interception.start(self.upstream.admin)
         self._listen()
         self.topology.subscribe(self._on_new_node)
         self._tasks = [

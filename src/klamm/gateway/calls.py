@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.gateway.cutter import Piece
     from klamm.gateway.interceptors import Interceptor
+    from klamm.gateway.peer import ConnectionWatch
     from klamm.gateway.shared import OpenRelay, Shared
     from klamm.gateway.wire import RequestHead
     from klamm.protocol.schema import Message
@@ -61,6 +62,11 @@ class InterceptedRequest:
     def client_host(self) -> str:
         """IP address of the client."""
         return self._relay.peer.host
+
+    @property
+    def watch(self) -> ConnectionWatch | None:
+        """Observer of the client's connection."""
+        return self._relay.peer.watch
 
     @property
     def admin(self) -> AdminClient:

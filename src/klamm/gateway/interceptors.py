@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from klamm.admin import AdminClient
+    from klamm.gateway.peer import ConnectionWatch, Peer
     from klamm.monitoring.exposition import Page
     from klamm.protocol.schema import Message
     from klamm.server.author import Author
@@ -48,6 +49,11 @@ class InterceptedCall(Protocol):
     @property
     def client_host(self) -> str:
         """IP address of the client."""
+        ...
+
+    @property
+    def watch(self) -> ConnectionWatch | None:
+        """Observer of the client's connection; None without one."""
         ...
 
     @property
@@ -87,6 +93,11 @@ class Interceptor:
     """Takes the decoded request and its context; returns the response to send. The request must not be changed. An
     exception other than ``ConnectionLostError`` is a defect: it is logged and closes the client's connection.
     """
+    claims: Callable[[memoryview], bool] | None = None
+    """Takes the bytes after the client id of the request header; returns whether the request is for this interceptor.
+    Others with its API key are forwarded unread. A claimed request must end at the end of its frame. None claims all
+    requests.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +123,7 @@ class RequestFilter:
     """
 
 
-async def _nothing() -> None:
+async def _nothing(*_: object) -> None:
     pass
 
 
@@ -130,8 +141,53 @@ class Interception:
     """Highest version to offer in ApiVersions, by API key. Keys that are missing have no such limit."""
     reload: Callable[[], None] = lambda: None
     """Reloads the policies, as on SIGHUP."""
+    watch: Callable[[Peer], ConnectionWatch] | None = None
+    """Creates the observer of a client connection. None costs nothing."""
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    """Lowest and highest version of features to add to ApiVersions, by name."""
+    pages: Mapping[str, Callable[[], tuple[str, str]]] = field(default_factory=lambda: MappingProxyType({}))
+    """Functions that return content type and text of pages beside the metrics, by path."""
+    start: Callable[[AdminClient], Awaitable[None]] = _nothing
+    """Called before the gateway listens, with its own admin client. The upstream may be unreachable."""
+    why_not_ready: Callable[[], str | None] = lambda: None
+    """Returns why clients should not connect at present; None when they may."""
     close: Callable[[], Awaitable[None]] = _nothing
     """Called when the gateway stops, after the last connection was closed."""
+
+
+def merged(one: Interception, other: Interception) -> Interception:
+    """Return an interception that does the work of both. At most one of them may watch connections."""
+
+    async def start(admin: AdminClient) -> None:
+        await one.start(admin)
+        await other.start(admin)
+
+    async def close() -> None:
+        await one.close()
+        await other.close()
+
+    def report(page: Page) -> None:
+        one.report(page)
+        other.report(page)
+
+    def reload() -> None:
+        one.reload()
+        other.reload()
+
+    return Interception(
+        interceptors={**one.interceptors, **other.interceptors},
+        filters={**one.filters, **other.filters},
+        withheld=one.withheld | other.withheld,
+        report=report,
+        limits={**one.limits, **other.limits},
+        reload=reload,
+        watch=one.watch or other.watch,
+        features={**one.features, **other.features},
+        pages={**one.pages, **other.pages},
+        start=start,
+        why_not_ready=lambda: one.why_not_ready() or other.why_not_ready(),
+        close=close,
+    )
 
 
 NO_INTERCEPTION = Interception()

@@ -27,7 +27,7 @@ class GatewayMetrics:
         self._app = app
         self._started_at = time.time()
         self._http = HttpListener(
-            {"/metrics": lambda: (CONTENT_TYPE, self.page())},
+            {"/metrics": lambda: (CONTENT_TYPE, self.page()), **app.shared.interception.pages},
             checks={"/ready": app.why_not_ready, "/live": lambda: None},
         )
 

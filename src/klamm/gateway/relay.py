@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from klamm.client.transport import Transport
     from klamm.gateway.cutter import Judgement, Piece
     from klamm.gateway.exchange import RelayedExchange
-    from klamm.gateway.shared import Peer, Shared
+    from klamm.gateway.peer import Peer
+    from klamm.gateway.shared import Shared
 
 logger = logging.getLogger(__name__)
 

@@ -7,16 +7,20 @@ not served, or in this version     The connection is closed, as Kafka does. ApiV
 with a filter or an interceptor    Kept until it is complete, decoded, and given to them (``interceptors``).
 SaslHandshake, SaslAuthenticate    Kept, read for the principal, and forwarded.
 Produce                            Only ``acks`` is read: a request with ``acks=0`` has no response.
+Produce, JoinGroup,                With a ``ConnectionWatch``, one value is patched in place.
+ConsumerGroupHeartbeat
 all others                         Forwarded as they arrive. Responses that carry addresses are rewritten.
 =================================  ===================================================================================
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.addresses import CARRIERS, replace_addresses
 from klamm.gateway.calls import InterceptedRequest
 from klamm.gateway.cutter import NEED, PASS, STOP, TAKE
@@ -25,6 +29,7 @@ from klamm.gateway.interceptors import DividedRequest
 from klamm.gateway.logins import PassedLogin
 from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.wire import (
+    INT32,
     REQUEST_HEAD,
     RESPONSE_HEAD,
     SIZE_BYTES,
@@ -32,13 +37,17 @@ from klamm.gateway.wire import (
     acks_of,
     decode_request,
     end_of_client_id,
+    heartbeat_interval_at,
+    put_acks,
     request_frame,
     response_body,
     response_frame,
+    session_timeout_at,
 )
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.api_versions import ApiVersionsRequest
 from klamm.protocol.messages.produce import ProduceRequest
 
 if TYPE_CHECKING:
@@ -121,6 +130,8 @@ class RequestJudge:
         self._login = PassedLogin(relay, shared.principal_claim)
         self._calls: InterceptedRequest | None = None
         interception = shared.interception
+        self._watch = None if interception.watch is None else interception.watch(relay.peer)
+        relay.peer.watch = self._watch
         self._decoded = _LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
         self._precedent: _Precedent | None = None
 
@@ -160,6 +171,12 @@ class RequestJudge:
     def _forward(self, head: RequestHead, chunk: memoryview, position: int, available: int, body: int) -> Judgement:
         """Decide about a request whose header is complete and valid."""
         total = head.size + SIZE_BYTES
+        if self._watch is not None and not self._lacks_login:
+            self._watch.on_request(head.api_key, head.client_id)
+            if head.api_key == ApiKey.JOIN_GROUP:
+                if available < total <= MOST_DECODED_BYTES:
+                    return NEED, total, ()
+                self._patch_session_timeout(head, chunk[position : position + total], body)
         if head.api_key in self._decoded:
             if total > MOST_DECODED_BYTES:
                 raise ProtocolError(f"A request of {total} bytes with key {head.api_key} is too large to be decoded")
@@ -178,12 +195,15 @@ class RequestJudge:
         count_key = head.api_key, self._shared.counts.counted_id(head.client_id)
         self._shared.counts.counts[count_key] += 1
         exchange = self._expect(head) if has_response else None
-        beginning = bytes(chunk[position + _ID_LENGTH_AT : position + end])
-        self._precedent = _Precedent(head, beginning, exchange, count_key, self._shared.max_frame_bytes)
+        if self._watch is None:  # else each request is looked at
+            beginning = bytes(chunk[position + _ID_LENGTH_AT : position + end])
+            self._precedent = _Precedent(head, beginning, exchange, count_key, self._shared.max_frame_bytes)
         return PASS, head.size + SIZE_BYTES, ()
 
     def on_close(self) -> None:
         """Fail the calls of an interceptor at work, because the connection is closed."""
+        if self._watch is not None:
+            self._watch.close()
         if self._calls is not None:
             self._calls.lose()
 
@@ -221,6 +241,8 @@ class RequestJudge:
         on_response = None
         if carrier is not None and head.api_version >= carrier.since:
             on_response = partial(self._rewrite, carrier, head.api_version)
+        elif self._watch is not None and head.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            on_response = partial(self._patch_heartbeat_interval, head.client_id)
         exchange = RelayedExchange(head.correlation_id, on_response)
         self._relay.exchanges.append(exchange)
         return exchange
@@ -250,14 +272,59 @@ class RequestJudge:
             if len(frame) >= most:
                 raise ProtocolError("Produce request ends before its acks") from error
             return NEED, min(most, 2 * len(frame)), ()
+        self._swallow_if_raised(head, acks, self._held_acks(head, frame, end, acks))
         return self._pass(head, frame, 0, end, has_response=acks != 0)
+
+    # -- values that are replaced for the watch
+
+    def _held_acks(self, head: RequestHead, frame: memoryview, end: int, acks: int) -> int:
+        """Return the acks by which a Produce request is served, and put them into the frame if they differ.
+
+        Args:
+            head: Header of the request.
+            frame: Bytes of the request, up to ``end`` at least.
+            end: Position after ``acks``.
+            acks: Acks that the request has.
+        """
+        if self._watch is None:
+            return acks
+        held = self._watch.acks(acks, head.client_id)
+        if held != acks:
+            put_acks(frame, end, held)
+        return held
+
+    def _swallow_if_raised(self, head: RequestHead, requested: int, held: int) -> None:
+        """Expect a response that the client does not expect, because its acks were raised from 0."""
+        if requested == 0 and held != 0:
+            self._relay.exchanges.append(RelayedExchange(head.correlation_id, _swallow))
+
+    def _patch_session_timeout(self, head: RequestHead, frame: memoryview, body: int) -> None:
+        """Replace the session timeout in a JoinGroup request. The upstream judges a malformed one."""
+        if self._watch is None:
+            return
+        with contextlib.suppress(IndexError, struct.error, ProtocolError):
+            position = session_timeout_at(frame, head.api_version, body)
+            (requested,) = INT32.unpack_from(frame, position)
+            INT32.pack_into(frame, position, self._watch.session_timeout_ms(requested, head.client_id))
+
+    def _patch_heartbeat_interval(self, client_id: str | None, frame: memoryview) -> Sequence[Piece]:
+        """Replace the interval in a ConsumerGroupHeartbeat response."""
+        if self._watch is not None:
+            try:
+                position = heartbeat_interval_at(frame)
+                if position is not None:
+                    (offered,) = INT32.unpack_from(frame, position)
+                    INT32.pack_into(frame, position, self._watch.heartbeat_interval_ms(offered, client_id))
+            except (IndexError, struct.error) as error:
+                raise ProtocolError("ConsumerGroupHeartbeat response ends before its interval") from error
+        return [frame]
 
     # -- decoded requests
 
     def _decode(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
         match head.api_key:
             case ApiKey.API_VERSIONS:
-                return self._api_versions(head, frame)
+                return self._api_versions(head, frame, body)
             case ApiKey.SASL_HANDSHAKE:
                 return self._login.handshake(head, frame, body)
             case ApiKey.SASL_AUTHENTICATE:
@@ -265,16 +332,21 @@ class RequestJudge:
             case _:
                 return self._filter(head, frame, body)
 
-    def _api_versions(self, head: RequestHead, frame: memoryview) -> Judgement:
+    def _api_versions(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
         served = self._shared.served
         first, last = served[ApiKey.API_VERSIONS]
         if not first <= head.api_version <= last:
             self._answer(head, unsupported_version(served), 0)
             return TAKE, len(frame), ()
 
+        if self._watch is not None:
+            request: ApiVersionsRequest = decode_request(ApiVersionsRequest, head, frame, body)
+            self._watch.on_software(request.client_software_name, request.client_software_version)
+        features = self._shared.interception.features
+
         def on_response(answer: memoryview) -> Sequence[Piece]:
             response, version = read_api_versions(answer[RESPONSE_HEAD.size :], head.api_version)
-            return [response_frame(intersect(response, served), version, head.correlation_id)]
+            return [response_frame(intersect(response, served, features), version, head.correlation_id)]
 
         self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
         return TAKE, len(frame), (frame,)
@@ -289,17 +361,22 @@ class RequestJudge:
             judged = asked.judge(request, InterceptedRequest(self._shared, self._relay, head))
             if judged is not None:
                 return self._judged(head, frame, body, asked, judged)
-        if interceptor is not None:
+        if interceptor is not None and (interceptor.claims is None or interceptor.claims(frame[body:])):
             kept = memoryview(bytes(frame))  # the request outlives this callback
-            request = decode_request(interceptor.request, head, kept, body)
+            request = decode_request(interceptor.request, head, kept, body, is_whole=interceptor.claims is not None)
             self._calls = InterceptedRequest(self._shared, self._relay, head, interceptor)
             self._relay.run(self._intercept(head, interceptor, request, self._calls))
             return TAKE, len(frame), ()
         return self._pass_whole(head, frame, body)
 
     def _pass_whole(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
-        if head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body)[0] != 0:
+        acks, held = ALL_REPLICAS, ALL_REPLICAS
+        if head.api_key == ApiKey.PRODUCE:
+            acks, end = acks_of(frame, head.api_version, body)
+            held = self._held_acks(head, frame, end, acks)
+        if acks != 0:
             self._expect(head)
+        self._swallow_if_raised(head, acks, held)
         return PASS, len(frame), ()
 
     def _judged(
@@ -313,15 +390,24 @@ class RequestJudge:
             self._answer(head, judged)
             return TAKE, len(frame), ()
         if isinstance(judged, DividedRequest):
-            return self._divided(head, frame, asked, judged)
+            return self._divided(head, frame, body, asked, judged)
+        forwarded, held = self._forwarded(head, judged, body)
         if has_response:
             self._expect(head)
-        elif not isinstance(judged, ProduceRequest) or judged.acks != 0:
-            self._relay.exchanges.append(RelayedExchange(head.correlation_id, _swallow))
-        return TAKE, len(frame), (request_frame(judged, head.api_version, head.correlation_id, head.client_id),)
+        self._swallow_if_raised(head, ALL_REPLICAS if has_response else 0, held)
+        return TAKE, len(frame), (forwarded,)
+
+    def _forwarded(self, head: RequestHead, request: Message, body: int) -> tuple[bytearray, int]:
+        """Return the frame of a request that a filter made, and the acks by which Produce is served."""
+        frame = bytearray(request_frame(request, head.api_version, head.correlation_id, head.client_id))
+        if not isinstance(request, ProduceRequest):
+            return frame, ALL_REPLICAS
+        view = memoryview(frame)
+        acks, end = acks_of(view, head.api_version, body)
+        return frame, self._held_acks(head, view, end, acks)
 
     def _divided(
-        self, head: RequestHead, frame: memoryview, asked: RequestFilter, divided: DividedRequest
+        self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, divided: DividedRequest
     ) -> Judgement:
         """Forward the request that a filter made, and let it change the response."""
 
@@ -332,10 +418,13 @@ class RequestJudge:
                 decode(asked.response, version, kept, response_body(asked.response, version, kept))
             )
             replace_addresses(response, self._shared.book)
-            return [response_frame(response, version, head.correlation_id)]
+            merged = response_frame(response, version, head.correlation_id)
+            if head.api_key != ApiKey.CONSUMER_GROUP_HEARTBEAT:
+                return [merged]
+            return self._patch_heartbeat_interval(head.client_id, memoryview(bytearray(merged)))
 
         self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
-        forwarded = request_frame(divided.request, head.api_version, head.correlation_id, head.client_id)
+        forwarded, _ = self._forwarded(head, divided.request, body)
         return TAKE, len(frame), (forwarded,)
 
     async def _intercept(

@@ -12,7 +12,6 @@ from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import NO_INTERCEPTION
 from klamm.gateway.streams import Backlog
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
-from klamm.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections import deque
@@ -22,24 +21,7 @@ if TYPE_CHECKING:
     from klamm.gateway.addresses import AddressBook
     from klamm.gateway.exchange import RelayedExchange
     from klamm.gateway.interceptors import Interception
-
-
-@dataclass(slots=True, kw_only=True)
-class Peer:
-    """One client connection. The relay writes to it."""
-
-    host: str
-    port: int
-    node_id: int
-    """Node id of the port that the client connected to."""
-    principal: str = ANONYMOUS
-    client_id: str | None = None
-    """Client id of the latest request."""
-
-    @property
-    def name(self) -> str:
-        """Address of the client, for the log."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    from klamm.gateway.peer import Peer
 
 
 class OpenRelay(Protocol):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
@@ -13,8 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def intersect(response: ApiVersionsResponse, served: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
-    """Return a response with the APIs and versions that both sides serve. All other fields are unchanged.
+NO_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
+
+
+def intersect(
+    response: ApiVersionsResponse,
+    served: Mapping[int, tuple[int, int]],
+    features: Mapping[str, tuple[int, int]] = NO_FEATURES,
+) -> ApiVersionsResponse:
+    """Return a response with the APIs and versions that both sides serve, and further features.
+
+    All other fields are unchanged.
 
     The last version of ApiVersions itself is that of the upstream if it is lower, as for any other API.
     """
@@ -28,7 +38,13 @@ def intersect(response: ApiVersionsResponse, served: Mapping[int, tuple[int, int
         error_code=response.error_code,
         api_keys=apis,
         throttle_time_ms=response.throttle_time_ms,
-        supported_features=response.supported_features,
+        supported_features=[
+            *(feature for feature in response.supported_features if feature.name not in features),
+            *(
+                ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=first, max_version=last)
+                for name, (first, last) in features.items()
+            ),
+        ],
         finalized_features_epoch=response.finalized_features_epoch,
         finalized_features=response.finalized_features,
         zk_migration_ready=response.zk_migration_ready,

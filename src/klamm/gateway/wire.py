@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode, encode, granted_elements
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.frames import response_header
 from klamm.protocol.primitives import read_uvarint, skip_tagged_fields
 
@@ -19,7 +19,9 @@ REQUEST_HEAD: Final = struct.Struct(">ihhih")
 RESPONSE_HEAD: Final = struct.Struct(">ii")
 """Size and correlation id."""
 SIZE_BYTES: Final = 4
+INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
+_JOIN_GROUP_FLEXIBLE_SINCE: Final = 6
 _PRODUCE_FLEXIBLE_SINCE: Final = 9
 _TRANSACTIONAL_ID_SINCE: Final = 3
 _PLAIN_PRODUCE: Final = bytes(2)
@@ -75,7 +77,59 @@ def acks_of(view: memoryview, api_version: int, body: int) -> tuple[int, int]:
     return acks, body + _INT16.size
 
 
-def decode_request(request_class: type[Message], head: RequestHead, frame: memoryview, body: int) -> Any:
+def put_acks(view: memoryview, end: int, acks: int) -> None:
+    """Replace ``acks`` in a Produce request, given the position after it."""
+    _INT16.pack_into(view, end - _INT16.size, acks)
+
+
+def session_timeout_at(view: memoryview, api_version: int, body: int) -> int:
+    """Return the position of ``session_timeout_ms``, an int32, in a JoinGroup request.
+
+    Args:
+        view: Bytes of the frame, size included.
+        api_version: Version of the request.
+        body: Position after the client id.
+
+    Raises:
+        IndexError: The view ends before it.
+        struct.error: The view ends before it.
+        ProtocolError: The request is malformed.
+    """
+    if api_version >= _JOIN_GROUP_FLEXIBLE_SINCE:
+        return _after_compact_string(view, skip_tagged_fields(view, body, len(view)))
+    length: int = _INT16.unpack_from(view, body)[0]
+    return body + _INT16.size + max(length, 0)
+
+
+def heartbeat_interval_at(view: memoryview) -> int | None:
+    """Return the position of ``heartbeat_interval_ms``, an int32, in a ConsumerGroupHeartbeat response.
+
+    Args:
+        view: Bytes of the frame, size included.
+
+    Returns:
+        The position; None if the response is an error.
+
+    Raises:
+        IndexError: The view ends before it.
+        struct.error: The view ends before it.
+        ProtocolError: The response is malformed.
+    """
+    position = skip_tagged_fields(view, RESPONSE_HEAD.size, len(view)) + INT32.size  # throttle_time_ms
+    if _INT16.unpack_from(view, position)[0] != ErrorCode.NONE:
+        return None
+    position = _after_compact_string(view, position + _INT16.size)  # error_message
+    return _after_compact_string(view, position) + INT32.size  # member_id and member_epoch
+
+
+def _after_compact_string(view: memoryview, position: int) -> int:
+    length, position = read_uvarint(view, position)
+    return position + max(length - 1, 0)
+
+
+def decode_request(
+    request_class: type[Message], head: RequestHead, frame: memoryview, body: int, *, is_whole: bool = False
+) -> Any:
     """Decode a request.
 
     Args:
@@ -83,6 +137,7 @@ def decode_request(request_class: type[Message], head: RequestHead, frame: memor
         head: Header of the request.
         frame: The whole frame, size included.
         body: Position after the client id.
+        is_whole: Whether the message must end at the end of the frame.
 
     Raises:
         ProtocolError: The request is malformed, or its version has no schema.
@@ -96,7 +151,7 @@ def decode_request(request_class: type[Message], head: RequestHead, frame: memor
     except IndexError as error:
         raise ProtocolError("Request header ends in its tagged fields") from error
     limit = granted_elements(len(frame), _MOST_CONFIG_ELEMENTS)
-    return decode(request_class, head.api_version, frame, body, max_elements=limit)
+    return decode(request_class, head.api_version, frame, body, max_elements=limit, is_whole=is_whole)
 
 
 def request_frame(request: Message, api_version: int, correlation_id: int, client_id: str | None) -> bytes:

@@ -12,8 +12,8 @@ from klamm.broker.routes import ROUTES
 from klamm.gateway.addresses import CARRIERS
 from klamm.gateway.cutter import PASS, STOP, FrameCutter, HeldBudget
 from klamm.gateway.interceptors import NO_INTERCEPTION, Interception, RequestFilter
+from klamm.gateway.peer import Peer
 from klamm.gateway.requests import RequestJudge
-from klamm.gateway.shared import Peer
 from klamm.gateway.topology import Topology
 from klamm.gateway.versions import intersect, read_api_versions
 from klamm.protocol.codec import encode

@@ -1,0 +1,59 @@
+"""One client connection: facts about the client, and an observer of its requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from klamm.security.principals import ANONYMOUS
+
+
+class ConnectionWatch(Protocol):
+    """Observer of one client connection. It sees which requests pass, and may replace three values in their frames.
+
+    The values are patched in place, so the messages are not decoded. ``client_id`` is that of the request.
+    """
+
+    def on_software(self, name: str, version: str) -> None:
+        """Learn the client's software from ApiVersions (KIP-511)."""
+        ...
+
+    def on_request(self, api_key: int, client_id: str | None) -> None:
+        """Learn of a request of a client that is logged in, or need not log in."""
+        ...
+
+    def acks(self, requested: int, client_id: str | None) -> int:
+        """Return the acks by which to serve a Produce request."""
+        ...
+
+    def session_timeout_ms(self, requested: int, client_id: str | None) -> int:
+        """Return the session timeout of a member of the classic protocol that joins its group."""
+        ...
+
+    def heartbeat_interval_ms(self, offered: int, client_id: str | None) -> int:
+        """Return the heartbeat interval for a member of the consumer protocol (KIP-848)."""
+        ...
+
+    def close(self) -> None:
+        """Learn that the connection is closed."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """One client connection. The relay writes to it."""
+
+    host: str
+    port: int
+    node_id: int
+    """Node id of the port that the client connected to."""
+    principal: str = ANONYMOUS
+    client_id: str | None = None
+    """Client id of the latest request."""
+    watch: ConnectionWatch | None = None
+    """Observer of the connection; None without one."""
+
+    @property
+    def name(self) -> str:
+        """Address of the client, for the log."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.properties import did_you_mean
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
 
 _ACKS: Final = {"0": 0, "1": 1, "-1": -1, "all": -1}
 _LONGEST_DELAY_S: Final = 24 * 3600.0
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
+    {
+        "api": (str,),
+        "error": (str, int),
+        "delay_s": (int, float),
+        "drop_connection": (bool,),
+        "no_answer": (bool,),
+        "times": (int,),
+        "topic": (str,),
+        "partition": (int,),
+        "client_id": (str,),
+        "acks": (str, int),
+        "after_serving": (bool,),
+    }
+)
+"""Types of the arguments other than None. A value of another type would match no request, without any message."""
 
 
 class FaultError(ValueError):
@@ -199,6 +216,7 @@ def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]
     Raises:
         FaultError: An argument is unknown, not allowed, or contradicts another one.
     """
+    _check_types(options)
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     api, error = given.pop("api", None), given.pop("error", None)
     times, acks = options.get("times", 1), options.get("acks")
@@ -215,6 +233,14 @@ def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]
     _check_numbers(fault)
     _check_filters(fault, apis)
     return fault
+
+
+def _check_types(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        allowed = _TYPES[name]
+        if value is not None and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
+            expected = " or ".join(each.__name__ for each in allowed)
+            raise FaultError(f"{name}={value!r}: expected {expected}, got {type(value).__name__}")
 
 
 def _parse_acks(acks: object) -> int:
@@ -235,7 +261,7 @@ def _check_effect(fault: Fault) -> None:
 def _check_numbers(fault: Fault) -> None:
     if not 0 <= fault.delay_s <= _LONGEST_DELAY_S:
         raise FaultError(f"delay={fault.delay_s:g}: must be between 0 and {_LONGEST_DELAY_S:g} seconds")
-    if fault.times is not None and (isinstance(fault.times, bool) or fault.times < 1):
+    if fault.times is not None and fault.times < 1:
         raise FaultError(f"times={fault.times}: must be at least 1, or None for no limit")
     if fault.partition is not None and fault.partition < 0:
         raise FaultError(f"partition={fault.partition}: must be at least 0")
@@ -280,7 +306,7 @@ def find_error(name: str | int) -> ErrorCode:
     else:
         by_name = {_folded(each.name): each for each in ErrorCode}
         if _folded(name) not in by_name:
-            known = [each.name for each in ErrorCode]
+            known = [each.name for each in ErrorCode if each is not ErrorCode.NONE]
             raise FaultError(f"error={name!r}: Kafka has no such error{did_you_mean(name, known)}")
         code = by_name[_folded(name)]
     if code is ErrorCode.NONE:

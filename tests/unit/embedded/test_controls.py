@@ -140,7 +140,8 @@ def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> No
     ("options", "message"),
     [
         ({"topic": "a b"}, "INVALID_TOPIC_EXCEPTION: Topic name is invalid"),
-        ({"topic": "a", "partitions": 0}, "partitions=0: must be at least 1"),
+        ({"topic": "a", "partitions": 0}, "partitions=0: must be a number from 1"),
+        ({"topic": "a", "partitions": "2"}, "partitions='2': must be a number from 1"),
         ({"topic": "a", "configs": {"retention.ms": "x"}}, "INVALID_CONFIG: "),
     ],
 )

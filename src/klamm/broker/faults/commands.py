@@ -135,8 +135,8 @@ class Commands:
     async def _on_create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> Answer:
         services = self._services
         check_topic_name(topic)
-        if partitions < 1:
-            raise CommandError("value", f"partitions={partitions}: must be at least 1")
+        if not isinstance(partitions, int) or partitions < 1:
+            raise CommandError("value", f"partitions={partitions!r}: must be a number from 1")
         checked = services.configs.validate_topic_configs(topic, list(configs.items()))
         node_ids = services.cluster.node_ids
         replicas = [(node_ids[index % len(node_ids)],) for index in range(partitions)]

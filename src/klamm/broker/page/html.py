@@ -116,6 +116,8 @@ def table(content: Table, query: Mapping[str, str]) -> str:
 
 def _cell(cell: Cell) -> str:
     text = shown(cell.text)
+    if "name" in cell.kind:
+        text = text.replace(".", ".<wbr>")  # a narrow column breaks a name at its dots, not inside a word
     inner = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
     return f'<td class="{cell.kind}">{inner}</td>' if cell.kind else f"<td>{inner}</td>"
 

@@ -321,7 +321,7 @@ class BrokerPage:
                 found.append(view)
         first, chosen = _page_of(found, query.get("cp"), ROWS)
         heads = [
-            ("Client", ""), ("Software", "extra"), ("Address", "extra"), ("Runs", ""), ("Should run", ""),
+            ("Client", ""), ("Software", "extra"), ("Address", "extra word"), ("Runs", ""), ("Should run", ""),
             ("Can take", "extra"), ("Standing", ""),
         ]  # fmt: skip
         empty = "No client is connected." if not text else "No connected client has this in its name."
@@ -430,7 +430,7 @@ def _client_row(view: ClientView) -> tuple[Cell, ...]:
     return (
         Cell(f"{seen.principal} {short(seen.client_id) or '(none)'}", kind="name"),
         Cell(short(f"{seen.software_name} {seen.software_version}"), kind="extra"),
-        Cell(f"{seen.host} x{seen.connections}", kind="extra"),
+        Cell(f"{seen.host} x{seen.connections}", kind="extra word"),
         Cell(_UNKNOWN if seen.fetched is None else _pairs(dict(seen.fetched))),
         Cell(_pairs(view.effective)),
         Cell(can_take, kind="extra"),

@@ -37,6 +37,13 @@ def test_a_long_name_does_not_make_a_long_page() -> None:
     assert len(table(content, {})) < 1000
 
 
+def test_a_name_breaks_at_its_dots_and_a_value_does_not() -> None:
+    row = [Cell("unclean.leader.election.enable", kind="name"), Cell("0.5")]
+    html = table(Table(heads=[("Config", ""), ("Value", "")], rows=[row], total=1), {})
+    assert "unclean.<wbr>leader.<wbr>election.<wbr>enable" in html
+    assert "<td>0.5</td>" in html
+
+
 def test_the_pager_leads_to_the_neighbours_and_keeps_the_filter() -> None:
     content = Table(heads=[("T", "")], rows=[[Cell("a")]] * 10, total=35, first=10, size=10, parameter="tp")
     html = table(content, {"q": "a b", "gp": "2"})

@@ -13,6 +13,7 @@ from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.security.authorizer import AllowAll
 from klamm.protocol.errors import StorageError
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ResourceType
 from klamm.server.author import Author
@@ -24,11 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.broker.configs.guard import AlterConfigGuard
+    from klamm.broker.handlers.api_032_describe_configs import DescribeConfigsAnswer
     from klamm.configs.operations import AlterOperation, ConfigDelta
 
 NOON_MS = 1_700_000_000_000
 ANNA = Author(principal="User:anna", client_id="tool")
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+
+
+def message_of(answer: DescribeConfigsAnswer) -> DescribeConfigsResponse:
+    """Return the message that an answer encodes in pieces."""
+    for result in answer._results:
+        result.head.configs = [answer._to_wire(result.head.resource_type, config) for config in result.configs]
+    return DescribeConfigsResponse(
+        throttle_time_ms=answer.throttle_time_ms, results=[result.head for result in answer._results]
+    )
 
 
 class MemoryConfigStore(MetadataStore):

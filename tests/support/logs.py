@@ -21,6 +21,11 @@ TOPIC_ID = UUID(int=7)
 NOON_MS = 1_600_000_000_000
 
 
+def open_count(pool: FilePool) -> int:
+    """Return the number of open descriptors of a pool."""
+    return sum(file.is_open for file in pool._open)
+
+
 class Clock:
     """Clock in milliseconds since the epoch, set by the test."""
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, is_output_full, write_nothing_more
+from klamm.cli import EXIT_FAILED, is_output_full
 from klamm.cli.output import complain
 from klamm.display import escaped
 from klamm.properties import SettingsError, read_properties, split_address
@@ -121,15 +121,12 @@ def meaning_of(code: ErrorCode) -> str:
 
 def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str], None] | None = None) -> int:
     """Run a command; report every expected error as one line and return exit code 1."""
-    code = 0
     try:
         code = work()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output closed the pipe early, as `head` does
-        write_nothing_more()
     except (RefusedError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
-        if isinstance(error, OSError) and is_output_full(error):
-            raise
+        if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
+            raise  # klamm.cli.main ends all commands alike when the output takes no more
         line = escaped(" ".join(explain(error).split("\n")))
         if complain_with is None:
             complain(f"{prog}: {line}")

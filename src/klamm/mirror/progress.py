@@ -282,11 +282,6 @@ class MirrorStatus:
         with self._lock:
             return {name: flow.drift for name, flow in self._flows.items() if flow.drift is not None}
 
-    def state_of(self, flow: str) -> FlowState:
-        """Return the state of a flow."""
-        with self._lock:
-            return self._flows[flow].state
-
     def expect(self, flow: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Replace the partitions that a flow is to copy. It has caught up only after progress of each of them."""
         all_wanted = frozenset(partitions)

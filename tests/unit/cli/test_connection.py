@@ -129,8 +129,9 @@ def test_nothing_is_said_of_a_server_that_answers(
 
 @pytest.mark.process
 def test_a_reader_that_has_enough_is_no_failure() -> None:
-    command = [sys.executable, "-c", "import sys\nfrom klamm.cli.connection import guarded\n"
-               "sys.exit(guarded('klamm', lambda: print('line\\n' * 100_000) or 0))"]  # fmt: skip
+    command = [sys.executable, "-c", "import sys, klamm.cli as cli\nfrom klamm.cli.connection import guarded\n"
+               "cli._run = lambda _: guarded('klamm', lambda: print('line\\n' * 100_000) or 0)\n"
+               "sys.exit(cli.main([]))"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

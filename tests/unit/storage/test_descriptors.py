@@ -11,6 +11,7 @@ import pytest
 
 from klamm.storage.descriptors import DescriptorShares, SpareDescriptors, raise_limit
 from klamm.storage.log.files import FilePool, LogFile
+from tests.support.logs import open_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,5 +85,5 @@ def test_a_pool_gives_up_its_own_files_when_the_process_has_no_descriptor_left(
     for number, file in enumerate(files):
         file.write([b"%d" % number], len(str(number)), 0)
     assert [file.read(2, 0) for file in files] == [b"%d" % number for number in range(40)]
-    assert pool.open_count == 3
+    assert open_count(pool) == 3
     pool.close()

@@ -69,14 +69,6 @@ class DescribeConfigsAnswer:
         """Return whether the response has compact types and tagged fields."""
         return DescribeConfigsResponse.is_flexible(version)
 
-    def to_message(self) -> DescribeConfigsResponse:
-        """Return the equivalent message object."""
-        for result in self._results:
-            result.head.configs = [self._to_wire(result.head.resource_type, config) for config in result.configs]
-        return DescribeConfigsResponse(
-            throttle_time_ms=self.throttle_time_ms, results=[result.head for result in self._results]
-        )
-
     def error_codes(self) -> tuple[int, ...]:
         """Return the error code of each resource."""
         return tuple(result.head.error_code for result in self._results)

@@ -52,11 +52,6 @@ class Findings:
     them.
     """
 
-    @property
-    def is_equal(self) -> bool:
-        """Return whether both sides have the same records in the same order."""
-        return not self.missing and not self.surplus
-
 
 @dataclass(slots=True)
 class _Side:

@@ -37,11 +37,6 @@ class FilePool:
         self._max_open = max_open
         self._open: deque[LogFile] = deque()
 
-    @property
-    def open_count(self) -> int:
-        """Number of open descriptors."""
-        return sum(file.is_open for file in self._open)
-
     def open(self, path: str, flags: int) -> int:
         """Open a file. If the process has no free descriptor, other files of the pool are closed.
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         PutDecision,
         PutGroup,
         PutGroupOffset,
-        PutHistory,
         PutPendingOffset,
         PutQuota,
         PutScramCredential,
@@ -207,10 +206,6 @@ class MetadataStore:
     def load_scram_credentials(self) -> list[PutScramCredential]:
         """Return all SCRAM credentials by user and mechanism."""
         return self._read(statements.read_scram_credentials)
-
-    def load_history(self, *, resource: str | None = None, limit: int = 1000) -> list[PutHistory]:
-        """Return the newest ``limit`` entries of the change history, newest first; None means all resources."""
-        return self._read(lambda database: statements.read_history(database, resource=resource, limit=limit))
 
     def _read(self, query: Callable[[Database], list[T]]) -> list[T]:
         try:

@@ -12,7 +12,7 @@ from klamm.configs.definitions import broker_configs
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.storage.metadata.changes import PutConfig
-from tests.support.configs import ANNA, SET, MemoryConfigStore, make_context, make_service, operation, topic
+from tests.support.configs import ANNA, SET, MemoryConfigStore, make_context, make_service, message_of, operation, topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def describe(
     request = DescribeConfigsRequest(
         resources=list(resources), include_synonyms=synonyms, include_documentation=documentation
     )
-    return asyncio.run(handle(request, make_context(service or make_service()))).to_message().results
+    return message_of(asyncio.run(handle(request, make_context(service or make_service())))).results
 
 
 def test_versions_1_to_4_are_served() -> None:
@@ -125,7 +125,7 @@ def test_what_is_described_is_on_disk_and_void_when_the_disk_refuses() -> None:
         store.release()
         service.load()
         await change
-        (config,) = (await reading).to_message().results[0].configs
+        (config,) = message_of(await reading).results[0].configs
         assert config.config_source == 5, "the value that was never stored is not shown"
 
     asyncio.run(scenario())
@@ -155,7 +155,7 @@ def test_what_is_written_piece_by_piece_is_what_the_codec_writes(version: int) -
     answer = asyncio.run(handle(request, make_context(service)))
 
     written = b"".join(answer.buffers(version))
-    assert written == encode(answer.to_message(), version)
+    assert written == encode(message_of(answer), version)
     assert len(decode(DescribeConfigsResponse, version, written).results) == 9
 
 

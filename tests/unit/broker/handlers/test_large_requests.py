@@ -30,7 +30,7 @@ from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.server.author import BROKER_ITSELF
 from klamm.storage.log import LogManager
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
-from tests.support.configs import make_context, make_service
+from tests.support.configs import make_context, make_service, message_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -154,7 +154,7 @@ def test_thousands_of_parts_in_one_request_leave_others_their_turn(tmp_path: Pat
             assert turns >= LEAST_TURNS
             # described
             answer, turns = await broker.ask(api_032_describe_configs.ROUTE, describe(), 4)
-            values = {config.value for result in answer.to_message().results for config in result.configs}
+            values = {config.value for result in message_of(answer).results for config in result.configs}
             assert values == {"7654321"}
             # larger
             answer, turns = await broker.ask(api_037_create_partitions.ROUTE, grow(), 3)

@@ -11,6 +11,7 @@ from klamm.server.author import Author
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutHistory, PutQuota
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
+from tests.support.metadata import load_history
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ def test_two_requests_that_are_decided_at_the_same_time_leave_memory_disk_and_hi
         service = QuotaService(store, now_ms=lambda: 7)
         assert set(await set_all(service, 1.0)) == {None}
         await asyncio.gather(set_all(service, 2.0), set_all(service, None), set_all(service, 3.0))
-        lines = store.load_history(resource="QUOTA:user=u0")[::-1]
+        lines = load_history(store, resource="QUOTA:user=u0")[::-1]
         assert {line.new for line in lines} == {"1", "2", None, "3"}
         assert [line.old for line in lines] == [None, *(line.new for line in lines[:-1])]
         last = lines[-1].new
@@ -60,11 +61,11 @@ def test_what_changes_nothing_and_what_is_only_validated_is_no_history(tmp_path:
         service = QuotaService(store, now_ms=lambda: 7)
         change = [([("user", "anna")], [QuotaChange(name=RATE, value=1.0)])]
         assert await service.alter(change, author=ANNA, validate_only=True) == [None]
-        assert store.load_history() == []
+        assert load_history(store) == []
         for _ in range(2):
             assert await service.alter(change, author=ANNA, validate_only=False) == [None]
-        assert len(store.load_history()) == 1
-        assert [type(row) for row in (*store.load_quotas(), *store.load_history())] == [PutQuota, PutHistory]
+        assert len(load_history(store)) == 1
+        assert [type(row) for row in (*store.load_quotas(), *load_history(store))] == [PutQuota, PutHistory]
         await store.close()
 
     asyncio.run(scenario())

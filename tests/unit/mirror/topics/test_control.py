@@ -210,7 +210,7 @@ def test_the_flow_waits_visibly_while_a_cluster_is_away_and_runs_when_it_is_back
     run.control.run(stop)
     assert states == [(FlowState.STARTING, ""), *[(FlowState.WAITING, "nobody answers")] * 2]
     assert run.published == [(("orders", "A.orders", 1),)]
-    assert run.status.state_of("A->B") is FlowState.STOPPED
+    assert run.status._flows["A->B"].state is FlowState.STOPPED
 
 
 def test_whether_anybody_listens_is_asked_again_after_a_cluster_was_away() -> None:
@@ -221,7 +221,7 @@ def test_whether_anybody_listens_is_asked_again_after_a_cluster_was_away() -> No
     stop = threading.Event()
 
     def check() -> Outcome[None]:
-        asked.append(run.status.state_of("A->B").value)
+        asked.append(run.status._flows["A->B"].state.value)
         if len(asked) == 2:
             stop.set()
         return done(ConnectionLostError("nobody listens") if len(asked) == 1 else None)
@@ -242,7 +242,7 @@ def test_a_flow_that_requires_what_the_target_lacks_fails_and_copies_nothing(
     source.configs["orders"] = {"retention.ms": "1"}
     with caplog.at_level(logging.ERROR):
         run.control.run(threading.Event())
-    assert run.status.state_of("A->B") is FlowState.FAILED
+    assert run.status._flows["A->B"].state is FlowState.FAILED
     assert "use.incremental.alter.configs was set to required" in caplog.text
     assert run.published[-1] == ()
 

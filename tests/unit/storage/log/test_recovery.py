@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from klamm.protocol.errors import OutOfOrderSequenceError
 from klamm.storage.log import delete_records
 from klamm.storage.log.checkpoints import EpochStart, read_epochs, read_offsets, write_epochs, write_offsets
-from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
+from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, open_count, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def test_an_empty_partition_has_no_directory_and_no_open_file(tmp_path: Path) ->
     assert house.log.end_offset == 0
     assert house.log.read(0, 100) == b""
     assert list(tmp_path.iterdir()) == []
-    assert house.pool.open_count == 0
+    assert open_count(house.pool) == 0
 
 
 def test_what_was_appended_is_there_after_a_crash(tmp_path: Path) -> None:
@@ -273,5 +273,5 @@ def test_many_partitions_share_few_descriptors(tmp_path: Path) -> None:
             assert log is not None
             assert log.append(batch(f"{partition}")).base_offset == number
 
-    assert house.pool.open_count <= 8
+    assert open_count(house.pool) <= 8
     assert [len(read_all(log)) for log in house.manager.loaded()] == [3] * 20

@@ -14,6 +14,7 @@ from klamm.storage.metadata.changes import PutHistory
 from klamm.storage.metadata.history import HIDDEN, Reversal, plan_revert, read_config_history
 from klamm.storage.metadata.statements import HISTORY_STEP
 from klamm.storage.metadata.store import MetadataStore
+from tests.support.metadata import load_history
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,10 +59,10 @@ def test_only_so_many_lines_are_kept_and_no_commit_drops_very_many(tmp_path: Pat
         await store.close()
         store = MetadataStore.open(path, max_history=10)
         await store.submit([line(5000, "flush.ms")])
-        assert len(store.load_history(limit=10_000)) == 5001 - HISTORY_STEP
+        assert len(load_history(store, limit=10_000)) == 5001 - HISTORY_STEP
         for at in range(5001, 5010):
             await store.submit([line(at, "flush.ms")])
-        assert [entry.at_ms for entry in store.load_history(limit=10_000)] == list(range(5009, 4999, -1))
+        assert [entry.at_ms for entry in load_history(store, limit=10_000)] == list(range(5009, 4999, -1))
         await store.close()
 
     asyncio.run(run())

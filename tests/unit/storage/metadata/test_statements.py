@@ -25,6 +25,7 @@ from klamm.storage.metadata.changes import (
     PutTopic,
 )
 from klamm.storage.metadata.store import MetadataStore
+from tests.support.metadata import load_history
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +150,7 @@ def assert_holds(store: MetadataStore, model: Model) -> None:
     assert {group.group_id: group for group in store.load_groups()} == model.groups
     assert {(o.group_id, o.topic_id, o.partition): o for o in store.load_group_offsets()} == model.offsets
     assert {setting.name: setting for setting in store.load_settings()} == model.settings
-    assert store.load_history() == model.history
+    assert load_history(store) == model.history
 
 
 @settings(deadline=None)

@@ -115,6 +115,10 @@ class FrameReader:
                 self._kept = view[position:] if is_ours else memoryview(bytes(view[position:]))
                 break
             if self._frame is None:
+                if not self._size and (end := self._end_of_frame(view, position)):
+                    frames.append(bytearray(view[position + _SIZE.size : end]))
+                    position = end
+                    continue
                 position = self._take_size(view, position)
                 if self._frame is None:
                     break
@@ -140,18 +144,29 @@ class FrameReader:
         self._filled += count
         return [self._finish()] if self._filled == self._frame_bytes else []
 
+    def _end_of_frame(self, view: memoryview, position: int) -> int:
+        """Return the end of the frame that begins at ``position``; 0 if a part of it has not arrived."""
+        if len(view) - position < _SIZE.size:
+            return 0
+        end: int = position + _SIZE.size + self._checked(*_SIZE.unpack_from(view, position))
+        return end if end <= len(view) else 0
+
+    def _checked(self, size: int) -> int:
+        """Return the size of a frame if it is allowed."""
+        if not 0 <= size <= self.max_frame_bytes:
+            raise ProtocolError(f"Frame of {size} bytes is outside 0..{self.max_frame_bytes}")
+        if size == 0:
+            raise ProtocolError("Frame of 0 bytes cannot hold a request")
+        return size
+
     def _take_size(self, view: memoryview, position: int) -> int:
         taken = view[position : position + 4 - len(self._size)]
         self._size += taken
         if len(self._size) == _SIZE.size:
-            (size,) = _SIZE.unpack(self._size)
-            if not 0 <= size <= self.max_frame_bytes:
-                raise ProtocolError(f"Frame of {size} bytes is outside 0..{self.max_frame_bytes}")
+            size = self._checked(*_SIZE.unpack(self._size))
             self._size.clear()
             self._frame_bytes, self._filled = size, 0
             self._frame = bytearray(min(size, FIRST_ALLOCATION_BYTES))
-            if size == 0:
-                raise ProtocolError("Frame of 0 bytes cannot hold a request")
         return position + len(taken)
 
     def _make_room(self, count: int) -> None:

@@ -262,14 +262,7 @@ class ConfigService:
             For each alteration in order: its error; or None when it succeeded, or a text about what a policy changed.
         """
         slices = TimeSlice() if time_slice is None else time_slice
-        seen: set[tuple[int, str]] = set()
-        repeated: set[tuple[int, str]] = set()
-        async for alteration in slices.over(alterations):
-            identity = identity_of(alteration.resource_type, alteration.resource_name)
-            (repeated if identity in seen else seen).add(identity)
-        identities = list(seen)
-        seen.clear()
-        await slices.free(identities)
+        repeated = await _repeated(alterations, slices) if len(alterations) > 1 else frozenset()
         altered: list[tuple[Mapping[int, str], _Altered]] = []
         for some in parts(alterations):
             if altered:
@@ -286,9 +279,10 @@ class ConfigService:
                 applied = self._apply(decide_part(), author, validate_only=validate_only)
             altered.append((part.notes, applied))
         outcomes: list[KafkaApiError | str | None] = []
-        async for notes, (errors, durable) in slices.over(altered):
-            ended = await _ended(errors, durable)
+        for notes, (errors, durable) in altered:
+            ended = errors if durable is None else await _ended(errors, durable, slices)
             outcomes += [error or notes.get(index) for index, error in enumerate(ended)] if notes else ended
+            await slices.give_way()
         await slices.free(altered)
         return outcomes
 
@@ -438,16 +432,29 @@ def _rows(decision: ConfigDecision, author: Author, at_ms: int) -> list[Change]:
     return rows
 
 
+async def _repeated(alterations: Sequence[ResourceAlteration], slices: TimeSlice) -> Set[tuple[int, str]]:
+    """Return the identities of the resources that appear more than once."""
+    seen: set[tuple[int, str]] = set()
+    repeated: set[tuple[int, str]] = set()
+    async for alteration in slices.over(alterations):
+        identity = identity_of(alteration.resource_type, alteration.resource_name)
+        (repeated if identity in seen else seen).add(identity)
+    identities = list(seen)
+    seen.clear()
+    await slices.free(identities)
+    return repeated
+
+
 async def _ended(
-    errors: Sequence[KafkaApiError | None], commit: asyncio.Future[None] | None
+    errors: Sequence[KafkaApiError | None], commit: asyncio.Future[None], slices: TimeSlice
 ) -> Sequence[KafkaApiError | None]:
     """Wait for a commit; return the errors, with the storage error for every change that was not stored."""
-    if commit is None:
-        return errors
     try:
         await asyncio.shield(commit)
     except StorageError as failure:
         return [error or failure for error in errors]
+    finally:
+        slices.restart()
     return errors
 
 

@@ -49,13 +49,13 @@ async def alter_resources(
         validate_only: Whether to decide without applying.
     """
     alter, slices = AclOperation.ALTER_CONFIGS, context.time_slice
-    errors = [
+    errors = await slices.listed(
         config_denial(context, alter, resource.resource_type, resource.resource_name)
         or too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
-        async for resource in slices.over(resources)
-    ]
+        for resource in resources
+    )
     both = zip(resources, errors, strict=True)
-    alterations = [to_alteration(resource) async for resource, error in slices.over(both) if error is None]
+    alterations = await slices.listed(to_alteration(resource) for resource, error in both if error is None)
     altered = await context.services.configs.alter(
         alterations,
         node_id=context.node_id,
@@ -64,15 +64,15 @@ async def alter_resources(
         time_slice=slices,
     )
     following = iter(altered)
-    outcomes = await slices.listed(next(following) if error is None else error for error in errors)
-    entries = [
+    outcomes = (next(following) if error is None else error for error in errors)
+    entries = await slices.listed(
         to_entry(
             error_code=ErrorCode.NONE if outcome is None or isinstance(outcome, str) else outcome.error_code,
             error_message=outcome if outcome is None or isinstance(outcome, str) else outcome.error_message,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-        async for resource, outcome in slices.over(zip(resources, outcomes, strict=True))
-    ]
-    await slices.free(alterations, errors, altered, outcomes)
+        for resource, outcome in zip(resources, outcomes, strict=True)
+    )
+    await slices.free(alterations, errors, altered)
     return entries

@@ -67,9 +67,11 @@ class Housekeeper:
         """Apply retention to these logs now, because their configs have changed. None means all open logs."""
         if logs is None:
             self._all_changed = self._is_tick_wanted = True
-        else:
+        elif logs:
             self._changed.extend(logs)
             self._is_tick_wanted |= any(log.config.flush_ms != NO_LIMIT for log in logs)
+        else:
+            return
         self._woken.set()
 
     async def check_now(self) -> None:
@@ -91,8 +93,8 @@ class Housekeeper:
         loop = asyncio.get_running_loop()
         checked = ticked = expired = loop.time()
         while True:
-            interval_s = self._settings().retention_check_interval_s
-            producer_interval_s = self._settings().producer_check_interval_s
+            settings = self._settings()
+            interval_s, producer_interval_s = settings.retention_check_interval_s, settings.producer_check_interval_s
             try:
                 async with asyncio.timeout(max(min(self._flush_tick_s, interval_s, producer_interval_s), _MIN_TICK_S)):
                     await self._woken.wait()

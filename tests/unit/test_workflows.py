@@ -15,6 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 release: Any = load_script("check_release")
 
+FIRST_ON_NODE_24 = {
+    "actions/cache": 5,
+    "actions/checkout": 5,
+    "actions/download-artifact": 7,
+    "actions/setup-java": 5,
+    "actions/setup-python": 6,
+    "actions/upload-artifact": 6,
+}
+"""First major version of each action that runs on the forge's runners. They lost Node 20 in September 2026."""
+
 
 def load(path: Path) -> dict[str, Any]:
     text = re.sub(r"^on:", '"on":', path.read_text(encoding="utf-8"), flags=re.MULTILINE)  # YAML 1.1 reads on as true
@@ -42,6 +52,16 @@ def test_a_workflow_runs_only_what_exists(path: Path) -> None:
             assert argument in targets, step
         else:
             assert (program, (SCRIPTS.parent / argument).is_file()) == ("python", True), step
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_actions_run_on_the_runners_of_today_and_keep_no_credentials(path: Path) -> None:
+    for step in steps(path):
+        name, _, version = step.get("uses", "").partition("@v")
+        if name.startswith("actions/"):
+            assert int(version) >= FIRST_ON_NODE_24[name], step
+        if name == "actions/checkout":
+            assert step["with"] == {"persist-credentials": False}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM as a threading event. Both end a mirror gracefully."""
+"""SIGINT, SIGTERM and SIGHUP as a threading event. All end a mirror gracefully.
+
+SIGHUP arrives when the terminal of the mirror is closed. A mirror that was started by ``nohup`` ignores it.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,19 @@ if TYPE_CHECKING:
 
 
 def stop_on_signals(stopping: threading.Event) -> Mapping[int, Any]:
-    """Install handlers of SIGINT and SIGTERM that set an event. Return the previous handlers."""
+    """Install handlers of the signals that set an event. Return the previous handlers."""
 
     def on_signal(_: int, __: FrameType | None) -> None:
         stopping.set()
 
-    return {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if is_nohup else (signal.SIGHUP,)))
+    return {number: signal.signal(number, on_signal) for number in numbers}
 
 
 @contextlib.contextmanager
 def signals_as_event() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set until the context ends."""
+    """Yield an event that the signals set until the context ends."""
     stopping = threading.Event()
     before = stop_on_signals(stopping)
     try:

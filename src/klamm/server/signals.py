@@ -30,14 +30,15 @@ class ProcessSignals:
         """Set when the process is to stop."""
         self.reload: Callable[[], None] | None = None
         """Function that reloads what can be reloaded. None until the server has started."""
-        self._had_terminal = _has_terminal()
+        # Started by nohup, the process ignores SIGHUP so far: it is to outlive its terminal.
+        self._ends_with_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
 
     def _hang_up(self) -> None:
-        if self._had_terminal and not _has_terminal():
+        if self._ends_with_terminal and not _has_terminal():
             logger.info("The terminal was closed")
             self.stop.set()
         elif self.reload is None:

@@ -16,35 +16,42 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+RELOADED = b"There are no policies to reload"
+
 IN_TERMINAL = """
-import os, sys
+import os, signal, sys
 from klamm.cli import main
+if sys.argv.pop(1) == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 if sys.argv[1]:
     os.open(sys.argv[1], os.O_RDWR)  # becomes the controlling terminal of this session
 sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("has_terminal", [True, False])
-def test_a_broker_survives_sighup_until_its_terminal_is_closed(tmp_path: Path, *, has_terminal: bool) -> None:
+@pytest.mark.parametrize("way", ["terminal", "nohup", "service"])
+def test_a_broker_survives_sighup_until_its_terminal_is_closed(way: str, tmp_path: Path) -> None:
     # given
     log, (ours, theirs) = tmp_path / "log", os.openpty()
-    terminal = os.ttyname(theirs) if has_terminal else ""
+    terminal = "" if way == "service" else os.ttyname(theirs)
     words = ["broker", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
-    process = start_process([sys.executable, "-c", IN_TERMINAL, terminal, *words], log=log, new_session=True)
+    process = start_process([sys.executable, "-c", IN_TERMINAL, way, terminal, *words], log=log, new_session=True)
     os.close(theirs)
+
+    def hang_up(*, times: int) -> None:
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: log.read_bytes().count(RELOADED) >= times, timeout_s=10, what="a reload")
+
     try:
         wait_until(lambda: b"ready on" in log.read_bytes(), timeout_s=30, what="a broker")
         # when
-        process.send_signal(signal.SIGHUP)
-        # then
-        wait_until(lambda: b"There are no policies to reload" in log.read_bytes(), timeout_s=10, what="a reload")
-        # when
+        hang_up(times=1)
         os.close(ours)
-        if not has_terminal:
+        if way != "terminal":
+            hang_up(times=2)
             process.terminate()
         # then
         assert process.wait(20) == 0
-        assert (b"The terminal was closed" in log.read_bytes()) is has_terminal
+        assert (b"The terminal was closed" in log.read_bytes()) is (way == "terminal")
     finally:
         stop_process(process)

@@ -1,0 +1,29 @@
+"""Signals that end a mirror in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from klamm.mirror.signals import signals_as_event
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_signal_sets_the_event_and_its_handler_is_restored(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with signals_as_event() as stopping:
+        os.kill(os.getpid(), number)
+        assert stopping.wait(10)
+    assert signal.getsignal(number) is before
+
+
+def test_a_mirror_that_nohup_started_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_event() as stopping:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stopping.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -37,7 +37,7 @@ help:
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
-	@echo 'make lock         pin the dependencies anew (LOCK_FLAGS=--upgrade takes the newest)'
+	@echo 'make lock         pin the dependencies again (LOCK_FLAGS=--upgrade takes the newest)'
 	@echo 'make clean        remove everything that was made here'
 
 setup:

@@ -222,7 +222,7 @@ class Writer:
         return field["type"].removeprefix("[]"), field["type"].startswith("[]")
 
     def _default(self, field: Mapping[str, Any]) -> Any:
-        """Return the default of a field; ``...`` for one that is made anew each time."""
+        """Return the default of a field; ``...`` for one that is created each time."""
         kind, is_array = self._kind(field)
         given = field.get("default")
         if given == "null" or (kind == "records" and field.get("nullableVersions")):

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the lock files in requirements/ anew from pyproject.toml.
+# Writes the lock files in requirements/ again from pyproject.toml.
 #   sh scripts/lock.sh            keeps what is pinned already where it still fits
 #   sh scripts/lock.sh --upgrade  takes the newest of everything
 # Host names never get into them: whoever installs chooses the package index.

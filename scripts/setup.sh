@@ -78,7 +78,7 @@ make_venv() {
         "Run: sudo apt-get install python3-venv (or your system's equivalent), then again"
 }
 
-# What was made elsewhere (a moved clone), or by a Python that is gone, is made anew.
+# What was made elsewhere (a moved clone), or by a Python that is gone, is made again.
 usable() {
     new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1 &&
         case "$(cat "$stamp" 2>/dev/null)" in "" | "$root "*) true ;; *) false ;; esac

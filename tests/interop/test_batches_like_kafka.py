@@ -43,7 +43,7 @@ UNREADABLE: Final = {
 }
 """Kafka does not compare the length of a compressed record with its fields, and stops reading at the last record."""
 RECOMPRESSED: Final = {"base timestamp -1000", "producer without epoch"}
-"""Kafka fails while it builds these anew in another codec; klamm does not need to build them."""
+"""Kafka fails while it builds these again in another codec; klamm does not need to build them."""
 
 
 class Answer(NamedTuple):

@@ -142,7 +142,7 @@ def test_a_resource_may_be_named_as_klamm_configs_names_it(
 def test_configs_that_went_with_their_topic_come_back_to_one_of_its_name(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # given: a topic with two configs, deleted and created anew with another one
+    # given: a topic with two configs, deleted and created again with another one
     server = ["--bootstrap-server", broker.bootstrap_servers]
     make_changes(broker)
     moment = datetime.now(UTC).isoformat()

@@ -158,7 +158,7 @@ def test_commands_and_flags_of_the_pages_exist(page: str, line: str) -> None:
     assert set(flags) <= {*words_of(name), "--help", "--version"}
 
 
-SESSIONS = ("README.md", "docs/client-configs.md", "docs/client-metrics.md", "docs/gateway.md")
+SESSIONS = ("README.md", "docs/client-configs.md", "docs/client-metrics.md", "docs/gateway.md", "docs/security.md")
 """Pages whose commands run one after the other on a broker."""
 SERVERS = [
     (page, line)
@@ -170,7 +170,13 @@ OTHERWISE_RUN = re.compile("klamm (broker|gateway|mirror|registrations) ")
 
 
 @pytest.mark.parametrize(("page", "line"), SERVERS, ids=[f"{page}: {line}"[:100] for page, line in SERVERS])
-def test_servers_of_the_pages_accept_their_settings(page: str, line: str) -> None:
+def test_servers_of_the_pages_accept_their_settings(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for snippet in SNIPPETS:
+        if snippet.page == page and snippet.text.startswith("# server.properties"):
+            Path("server.properties").write_text(snippet.text)
     _, name, *words = shlex.split(line)
     parse = broker_settings.parse_arguments if name == "broker" else gateway_settings.parse_arguments
     assert parse(words).data_dir, page

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 
 def test_records_are_read_from_where_one_wants_to_the_present_end() -> None:
-    """K894-41: and a topic that is not there, or was made anew, is no empty topic."""
+    """K894-41: and a topic that is not there, or was created again, is not an empty topic."""
     with klamm.Broker() as broker:
         # given
         create_topic(broker.bootstrap_servers, "own")

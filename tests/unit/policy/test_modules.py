@@ -1,4 +1,4 @@
-"""A policy's neighbours: what it imports from its own directory is read anew along with it."""
+"""A policy's neighbours: what it imports from its own directory is read again along with it."""
 
 from __future__ import annotations
 

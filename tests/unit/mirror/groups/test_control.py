@@ -143,7 +143,7 @@ class Run:
         self.begin()
 
     def begin(self) -> None:
-        """Start the loop anew: what it remembers is gone."""
+        """Start the loop again. It remembers nothing."""
         assert self.flow.groups is not None
         self.control = GroupControl(
             self.flow,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Topic(ControlConnection):
-    """A topic of one partition that can be made anew."""
+    """A topic of one partition that can be created again."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.client_configs.service import ClientConfigService
 from klamm.broker.client_metrics.service import open_client_metrics
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
-from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.guard import alter_config_guard
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.own_settings import allowed_client_configs
 from klamm.broker.configs.policy_settings import PolicySettings
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
+from klamm.broker.configs.start_configs import start_configs
 from klamm.broker.context import RequestContext
 from klamm.broker.data_directory import LOGS_DIRECTORY, open_metadata
 from klamm.broker.fetch.sessions import FetchSessions
@@ -39,9 +39,9 @@ from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFO
 from klamm.configs.values import format_value
 from klamm.protocol.api import ApiKey
 from klamm.protocol.types import ResourceType
+from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
-from klamm.server.roster import ClientRoster
 from klamm.server.security.endpoints import open_endpoint
 from klamm.server.server import Server
 from klamm.server.traffic import Traffic
@@ -96,7 +96,7 @@ class BrokerApp:
         shares: DescriptorShares,
     ) -> None:
         self._metrics = metrics
-        traffic, roster = Traffic(), ClientRoster(now_ms=services.now_ms)
+        traffic, client_registry = Traffic(), ClientRegistry(now_ms=services.now_ms)
         self._endpoints = endpoints
         self._tls = tls
         self._lock = lock
@@ -105,7 +105,7 @@ class BrokerApp:
         self._registrations = registrations
         self._policies: PolicyRuntime | None = None
         store.on_failure = self._on_failed_commit
-        roster.on_left = services.client_metrics.forget_session
+        client_registry.on_left = services.client_metrics.forget_session
         configs = services.configs
         self._server = Server(
             new_context=partial(RequestContext, services=services),
@@ -113,7 +113,7 @@ class BrokerApp:
             traffic=traffic,
             limits=ConnectionLimits(configs.broker_value, most=shares.connections),
             throttles=Throttles(services.quotas, configs.broker_value),
-            roster=roster,
+            client_registry=client_registry,
             max_idle_ms=lambda: configs.int_value("connections.max.idle.ms"),
             max_frame_bytes=configs.int_value("socket.request.max.bytes"),
         )
@@ -121,11 +121,11 @@ class BrokerApp:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
             metrics.add_page(
                 CLIENTS_PAGE,
-                lambda: clients_page(roster, services.client_configs, services.enforcement, services.now_ms()),
+                lambda: clients_page(client_registry, services.client_configs, services.enforcement, services.now_ms()),
             )
             from klamm.broker.page import BrokerPage  # noqa: PLC0415  # not needed without metrics
 
-            metrics.add_view("/", BrokerPage(services, roster).render)
+            metrics.add_view("/", BrokerPage(services, client_registry).render)
 
     @classmethod
     async def start(
@@ -185,7 +185,7 @@ class BrokerApp:
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
-            started_with=as_started(settings, cluster),
+            started_with=start_configs(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
             guards=_guards(policies, tls),

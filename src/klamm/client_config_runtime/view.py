@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.description import Compatibility
     from klamm.client_configs.enforcement import Enforced
-    from klamm.server.roster import ClientRoster, SeenClient
+    from klamm.server.client_registry import ClientRegistry, SeenClient
 
 
 CLIENTS_PAGE: Final = "/clients.json"
@@ -199,10 +199,10 @@ def join_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
 
 
 def clients_page(
-    roster: ClientRoster, service: ClientConfigSource, enforcement: EnforcementService, at_ms: int
+    client_registry: ClientRegistry, service: ClientConfigSource, enforcement: EnforcementService, at_ms: int
 ) -> tuple[str, str]:
     """Return content type and text of the page ``/clients.json``."""
-    views = view_clients(roster.clients(), service.registered, service.resolve, enforcement.of_application)
+    views = view_clients(client_registry.clients(), service.registered, service.resolve, enforcement.of_application)
     return "application/json", json.dumps(clients_document(views, at_ms=at_ms), ensure_ascii=False)
 
 

@@ -87,11 +87,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from klamm.protocol.schema import Message
+    from klamm.server.client_registry import ClientRegistry
     from klamm.server.connection_limits import ConnectionLimits
     from klamm.server.context import HandlerContext
     from klamm.server.outbox import UnreadBudget
     from klamm.server.quotas.throttles import Throttles
-    from klamm.server.roster import ClientRoster
     from klamm.server.route import RawResponse, Route
     from klamm.server.security.endpoints import Endpoint
     from klamm.server.security.login import Login
@@ -120,7 +120,7 @@ class SharedByConnections:
     """Function that creates the context of a request from ``session``, ``api_version`` and ``client_id``."""
     routes: Mapping[int, Route]
     limits: ConnectionLimits
-    roster: ClientRoster
+    client_registry: ClientRegistry
     throttles: Throttles
     traffic: Traffic
     budget: UnreadBudget
@@ -240,16 +240,16 @@ class ClientConnection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._shared.connections.add(self)
-        welcome = self._shared.throttles.welcome(self.session)
-        self._muted_s = welcome.delay_s
-        serving = self._turn_away() if welcome.is_refused else self._serve()
+        admission = self._shared.throttles.admit(self.session)
+        self._muted_s = admission.delay_s
+        serving = self._turn_away() if admission.is_refused else self._serve()
         self._task = asyncio.get_running_loop().create_task(serving)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister the connection and cancel the request in progress."""
         self._shared.connections.discard(self)
         self._shared.budget.remove(self)
-        self._shared.roster.left(self.session)
+        self._shared.client_registry.left(self.session)
         if self._is_admitted:
             self._is_admitted = False
             self._shared.limits.release(self.session.client_host, self.session.listener)
@@ -380,7 +380,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if login is not None:
             login.check(header.api_key)
         if login is None or login.is_open:
-            self._shared.roster.seen(self.session, header.client_id, header.api_key)
+            self._shared.client_registry.seen(self.session, header.client_id, header.api_key)
         route = self._shared.routes.get(header.api_key)
         if route is None:
             raise ProtocolError(f"API key {header.api_key} is not served")

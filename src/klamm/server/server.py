@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
+    from klamm.server.client_registry import ClientRegistry
     from klamm.server.connection_limits import ConnectionLimits
     from klamm.server.context import HandlerContext
     from klamm.server.quotas.throttles import Throttles
-    from klamm.server.roster import ClientRoster
     from klamm.server.route import Route
     from klamm.server.security.endpoints import Endpoint
 
@@ -40,7 +40,7 @@ class Server:
         routes: Handler of each API key.
         limits: Connection limits.
         throttles: Quotas of clients and connections.
-        roster: Registry of clients, which this server updates.
+        client_registry: Registry of clients, which this server updates.
         max_idle_ms: Function that returns ``connections.max.idle.ms``. It is called before each sweep, so dynamic
             changes apply; 0 or a negative time means no limit.
         max_frame_bytes: ``socket.request.max.bytes``.
@@ -54,7 +54,7 @@ class Server:
         routes: Mapping[int, Route],
         limits: ConnectionLimits,
         throttles: Throttles,
-        roster: ClientRoster,
+        client_registry: ClientRegistry,
         max_idle_ms: Callable[[], int],
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         traffic: Traffic | None = None,
@@ -63,7 +63,7 @@ class Server:
             new_context=new_context,
             routes=routes,
             limits=limits,
-            roster=roster,
+            client_registry=client_registry,
             throttles=throttles,
             traffic=Traffic() if traffic is None else traffic,
             budget=UnreadBudget(),

@@ -11,7 +11,7 @@ from klamm.client_configs.definitions import ClientKind
 from klamm.client_configs.enforcement import Enforced
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import GroupProtocol
-from klamm.server.roster import SeenClient
+from klamm.server.client_registry import SeenClient
 
 APP = ClientConfigEntity.of_client("alice", "app")
 

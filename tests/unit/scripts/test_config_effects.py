@@ -44,7 +44,7 @@ ELSEWHERE = {
     "remote.storage.enable": "refused by configs/topics.py",
     "ssl.endpoint.identification.algorithm": "read by clients",
     "unclean.leader.election.enable": "set on an internal topic, as by Kafka",
-    "process.roles": "described by as_started.py, never asked",
+    "process.roles": "described by start_configs.py, never asked",
 }
 """Names that are mentioned in the source, or not, without what the page says being wrong."""
 

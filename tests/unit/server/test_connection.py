@@ -14,12 +14,12 @@ from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import StorageError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection import MAX_WAITING_FRAMES, ClientConnection, SharedByConnections
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.context import HandlerContext
 from klamm.server.outbox import UnreadBudget
 from klamm.server.quotas.throttles import Throttles
-from klamm.server.roster import ClientRoster
 from klamm.server.route import Route
 from klamm.server.security.endpoints import Endpoint
 from klamm.server.session import Session
@@ -116,7 +116,7 @@ class Peer:
                 ),
             },
             limits=self.limits,
-            roster=ClientRoster(now_ms=lambda: 0),
+            client_registry=ClientRegistry(now_ms=lambda: 0),
             throttles=Throttles(cast("Any", NoQuotas()), lambda _: 2**31 - 1),
             traffic=Traffic(),
             budget=UnreadBudget(),

@@ -13,13 +13,13 @@ from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsRes
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from klamm.security.jaas import PLAIN_MODULE
+from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.context import HandlerContext
 from klamm.server.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
 from klamm.server.listeners import parse_listeners
 from klamm.server.metrics import RequestMetrics
 from klamm.server.quotas.throttles import Throttles
-from klamm.server.roster import ClientRoster
 from klamm.server.route import Route
 from klamm.server.security.endpoints import open_endpoint
 from klamm.server.server import Server
@@ -74,14 +74,16 @@ class Client:
         self._writer.close()
 
 
-async def serve(metrics: RequestMetrics, roster: ClientRoster, traffic: Traffic) -> tuple[Server, tuple[Any, ...]]:
+async def serve(
+    metrics: RequestMetrics, client_registry: ClientRegistry, traffic: Traffic
+) -> tuple[Server, tuple[Any, ...]]:
     (listener,) = parse_listeners("SASL_PLAINTEXT://127.0.0.1:0", advertised=None, configs=CONFIGS, count=1)
     server = Server(
         new_context=HandlerContext,
         routes=metrics.routes,
         limits=ConnectionLimits(lambda _: None),
         throttles=Throttles(NoQuotas(), lambda _: None),
-        roster=roster,
+        client_registry=client_registry,
         max_idle_ms=lambda: 0,
         traffic=traffic,
     )
@@ -95,8 +97,8 @@ def test_a_server_needs_nothing_of_the_broker() -> None:
         # given
         handlers = (api_017_sasl_handshake.ROUTE, api_036_sasl_authenticate.ROUTE, LIST_GROUPS)
         metrics = RequestMetrics({route.api.key: route for route in handlers})
-        roster, traffic = ClientRoster(now_ms=lambda: 0), Traffic()
-        server, address = await serve(metrics, roster, traffic)
+        client_registry, traffic = ClientRegistry(now_ms=lambda: 0), Traffic()
+        server, address = await serve(metrics, client_registry, traffic)
         client = Client(*await asyncio.open_connection(*address[:2]))
         # when
         shaken = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
@@ -106,7 +108,7 @@ def test_a_server_needs_nothing_of_the_broker() -> None:
         # then
         assert (shaken.error_code, authenticated.error_code) == (0, 0)
         assert [group.group_id for group in listed.groups] == ["User:anna"]
-        assert [(one.principal, one.client_id, one.connections) for one in roster.clients()] == [
+        assert [(one.principal, one.client_id, one.connections) for one in client_registry.clients()] == [
             ("User:anna", "gate", 1)
         ]
         page = Page()

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from klamm.broker.topics.catalog import Topic
     from klamm.client_config_runtime.view import ClientView
     from klamm.configs.describe import DescribedConfig
-    from klamm.server.roster import ClientRoster
+    from klamm.server.client_registry import ClientRegistry
     from klamm.storage.metadata.changes import PutGroupOffset
 
     Query = Mapping[str, str]
@@ -81,12 +81,12 @@ class BrokerPage:
 
     Args:
         services: Services of the broker.
-        roster: Connected and recently disconnected clients.
+        client_registry: Connected and recently disconnected clients.
     """
 
-    def __init__(self, services: Services, roster: ClientRoster) -> None:
+    def __init__(self, services: Services, client_registry: ClientRegistry) -> None:
         self._services = services
-        self._roster = roster
+        self._client_registry = client_registry
 
     async def render(self, query: Query) -> tuple[str, str]:
         """Return content type and text of the page for a query.
@@ -311,7 +311,7 @@ class BrokerPage:
     async def _clients(self, text: str, query: Query, slices: TimeSlice) -> tuple[Table, Mapping[Standing, int]]:
         """Return the table of clients, and the number of connected ones by standing."""
         service, wanted = self._services.client_configs, text.lower()
-        seen = join_unnamed(tuple(client for client in self._roster.clients() if client.connections))
+        seen = join_unnamed(tuple(client for client in self._client_registry.clients() if client.connections))
         standings: Counter[Standing] = Counter()
         found: list[ClientView] = []
         async for client in slices.over(seen):

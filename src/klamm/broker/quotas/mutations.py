@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.configs.quotas import CONTROLLER_MUTATION_RATE
 from klamm.protocol.errors import ThrottlingQuotaExceededError
+from klamm.server.quotas.client_counters import ClientCounters
 from klamm.server.quotas.rates import SAMPLE_S, SAMPLES
-from klamm.server.quotas.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ class MutationQuotas:
     def __init__(self, quotas: QuotaService, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._quotas = quotas
         self._now_s = now_s
-        self._buckets = Remembered(TokenBucket)
+        self._buckets = ClientCounters(TokenBucket)
 
     def of(self, session: Session, client_id: str | None, *, is_strict: bool) -> MutationQuota:
         """Return the quota of a request.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LAST_ONES: Final = 5
 
 
-class Overhead:
+class TransactionOverhead:
     """Overhead of recent transactions in seconds. No record of the shard is sent during this time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.client.records import RecordsRefusedError
 from klamm.client.transactions import TransactionManager
-from klamm.mirror.copy.transaction_cost import Overhead
+from klamm.mirror.copy.transaction_cost import TransactionOverhead
 from klamm.mirror.internal_records import OwnRecords
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.source_offsets import ShardPlan
@@ -186,7 +186,7 @@ class ShardTransactions:
         """Remote partitions with an acknowledged batch in the open transaction."""
         self._sequences: dict[int, int] = {}
         self._close_at = self._close_from = 0.0
-        self._overhead = Overhead(clock)
+        self._overhead = TransactionOverhead(clock)
         self._positions_due = 0.0
         self._touched: dict[PartitionTuple, PartitionCopy] = {}
         """Partitions whose source offset may have advanced since the last commit.

@@ -24,8 +24,8 @@ from klamm.configs.quotas import (
     QuotaLimit,
 )
 from klamm.protocol.api import ApiKey
+from klamm.server.quotas.client_counters import ClientCounters
 from klamm.server.quotas.rates import RateWindow
-from klamm.server.quotas.remembered import Remembered
 from klamm.server.quotas.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ClientQuotas(Protocol):
         """Return the connections per second allowed for an address; None when there is no limit."""
 
 
-class Welcome(NamedTuple):
+class Admission(NamedTuple):
     """Decision on a new connection."""
 
     delay_s: float
@@ -67,7 +67,7 @@ class Welcome(NamedTuple):
     """Whether the connection is closed after the delay."""
 
 
-_AT_ONCE: Final = Welcome(0.0, is_refused=False)
+_AT_ONCE: Final = Admission(0.0, is_refused=False)
 
 
 class Throttles:
@@ -90,7 +90,7 @@ class Throttles:
         self._quotas = quotas
         self._config_value = config_value
         self._now_s = now_s
-        self._windows = Remembered(RateWindow)
+        self._windows = ClientCounters(RateWindow)
 
     def stopwatch(self, api_key: int, session: Session, client_id: str | None) -> Stopwatch | None:
         """Return a stopwatch for a request; None when its client has no quota on busy time."""
@@ -145,7 +145,7 @@ class Throttles:
         window.add(amount, now_s)
         return window.wait_s(limit.value, now_s)
 
-    def welcome(self, session: Session) -> Welcome:
+    def admit(self, session: Session) -> Admission:
         """Charge a new connection.
 
         It is rejected when its address exceeds its rate, and delayed when the broker's is exceeded.
@@ -158,10 +158,10 @@ class Throttles:
             wait_s = window.wait_s(limit, now_s)
             if wait_s > 0:
                 window.add(-1, now_s)  # rejected connections do not count towards the rate
-                return Welcome(min(wait_s, _LONGEST_REFUSAL_S), is_refused=True)
+                return Admission(min(wait_s, _LONGEST_REFUSAL_S), is_refused=True)
         listener = f"listener.name.{session.listener.lower()}.{MAX_CONNECTION_CREATION_RATE}"
         waits = [self._wait_s(key, now_s) for key in (MAX_CONNECTION_CREATION_RATE, listener)]
-        return Welcome(max(waits), is_refused=False) if any(waits) else _AT_ONCE
+        return Admission(max(waits), is_refused=False) if any(waits) else _AT_ONCE
 
     def _wait_s(self, key: str, now_s: float) -> float:
         limit = self._config_value(key)

@@ -12,7 +12,7 @@ from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.create_partitions import CreatePartitionsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
 from klamm.protocol.messages.produce import ProduceResponse
-from klamm.server.quotas.throttles import Throttles, Welcome
+from klamm.server.quotas.throttles import Admission, Throttles
 from klamm.server.session import Session
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class House:
             self.throttles.after_writing(stopwatch)
         return wait_s, response.throttle_time_ms
 
-    def connect(self, address: str = "10.0.0.1") -> Welcome:
-        return self.throttles.welcome(Session(connection_id=1, node_id=1, client_host=address))
+    def connect(self, address: str = "10.0.0.1") -> Admission:
+        return self.throttles.admit(Session(connection_id=1, node_id=1, client_host=address))
 
 
 @pytest.mark.parametrize("most_specific", range(8))
@@ -159,7 +159,7 @@ def test_a_wait_that_is_too_long_for_the_response_is_sent_as_the_longest_one() -
 
 def test_an_address_that_connects_too_often_is_refused_and_another_is_not() -> None:
     house = House({(("ip", "10.0.0.1"),): {"connection_creation_rate": 2.0}})
-    assert [house.connect() for _ in range(20)] == [Welcome(0.0, is_refused=False)] * 20
+    assert [house.connect() for _ in range(20)] == [Admission(0.0, is_refused=False)] * 20
     refused = house.connect()
     assert refused.is_refused
     assert 0 < refused.delay_s <= 1.0

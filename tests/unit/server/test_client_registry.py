@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.protocol.api import ApiKey
-from klamm.server.roster import ClientRoster
+from klamm.server.client_registry import ClientRegistry
 from klamm.server.session import Session
 
 
@@ -22,14 +22,14 @@ def session(number: int, *, software: str = "apache-kafka-java", host: str = "10
 def test_the_connections_of_one_application_are_one_client() -> None:
     # given
     clock = Clock()
-    roster = ClientRoster(now_ms=clock)
+    client_registry = ClientRegistry(now_ms=clock)
     # when
-    roster.seen(session(1), "app", ApiKey.METADATA)
+    client_registry.seen(session(1), "app", ApiKey.METADATA)
     clock.now_ms = 2_000
-    roster.seen(session(2), "app", ApiKey.METADATA)
-    roster.seen(session(3, host="10.0.0.2"), "app", ApiKey.METADATA)
+    client_registry.seen(session(2), "app", ApiKey.METADATA)
+    client_registry.seen(session(3, host="10.0.0.2"), "app", ApiKey.METADATA)
     # then
-    here, there = roster.clients()
+    here, there = client_registry.clients()
     assert (here.client_id, here.connections, here.last_seen_ms) == ("app", 2, 2_000)
     assert (there.host, there.connections) == ("10.0.0.2", 1)
 
@@ -37,77 +37,77 @@ def test_the_connections_of_one_application_are_one_client() -> None:
 def test_who_left_is_remembered_with_the_time_of_its_latest_request() -> None:
     # given
     clock = Clock()
-    roster = ClientRoster(now_ms=clock)
+    client_registry = ClientRegistry(now_ms=clock)
     gone = session(1)
-    roster.seen(gone, "app", ApiKey.METADATA)
+    client_registry.seen(gone, "app", ApiKey.METADATA)
     # when
     clock.now_ms = 9_000
-    roster.left(gone)
+    client_registry.left(gone)
     # then
-    (client,) = roster.clients()
+    (client,) = client_registry.clients()
     assert (client.connections, client.last_seen_ms) == (0, 1_000)
 
 
 def test_who_comes_back_is_one_client_again() -> None:
     # given
     clock = Clock()
-    roster = ClientRoster(now_ms=clock)
+    client_registry = ClientRegistry(now_ms=clock)
     first = session(1)
     first.fetched_configs, first.fetched_at_ms = (("acks", "all"),), 1_000
-    roster.seen(first, "app", ApiKey.METADATA)
-    roster.left(first)
+    client_registry.seen(first, "app", ApiKey.METADATA)
+    client_registry.left(first)
     # when
     clock.now_ms = 2_000
-    roster.seen(session(2), "app", ApiKey.METADATA)
+    client_registry.seen(session(2), "app", ApiKey.METADATA)
     # then
-    (client,) = roster.clients()
+    (client,) = client_registry.clients()
     assert (client.connections, client.last_seen_ms, client.fetched) == (1, 2_000, (("acks", "all"),))
 
 
 def test_of_those_who_left_only_the_latest_are_remembered() -> None:
     # given
-    roster = ClientRoster(now_ms=Clock(), max_gone=3)
+    client_registry = ClientRegistry(now_ms=Clock(), max_gone=3)
     # when
     for number in range(10):
         one = session(number)
-        roster.seen(one, f"app{number}", ApiKey.METADATA)
-        roster.left(one)
+        client_registry.seen(one, f"app{number}", ApiKey.METADATA)
+        client_registry.left(one)
     # then
-    assert [client.client_id for client in roster.clients()] == ["app7", "app8", "app9"]
+    assert [client.client_id for client in client_registry.clients()] == ["app7", "app8", "app9"]
 
 
 def test_a_connection_that_never_asked_is_nobody() -> None:
     # given
-    roster = ClientRoster(now_ms=Clock())
+    client_registry = ClientRegistry(now_ms=Clock())
     # when
-    roster.left(session(1))
+    client_registry.left(session(1))
     # then
-    assert roster.clients() == ()
+    assert client_registry.clients() == ()
 
 
 def test_a_connection_that_carries_several_client_ids_shows_each() -> None:
     # given
-    roster = ClientRoster(now_ms=Clock())
+    client_registry = ClientRegistry(now_ms=Clock())
     shared = session(1)
     # when
-    roster.seen(shared, "one", ApiKey.METADATA)
-    roster.seen(shared, "two", ApiKey.METADATA)
+    client_registry.seen(shared, "one", ApiKey.METADATA)
+    client_registry.seen(shared, "two", ApiKey.METADATA)
     # then
-    assert [(client.client_id, client.connections) for client in roster.clients()] == [("one", 0), ("two", 1)]
+    assert [(client.client_id, client.connections) for client in client_registry.clients()] == [("one", 0), ("two", 1)]
 
 
 def test_the_kinds_of_a_client_follow_from_its_requests() -> None:
     # given
-    roster = ClientRoster(now_ms=Clock())
+    client_registry = ClientRegistry(now_ms=Clock())
     shared = session(1)
     for api_key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.PRODUCE):
-        roster.seen(shared, "writes", api_key)
-    roster.seen(session(2), "writes", ApiKey.JOIN_GROUP)
+        client_registry.seen(shared, "writes", api_key)
+    client_registry.seen(session(2), "writes", ApiKey.JOIN_GROUP)
     # when: a proxy sends for another client over the same connection
-    roster.seen(shared, "asks", ApiKey.DESCRIBE_CONFIGS)
-    roster.seen(session(3), "new", ApiKey.METADATA)
+    client_registry.seen(shared, "asks", ApiKey.DESCRIBE_CONFIGS)
+    client_registry.seen(session(3), "new", ApiKey.METADATA)
     # then
-    assert {client.client_id: sorted(client.kinds) for client in roster.clients()} == {
+    assert {client.client_id: sorted(client.kinds) for client in client_registry.clients()} == {
         "writes": ["consumer", "producer"],
         "asks": ["admin"],
         "new": [],

@@ -17,7 +17,7 @@ class _Counted(Protocol):
 Counted = TypeVar("Counted", bound=_Counted)
 
 
-class Remembered(Generic[Counted]):
+class ClientCounters(Generic[Counted]):
     """One counter for each key. Used on the event loop only.
 
     Args:

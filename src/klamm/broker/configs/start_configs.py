@@ -16,7 +16,7 @@ _ROLES: Final = "broker,controller"
 """Value of ``process.roles``. Every broker id is a controller as well, because there is one process."""
 
 
-def as_started(settings: BrokerSettings, cluster: ClusterInfo) -> Mapping[int, Mapping[str, str]]:
+def start_configs(settings: BrokerSettings, cluster: ClusterInfo) -> Mapping[int, Mapping[str, str]]:
     """Return by broker id the configs of the command line: ids, listeners with their ports, data directory."""
     return {node_id: _of_broker(settings, cluster, index) for index, node_id in enumerate(cluster.node_ids)}
 

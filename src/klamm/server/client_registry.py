@@ -81,7 +81,7 @@ class SeenClient:
         )
 
 
-class ClientRoster:
+class ClientRegistry:
     """Owner of the list of clients: open connections and closed ones. Used on the event loop only.
 
     Args:

@@ -39,33 +39,41 @@ class SaslReader:
         principal_claim: Claim of an OAUTHBEARER token that names the user (``sasl.oauthbearer.sub.claim.name``).
     """
 
-    __slots__ = ("_mechanism", "_principal_claim", "_user_name", "principal")
+    __slots__ = ("_mechanism", "_principal_claim", "_unread", "_user_name", "principal")
 
     def __init__(self, principal_claim: str = "sub") -> None:
         self._principal_claim = principal_claim
         self._mechanism = ""
         self._user_name: str | None = None
+        self._unread: ProtocolError | None = None
+        """Reason why the token names no principal; None if it does."""
         self.principal: str | None = None
         """Principal of the latest successful login; None before the first one."""
 
     def start(self, mechanism: str) -> None:
         """Begin a login (SaslHandshake) by one of ``PASSED_MECHANISMS``."""
         self._mechanism = mechanism
-        self._user_name = None
+        self._user_name = self._unread = None
 
     def on_token(self, token: bytes) -> None:
-        """Read a client's token.
-
-        Raises:
-            ProtocolError: The token does not belong to the mechanism, or names no principal.
-        """
+        """Read a client's token. The upstream answers one that names no principal; it must not accept it."""
         if self._user_name is None:
-            self._user_name = self._read(token.decode(errors="replace"))
+            try:
+                self._user_name = self._read(token.decode(errors="replace"))
+            except ProtocolError as error:
+                self._unread = error
 
     def on_answer(self, error_code: int, answer: bytes) -> None:
-        """Read the upstream's response to the latest token."""
+        """Read the upstream's response to the latest token.
+
+        Raises:
+            ProtocolError: The upstream accepts a token that names no principal.
+        """
         if error_code != 0:
-            self._user_name = None
+            self._user_name = self._unread = None
+        elif self._unread is not None:
+            if self._mechanism != OAUTHBEARER or not answer:
+                raise self._unread
         elif self._user_name is not None and self._is_last(answer):
             self.principal = user_principal(self._user_name)
             self._user_name = None

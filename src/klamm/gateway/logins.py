@@ -42,7 +42,7 @@ class PassedLogin:
         return self._reader.principal is not None
 
     def handshake(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
-        """Forward a SaslHandshake, or refuse a mechanism whose principal cannot be read.
+        """Forward a SaslHandshake. The client is not offered mechanisms whose principal cannot be read.
 
         Raises:
             ProtocolError: The request is malformed.
@@ -58,18 +58,25 @@ class PassedLogin:
             request.mechanism[:40],
             ", ".join(PASSED_MECHANISMS),
         )
-        response = SaslHandshakeResponse(
-            error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=list(PASSED_MECHANISMS)
-        )
-        answer = response_frame(response, head.api_version, head.correlation_id)
-        self._relay.exchanges.append(RelayedExchange(head.correlation_id, answer=answer))
-        return TAKE, len(frame), ()
+        self._reader.start("")
+
+        def on_response(answer: memoryview) -> Sequence[Piece]:
+            position = response_body(SaslHandshakeResponse, head.api_version, answer)
+            offered = decode(SaslHandshakeResponse, head.api_version, answer, position).mechanisms
+            refusal = SaslHandshakeResponse(
+                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+                mechanisms=[mechanism for mechanism in offered if mechanism in PASSED_MECHANISMS],
+            )
+            return [response_frame(refusal, head.api_version, head.correlation_id)]
+
+        self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
+        return TAKE, len(frame), (frame,)
 
     def authenticate(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
         """Forward a SaslAuthenticate.
 
         Raises:
-            ProtocolError: The request is malformed, or names no principal.
+            ProtocolError: The request is malformed.
         """
         request: SaslAuthenticateRequest = decode_request(SaslAuthenticateRequest, head, frame, body)
         self._reader.on_token(bytes(request.auth_bytes))

@@ -75,9 +75,13 @@ def test_the_principal_stays_until_a_login_again_succeeds() -> None:
         ("", b"\0alice\0secret", "names no user"),
     ],
 )
-def test_a_token_without_a_user_is_refused_and_not_quoted(mechanism: str, token: bytes, message: str) -> None:
+def test_a_token_without_a_user_is_never_accepted_and_not_quoted(mechanism: str, token: bytes, message: str) -> None:
     reader = SaslReader()
     reader.start(mechanism)
+    reader.on_token(token)
+    reader.on_answer(58, b"")  # the upstream rejects it
+    reader.on_token(token)
     with pytest.raises(ProtocolError, match=message) as refused:
-        reader.on_token(token)
+        reader.on_answer(0, b"")
     assert "secret" not in str(refused.value)
+    assert reader.principal is None

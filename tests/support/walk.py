@@ -51,7 +51,7 @@ class Walk:
         if _is_of_klamm(frame.f_code) and frame.f_code.co_name not in _PARTS_OF_A_FUNCTION:
             self.functions.add(_name(frame.f_code))
             caller = frame.f_back
-            while caller is not None and _is_between(caller.f_code):
+            while caller is not None and caller.f_code.co_filename == _GENERATED:
                 caller = caller.f_back
             if caller is not None and _is_of_klamm(caller.f_code):
                 self.hops.add(_name(caller.f_code))
@@ -98,9 +98,9 @@ def _is_of_klamm(code: CodeType) -> bool:
     return code.co_filename.startswith(SOURCE)
 
 
-def _is_between(code: CodeType) -> bool:
-    return code.co_name in _PARTS_OF_A_FUNCTION or code.co_filename == _GENERATED
-
-
 def _name(code: CodeType) -> str:
-    return f"{code.co_filename.removeprefix(SOURCE)}:{code.co_qualname}"
+    """Return file and name of a function; for a part of a comprehension, those of the function that holds it."""
+    holder = code.co_qualname
+    while holder.rpartition(".")[2] in _PARTS_OF_A_FUNCTION:
+        holder = holder.rpartition(".<locals>.")[0]
+    return f"{code.co_filename.removeprefix(SOURCE)}:{holder}"

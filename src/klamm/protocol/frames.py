@@ -145,28 +145,28 @@ class FrameReader:
         return [self._finish()] if self._filled == self._frame_bytes else []
 
     def _end_of_frame(self, view: memoryview, position: int) -> int:
-        """Return the end of the frame that begins at ``position``; 0 if a part of it has not arrived."""
+        """Return the end of the frame that begins at ``position``.
+
+        Returns 0 if a part of it has not arrived, or if its size is not allowed: ``_take_size`` then raises the error.
+        """
         if len(view) - position < _SIZE.size:
             return 0
-        end: int = position + _SIZE.size + self._checked(*_SIZE.unpack_from(view, position))
-        return end if end <= len(view) else 0
-
-    def _checked(self, size: int) -> int:
-        """Return the size of a frame if it is allowed."""
-        if not 0 <= size <= self.max_frame_bytes:
-            raise ProtocolError(f"Frame of {size} bytes is outside 0..{self.max_frame_bytes}")
-        if size == 0:
-            raise ProtocolError("Frame of 0 bytes cannot hold a request")
-        return size
+        (size,) = _SIZE.unpack_from(view, position)
+        end: int = position + _SIZE.size + size
+        return end if 0 < size <= self.max_frame_bytes and end <= len(view) else 0
 
     def _take_size(self, view: memoryview, position: int) -> int:
         taken = view[position : position + 4 - len(self._size)]
         self._size += taken
         if len(self._size) == _SIZE.size:
-            size = self._checked(*_SIZE.unpack(self._size))
+            (size,) = _SIZE.unpack(self._size)
+            if not 0 <= size <= self.max_frame_bytes:
+                raise ProtocolError(f"Frame of {size} bytes is outside 0..{self.max_frame_bytes}")
             self._size.clear()
             self._frame_bytes, self._filled = size, 0
             self._frame = bytearray(min(size, FIRST_ALLOCATION_BYTES))
+            if size == 0:
+                raise ProtocolError("Frame of 0 bytes cannot hold a request")
         return position + len(taken)
 
     def _make_room(self, count: int) -> None:

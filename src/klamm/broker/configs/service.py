@@ -280,7 +280,10 @@ class ConfigService:
             altered.append((part.notes, applied))
         outcomes: list[KafkaApiError | str | None] = []
         for notes, (errors, durable) in altered:
-            ended = errors if durable is None else await _ended(errors, durable, slices)
+            ended = errors
+            if durable is not None:
+                ended = await _ended(errors, durable)
+                slices.restart()
             outcomes += [error or notes.get(index) for index, error in enumerate(ended)] if notes else ended
             await slices.give_way()
         await slices.free(altered)
@@ -446,15 +449,13 @@ async def _repeated(alterations: Sequence[ResourceAlteration], slices: TimeSlice
 
 
 async def _ended(
-    errors: Sequence[KafkaApiError | None], commit: asyncio.Future[None], slices: TimeSlice
+    errors: Sequence[KafkaApiError | None], commit: asyncio.Future[None]
 ) -> Sequence[KafkaApiError | None]:
     """Wait for a commit; return the errors, with the storage error for every change that was not stored."""
     try:
         await asyncio.shield(commit)
     except StorageError as failure:
         return [error or failure for error in errors]
-    finally:
-        slices.restart()
     return errors
 
 

@@ -81,6 +81,7 @@ class GatewayApp:
             book=self.topology,
             admin=self.upstream.admin,
             interception=interception,
+            listener=settings.listener.name,
             needs_login=settings.upstream.security.uses_sasl,
             principal_claim=settings.principal_claim,
             max_frame_bytes=settings.max_frame_bytes,

@@ -55,8 +55,10 @@ class InterceptedRequest:
 
     @property
     def author(self) -> Author:
-        """Principal and client id of the request."""
-        return Author(principal=self._relay.peer.principal, client_id=self._head.client_id)
+        """Principal and client id of the request, and the gateway's listener."""
+        return Author(
+            principal=self._relay.peer.principal, client_id=self._head.client_id, listener=self._shared.listener
+        )
 
     @property
     def client_host(self) -> str:

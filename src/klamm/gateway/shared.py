@@ -87,6 +87,8 @@ class Shared:
     book: AddressBook
     admin: AdminClient
     interception: Interception = NO_INTERCEPTION
+    listener: str | None = None
+    """Name of the listener of clients, for policies."""
     needs_login: bool = False
     """Whether clients must log in by SASL, through the gateway, before any other request."""
     principal_claim: str = "sub"

@@ -12,6 +12,7 @@ from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
 from klamm.gateway.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from klamm.server.author import Author
 from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
 from tests.support.wire import request_frame
 
@@ -170,6 +171,23 @@ def test_a_defect_closes_the_connection_and_forwards_nothing(caplog: pytest.LogC
 
     played(test)
     assert "the relay failed" in caplog.text
+
+
+def test_a_policy_sees_principal_client_id_and_listener() -> None:
+    seen: list[Author] = []
+
+    def judge(_request: object, context: InterceptedCall) -> None:
+        seen.append(context.author)
+
+    async def test() -> None:
+        asked = RequestFilter(request=HeartbeatRequest, response=HeartbeatResponse, judge=judge)
+        with RelayRig(shared_objects(Interception(filters={12: asked}), listener="PUBLIC")) as rig:
+            heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0, client_id="app")
+            await rig.client.send(heartbeat)
+            assert await rig.upstream.read(len(heartbeat)) == heartbeat
+
+    played(test)
+    assert seen == [Author(principal="User:ANONYMOUS", client_id="app", listener="PUBLIC")]
 
 
 def test_an_interceptor_that_hangs_delays_its_own_connection_only() -> None:

@@ -26,6 +26,7 @@ from klamm.protocol.messages.consumer_group_heartbeat import (
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ class FlowJudge:
             ApiKey.OFFSET_COMMIT: RequestFilter(
                 request=OffsetCommitRequest, response=OffsetCommitResponse, judge=self.judge_commit
             ),
+            ApiKey.TXN_OFFSET_COMMIT: RequestFilter(
+                request=TxnOffsetCommitRequest, response=TxnOffsetCommitResponse, judge=self.judge_transactional_commit
+            ),
         }
 
     def judge_produce(
@@ -199,11 +203,12 @@ class FlowJudge:
         """Ask the policy about the name of a group whose offsets are about to be committed."""
         if not isinstance(self._ask_group(request.group_id, context), ApiError):
             return None
+        answer = OffsetCommitResponse
         topics = [
-            OffsetCommitResponse.OffsetCommitResponseTopic(
+            answer.OffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
-                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                    answer.OffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=ErrorCode.INVALID_GROUP_ID
                     )
                     for partition in topic.partitions
@@ -211,7 +216,29 @@ class FlowJudge:
             )
             for topic in request.topics
         ]
-        return OffsetCommitResponse(topics=topics)
+        return answer(topics=topics)
+
+    def judge_transactional_commit(
+        self, request: TxnOffsetCommitRequest, context: InterceptedCall
+    ) -> TxnOffsetCommitResponse | None:
+        """Ask the policy about the name of a group whose offsets are about to be committed in a transaction."""
+        if not isinstance(self._ask_group(request.group_id, context), ApiError):
+            return None
+        answer = TxnOffsetCommitResponse
+        topics = [
+            answer.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    answer.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=ErrorCode.INVALID_GROUP_ID
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return answer(topics=topics)
 
     def _ask_group(self, group_id: str, context: InterceptedCall) -> ApiError | Answer | None:
         author = context.author

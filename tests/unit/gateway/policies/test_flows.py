@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from klamm.protocol.messages.consumer_group_heartbeat import (
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.support.gateway_context import FakeContext
 
 if TYPE_CHECKING:
@@ -179,6 +181,24 @@ def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:
     assert filters.judge_commit(commit, context()) is None
 
 
+@pytest.mark.parametrize("topic", [{"name": "t"}, {"name": "", "topic_id": UUID(int=3)}])
+def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(topic: dict[str, Any]) -> None:
+    filters, _ = judge({"bad": PolicyViolationError("no")})
+    partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=4, committed_offset=1)
+    commit = TxnOffsetCommitRequest(
+        transactional_id="t",
+        group_id="bad",
+        topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(**topic, partitions=[partition])],
+    )
+    answer = filters.judge_transactional_commit(commit, context())
+    assert answer is not None
+    (found,) = answer.topics
+    assert {name: getattr(found, name) for name in topic} == topic
+    assert [(each.partition_index, each.error_code) for each in found.partitions] == [(4, ErrorCode.INVALID_GROUP_ID)]
+    commit.group_id = "good"
+    assert filters.judge_transactional_commit(commit, context()) is None
+
+
 def test_a_consumer_of_the_new_protocol_cannot_join_a_group_with_a_wrong_name() -> None:
     filters, policies = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
 
@@ -216,6 +236,7 @@ def test_a_policy_on_flows_leaves_no_other_way_to_join_or_to_produce(tmp_path: P
         ApiKey.PRODUCE,
         ApiKey.JOIN_GROUP,
         ApiKey.OFFSET_COMMIT,
+        ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
     }
     assert withheld == {76, 88}

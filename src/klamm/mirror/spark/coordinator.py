@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.mirror.progress import MirrorStatus
-    from klamm.mirror.spark.leases import Group, Share
+    from klamm.mirror.spark.leases import FlowShare, PartitionGroup
 
 _NOTHING_TO_DO_S: Final = 0.2
 _GRACE_S: Final = 60.0
@@ -76,7 +76,7 @@ class Coordinator:
         self._lease_s = lease_s
         self._tasks_max = dict(tasks_max)
         self._changed = threading.Condition()
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, FlowShare] = {}
         self._lease = 0
         """Number of the newest announced lease. 0: none yet."""
         self._version = 0
@@ -120,7 +120,7 @@ class Coordinator:
             self.failure = reason
         self.end()
 
-    def publish(self, flow: str, share: Share | None) -> None:
+    def publish(self, flow: str, share: FlowShare | None) -> None:
         """Replace the partitions and settings of a flow. If they changed, end the running lease.
 
         The next lease uses the new ones.
@@ -192,12 +192,12 @@ class Coordinator:
         """Deal the current shares to groups, start the timer of the lease, and return the plan for Spark."""
         with self._changed:
             self._lease = max(self._lease, lease)
-            shares: Sequence[Share] = list(self._shares.values())
-            groups = leases.deal(shares, slots=self._slots, tasks_max=self._tasks_max)
+            shares: Sequence[FlowShare] = list(self._shares.values())
+            groups = leases.partition_groups(shares, slots=self._slots, tasks_max=self._tasks_max)
             sessions, self._sessions = self._sessions, {}
             self._dealt_version = self._version
             self._start_timer(lease)
-        named: list[Group] = [replace(group, session=sessions.get(group.number, "")) for group in groups]
+        named: list[PartitionGroup] = [replace(group, session=sessions.get(group.number, "")) for group in groups]
         # Normally the driver ends a lease. The deadline of the tasks is later: it ends those that no longer reach the
         # driver.
         return {

@@ -22,7 +22,7 @@ from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
-from klamm.mirror.spark.leases import Share
+from klamm.mirror.spark.leases import FlowShare
 from klamm.mirror.topics.control import FlowControl
 from klamm.mirror.topics.duplicate_mirrors import new_instance
 from klamm.mirror.topics.heartbeats import write_heartbeats
@@ -133,7 +133,7 @@ class ControlLoops:
         """Run the control loop of a flow in its thread. An unexpected error fails this flow only."""
 
         def publish(assignment: Assignment) -> None:
-            share = Share(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
+            share = FlowShare(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
             self.coordinator.publish(flow.name, share)
 
         source, target = admin_client(flow, "source"), admin_client(flow, "target")

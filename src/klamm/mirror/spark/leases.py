@@ -4,8 +4,8 @@ A lease is one micro-batch. It consists of groups, one per task. A group holds a
 flows. ``coordinator`` describes the life cycle of a lease.
 
 A worker process may keep its connections and fetched records from one lease to the next. This is safe only for the task
-that ended the previous lease of the same group in order. ``Group.session`` names that task's session. A worker that
-finds another session, or other partitions, closes what it kept and starts from the source offsets on the target.
+that ended the previous lease of the same group in order. ``PartitionGroup.session`` names that task's session. A worker
+that finds another session, or other partitions, closes what it kept and starts from the source offsets on the target.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ partitions over two tasks takes up to twice as many requests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class FlowShare:
     """Partitions of one flow that one task copies, with the settings of the flow."""
 
     settings: CopySettings
@@ -42,16 +42,18 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class PartitionGroup:
     """Work of one task in a lease."""
 
     number: int
-    shares: tuple[Share, ...]
+    shares: tuple[FlowShare, ...]
     session: str = ""
     """Session that ended the previous lease of this group in order and may be resumed. Empty: none."""
 
 
-def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -> tuple[Group, ...]:
+def partition_groups(
+    shares: Sequence[FlowShare], *, slots: int, tasks_max: Mapping[str, int]
+) -> tuple[PartitionGroup, ...]:
     """Distribute the partitions of all flows over at most ``slots`` groups.
 
     The number of groups of a flow is the smallest of: ``slots``, its number of partitions (of shards, with exactly-once
@@ -71,7 +73,7 @@ def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -
         slots: Number of tasks that can run at the same time, at least 1.
         tasks_max: ``tasks.max`` by flow name. Flows without an entry have no limit.
     """
-    hands: list[list[Share]] = [[] for _ in range(slots)]
+    by_group: list[list[FlowShare]] = [[] for _ in range(slots)]
     first = 0
     for share in shares:
         parts = _parts(share)
@@ -81,41 +83,41 @@ def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -
         if not parts:
             parts = [replace(share, partitions=share.partitions[at::width]) for at in range(width)]
         for at, part in enumerate(parts):
-            hands[(first + at % width) % slots].append(part)
+            by_group[(first + at % width) % slots].append(part)
         first += width
-    return tuple(Group(number=number, shares=tuple(hand)) for number, hand in enumerate(hands) if hand)
+    return tuple(PartitionGroup(number=number, shares=tuple(own)) for number, own in enumerate(by_group) if own)
 
 
-def _parts(share: Share) -> list[Share]:
+def _parts(share: FlowShare) -> list[FlowShare]:
     """Return one share per shard that has partitions, or an empty list for a flow without transactions."""
     transactions = share.settings.transactions
     if transactions is None:
         return []
-    hands: dict[int, list[PartitionId]] = {}
+    by_group: dict[int, list[PartitionId]] = {}
     for partition_id in share.partitions:
         shard = shard_of(partition_id.topic, partition_id.partition, transactions.shards)
-        hands.setdefault(shard, []).append(partition_id)
+        by_group.setdefault(shard, []).append(partition_id)
     return [
-        Share(
+        FlowShare(
             settings=replace(share.settings, transactions=replace(transactions, shard=shard)),
-            partitions=tuple(hands[shard]),
+            partitions=tuple(by_group[shard]),
         )
-        for shard in sorted(hands)
+        for shard in sorted(by_group)
     ]
 
 
-def to_json(group: Group) -> dict[str, Any]:
+def to_json(group: PartitionGroup) -> dict[str, Any]:
     """Return a group as plain JSON values for the side channel."""
     return asdict(group)
 
 
-def from_json(plain: Mapping[str, Any]) -> Group:
+def from_json(plain: Mapping[str, Any]) -> PartitionGroup:
     """Return the group that ``to_json`` encoded."""
     shares = tuple(
-        Share(settings=_settings(share["settings"]), partitions=tuple(PartitionId(*p) for p in share["partitions"]))
+        FlowShare(settings=_settings(share["settings"]), partitions=tuple(PartitionId(*p) for p in share["partitions"]))
         for share in plain["shares"]
     )
-    return Group(number=plain["number"], shares=shares, session=plain["session"])
+    return PartitionGroup(number=plain["number"], shares=shares, session=plain["session"])
 
 
 def _settings(plain: Mapping[str, Any]) -> CopySettings:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from klamm.mirror.partition_progress import PartitionProgress
-    from klamm.mirror.spark.leases import Group, Share
+    from klamm.mirror.spark.leases import FlowShare, PartitionGroup
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _JOIN_S: Final = 60.0
 class LeaseSession:
     """Copiers of one group, with their connections and fetched records. May serve several leases in one process."""
 
-    def __init__(self, shares: Sequence[Share]) -> None:
+    def __init__(self, shares: Sequence[FlowShare]) -> None:
         self.token = uuid.uuid4().hex
         self.shares = tuple(shares)
         self.copiers = [Copier(share.settings, share.partitions) for share in shares]
@@ -164,7 +164,7 @@ class _Lease:
 
 
 def serve(
-    group: Group, *, lease: int, seconds: float, address: tuple[str, int], token: str
+    group: PartitionGroup, *, lease: int, seconds: float, address: tuple[str, int], token: str
 ) -> Iterator[tuple[Any, ...]]:
     """Copy the partitions of a group until its lease is over, then yield one row of progress per partition.
 
@@ -198,7 +198,7 @@ def serve(
         channel.close()
 
 
-def _resume(group: Group) -> LeaseSession:
+def _resume(group: PartitionGroup) -> LeaseSession:
     """Return the session that the driver named if this process has it, else a new one. Close all other sessions."""
     kept = _sessions.pop(group.number, None)
     for number in list(_sessions):

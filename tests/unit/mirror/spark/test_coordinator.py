@@ -17,7 +17,7 @@ from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.spark.channel import ChannelClient
 from klamm.mirror.spark.coordinator import Coordinator
-from klamm.mirror.spark.leases import Share
+from klamm.mirror.spark.leases import FlowShare
 from klamm.mirror.spark.shipping import write_archive
 from klamm.mirror.spark.source import LeasePartition, MirrorReader
 from tests.support.processes import wait_until
@@ -42,7 +42,7 @@ def client(coordinator: Coordinator) -> ChannelClient:
     return ChannelClient(coordinator.server.address, coordinator.server.token)
 
 
-def share(partitions: int) -> Share:
+def share(partitions: int) -> FlowShare:
     connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c")
     settings = CopySettings(
         flow="A->B",
@@ -56,7 +56,7 @@ def share(partitions: int) -> Share:
         fetch_limits=FetchLimits(1, 1, 1, 1),
         buffer_bytes=1,
     )
-    return Share(settings=settings, partitions=tuple(PartitionId("t", at, "A.t") for at in range(partitions)))
+    return FlowShare(settings=settings, partitions=tuple(PartitionId("t", at, "A.t") for at in range(partitions)))
 
 
 def ask(channel: ChannelClient, **question: Any) -> dict[str, Any]:

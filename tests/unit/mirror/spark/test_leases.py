@@ -10,10 +10,10 @@ from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.spark.leases import Group, Share, deal, from_json, to_json
+from klamm.mirror.spark.leases import FlowShare, PartitionGroup, from_json, partition_groups, to_json
 
 
-def share(flow: str, partitions: int) -> Share:
+def share(flow: str, partitions: int) -> FlowShare:
     security = Security(protocol="SASL_SSL", mechanism="PLAIN", username="u")
     connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c", security=security)
     settings = CopySettings(
@@ -29,56 +29,62 @@ def share(flow: str, partitions: int) -> Share:
         buffer_bytes=5,
         syncs=SyncSettings(topic="s", connection=connection, lag_max=6),
     )
-    return Share(settings=settings, partitions=tuple(PartitionId("t", at, "A.t") for at in range(partitions)))
+    return FlowShare(settings=settings, partitions=tuple(PartitionId("t", at, "A.t") for at in range(partitions)))
 
 
-def dealt(groups: tuple[Group, ...]) -> list[list[tuple[str, list[int]]]]:
+def distributed(groups: tuple[PartitionGroup, ...]) -> list[list[tuple[str, list[int]]]]:
     return [[(s.settings.flow, [p.partition for p in s.partitions]) for s in group.shares] for group in groups]
 
 
 def test_partitions_go_round_the_slots() -> None:
-    assert dealt(deal([share("A->B", 5)], slots=4, tasks_max={"A->B": 2})) == [
+    assert distributed(partition_groups([share("A->B", 5)], slots=4, tasks_max={"A->B": 2})) == [
         [("A->B", [0, 2, 4])],
         [("A->B", [1, 3])],
     ]
 
 
 def test_there_are_no_more_groups_than_partitions() -> None:
-    """K894-48: Tasks: partitions dealt round-robin to min(tasks.max, partitions)."""
-    assert len(deal([share("A->B", 2)], slots=8, tasks_max={"A->B": 8})) == 2
+    """K894-48: Tasks: partitions distributed round-robin to min(tasks.max, partitions)."""
+    assert len(partition_groups([share("A->B", 2)], slots=8, tasks_max={"A->B": 8})) == 2
 
 
 def test_a_group_has_some_partitions_so_that_requests_are_worth_their_cost() -> None:
-    assert [len(deal([share("A->B", count)], slots=3, tasks_max={})) for count in (5, 8, 9, 16, 90)] == [1, 1, 2, 2, 3]
+    assert [len(partition_groups([share("A->B", count)], slots=3, tasks_max={})) for count in (5, 8, 9, 16, 90)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
 
 
 def test_tasks_max_tells_the_groups_of_a_flow() -> None:
-    """K894-48: Tasks: partitions dealt round-robin to min(tasks.max, partitions)."""
-    assert dealt(deal([share("A->B", 3)], slots=8, tasks_max={"A->B": 1})) == [[("A->B", [0, 1, 2])]]
-    assert len(deal([share("A->B", 3)], slots=8, tasks_max={"A->B": 2})) == 2
+    """K894-48: Tasks: partitions distributed round-robin to min(tasks.max, partitions)."""
+    assert distributed(partition_groups([share("A->B", 3)], slots=8, tasks_max={"A->B": 1})) == [[("A->B", [0, 1, 2])]]
+    assert len(partition_groups([share("A->B", 3)], slots=8, tasks_max={"A->B": 2})) == 2
 
 
 def test_more_flows_than_slots_share_a_task() -> None:
-    groups = deal([share("A->B", 1), share("B->A", 1), share("A->C", 1)], slots=2, tasks_max={})
-    assert dealt(groups) == [[("A->B", [0]), ("A->C", [0])], [("B->A", [0])]]
+    groups = partition_groups([share("A->B", 1), share("B->A", 1), share("A->C", 1)], slots=2, tasks_max={})
+    assert distributed(groups) == [[("A->B", [0]), ("A->C", [0])], [("B->A", [0])]]
 
 
 def test_a_group_travels_as_json() -> None:
-    group = Group(number=3, shares=(share("A->B", 2),), session="s")
+    group = PartitionGroup(number=3, shares=(share("A->B", 2),), session="s")
     assert from_json(json.loads(json.dumps(to_json(group)))) == group
 
 
-def in_transactions(given: Share, shards: int) -> Share:
+def in_transactions(given: FlowShare, shards: int) -> FlowShare:
     transactions = ShardSettings(id_prefix="p", shards=shards, shard=0, interval_s=1.0, shortest_s=0.1, timeout_ms=9)
     return replace(given, settings=replace(given.settings, transactions=transactions))
 
 
 def test_a_flow_that_writes_in_transactions_is_dealt_by_whole_shards() -> None:
-    """K894-39: partitions of a shard are in one hand, however many slots there are."""
+    """K894-39: partitions of a shard are in one group, however many slots there are."""
     given = in_transactions(share("A->B", 8), 4)
     found = {}
     for slots in (1, 2, 3, 16):
-        groups = deal([given], slots=slots, tasks_max={})
+        groups = partition_groups([given], slots=slots, tasks_max={})
         assert len(groups) == min(slots, 4)
         parts = [part for group in groups for part in group.shares]
         ids = {
@@ -90,9 +96,9 @@ def test_a_flow_that_writes_in_transactions_is_dealt_by_whole_shards() -> None:
 
 
 def test_a_shard_without_partitions_is_not_dealt() -> None:
-    assert len(deal([in_transactions(share("A->B", 2), 64)], slots=8, tasks_max={})) == 2
+    assert len(partition_groups([in_transactions(share("A->B", 2), 64)], slots=8, tasks_max={})) == 2
 
 
 def test_a_shard_travels_as_json() -> None:
-    (group,) = deal([in_transactions(share("A->B", 2), 4)], slots=1, tasks_max={})
+    (group,) = partition_groups([in_transactions(share("A->B", 2), 4)], slots=1, tasks_max={})
     assert from_json(json.loads(json.dumps(to_json(group)))) == group

@@ -1,7 +1,8 @@
 """DataFrames: ``klamm-kafka`` and Spark's own Kafka source and sink, in one Spark session on one broker of klamm.
 
-Each side is measured in a process of its own, with both sources on the class path. The topics are equal: three million
-records (quick: 600,000) of 100 bytes with a key of eight, in four partitions, compressed by lz4.
+Each side is measured in a process of its own, with klamm from its wheel and both sources on the class path. The topics
+are equal: three million records (quick: 600,000) of 100 bytes with a key of eight, in four partitions, compressed by
+lz4.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.measure import Measurement, Plan, alternate
-from benchmarks.sides import klamm_broker
+from benchmarks.sides import klamm_broker, with_wheel
 from klamm.admin import AdminClient, NewTopic
 from tests.support.java import class_path_of
 
@@ -48,7 +49,9 @@ def run(plan: Plan) -> Iterator[Measurement]:
                 for name in (topic, f"{topic}-warm-up"):
                     admin.create_topics([NewTopic(name=name, num_partitions=_PARTITIONS)]).all().result()
             command = [sys.executable, "-m", "benchmarks.dataframes", source, servers, topic, str(records)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+            done = subprocess.run(
+                command, env=with_wheel(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
             if done.returncode != 0:
                 raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2_000:]}")
             return dict(json.loads(done.stdout.splitlines()[-1]))

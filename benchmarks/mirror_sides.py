@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import os
 import shutil
 import signal
 import sys
@@ -14,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from benchmarks.sides import with_wheel
 from tests.support.java import java_command
 from tests.support.processes import start_process, stop_process
-from tests.support.wheel import install_wheel
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 TOPIC: Final = "load"
 REMOTE: Final = "source.load"
@@ -84,7 +81,7 @@ class MirrorSide:
 
 def start_klamm(properties: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start ``klamm mirror`` as the wheel has it."""
-    return start_process([sys.executable, "-m", "klamm.cli", "mirror", properties], log=log, env=_with_wheel())
+    return start_process([sys.executable, "-m", "klamm.cli", "mirror", properties], log=log, env=with_wheel())
 
 
 def start_klamm_from_source(properties: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -94,14 +91,7 @@ def start_klamm_from_source(properties: Path, log: Path) -> subprocess.Popen[byt
 
 def start_bare_loop(properties: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start the copying of klamm without Spark and without control loops, in one process, compiled as klamm's is."""
-    return start_process([sys.executable, "-m", "benchmarks.mirror_bare", properties], log=log, env=_with_wheel())
-
-
-@functools.cache
-def _with_wheel() -> Mapping[str, str]:
-    folder = tempfile.TemporaryDirectory(prefix="klamm-bench-wheel-")
-    atexit.register(folder.cleanup)
-    return {**os.environ, "PYTHONPATH": str(install_wheel(Path(folder.name)))}
+    return start_process([sys.executable, "-m", "benchmarks.mirror_bare", properties], log=log, env=with_wheel())
 
 
 def start_mirrormaker(properties: Path, log: Path) -> subprocess.Popen[bytes]:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+import atexit
+import functools
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
+from tests.support.wheel import install_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What Kafka's own start scripts pass to the JVM.
 _SHIPPED_JVM: Final = (
@@ -32,3 +41,11 @@ def apache_kafka(**properties: str) -> KafkaCluster:
 def klamm_broker() -> KlammBroker:
     """Return a klamm broker with its defaults."""
     return KlammBroker()
+
+
+@functools.cache
+def with_wheel() -> Mapping[str, str]:
+    """Return the environment in which Python imports klamm from its wheel, with compiled record modules."""
+    folder = tempfile.TemporaryDirectory(prefix="klamm-bench-wheel-")
+    atexit.register(folder.cleanup)
+    return {**os.environ, "PYTHONPATH": str(install_wheel(Path(folder.name)))}

@@ -1,7 +1,8 @@
 """Conversion of record batches to Arrow columns, thousands of records at a time.
 
-The length of a record must be read before the next record can be found, so this is a loop over records. Everything
-else is read by numpy from all records of a fetch at once. Arrow copies keys and values exactly once.
+The length of a record must be read before the next record can be found, so this is a loop over records, which is
+compiled in a wheel. Everything else is read by numpy from all records of a fetch at once. Arrow copies keys and values
+exactly once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import BATCH_OVERHEAD, TimestampType, decode_records, decompress, read_headers
+from klamm.protocol.records import BATCH_OVERHEAD, TimestampType, decode_records, decompress, read_headers, record_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,8 +149,9 @@ def columns_of(batches: Sequence[RecordBatch], wanted: OffsetRange) -> Iterator[
 
 def _columns(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], wanted: OffsetRange) -> Columns:
     data = b"".join([*bodies, _PADDING])
-    begins, ends = _boundaries(batches, bodies, data)
     view = np.frombuffer(data, np.uint8)
+    ends = _ends(batches, bodies, data)
+    _, begins = _numbers(view, np.concatenate(([0], ends[:-1])), ends)
     counts = [batch.record_count for batch in batches]
 
     def spread(values: Sequence[int]) -> Numbers:
@@ -186,47 +188,20 @@ def _columns(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], wante
     )
 
 
-def _boundaries(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], data: bytes) -> tuple[Numbers, Numbers]:
-    """Return for each record the position behind its length field and its end."""
-    begins: list[int] = []
+def _ends(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], data: bytes) -> Numbers:
+    """Return the end of each record. The records of all batches follow each other without gaps."""
     ends: list[int] = []
-    begin, end_of = begins.append, ends.append
-    position = stop = 0
+    position = 0
     for batch, body in zip(batches, bodies, strict=True):
-        stop += len(body)
+        stop = position + len(body)
         if not 0 <= batch.record_count <= len(body) // _LEAST_RECORD:
             raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(body)} bytes")
-        for _ in range(batch.record_count):  # this loop is a third of the total cost, so short varints are read inline
-            length = data[position]
-            position += 1
-            if length > _LAST_BYTE:
-                byte = data[position]
-                position += 1
-                length = length & _LAST_BYTE | (byte & _LAST_BYTE) << 7
-                if byte > _LAST_BYTE:
-                    length, position = _long_length(data, length, position)
-            begin(position)
-            position += length >> 1
-            if length & 1 or position > stop:
-                raise CorruptBatchError(f"{batch!r} holds a record that does not fit")
-            end_of(position)
-        if position != stop:
-            raise CorruptBatchError(f"{batch!r} holds {stop - position} bytes behind its last record")
-    return np.array(begins, np.int64), np.array(ends, np.int64)  # a record that is too short ends inside its fields
-
-
-def _long_length(data: bytes, value: int, position: int) -> tuple[int, int]:
-    """Return a varint (still zigzag encoded) whose first two bytes were already read, and the next position."""
-    shift = 14
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & _LAST_BYTE) << shift
-        if byte <= _LAST_BYTE:
-            return value, position
-        shift += 7
-        if shift > _MAX_SHIFT:
-            raise CorruptBatchError("Varint is too long")
+        try:
+            ends += record_ends(data, position, stop, batch.record_count)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(f"{batch!r}: {error}") from None
+        position = stop
+    return np.array(ends, np.int64)
 
 
 def _numbers(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:

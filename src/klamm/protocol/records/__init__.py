@@ -24,7 +24,7 @@ from klamm.protocol.records.decoder import decode_records, iter_records, read_he
 from klamm.protocol.records.encoder import encode_batch, encode_headers, encode_section, varint
 from klamm.protocol.records.layout import BATCH_OVERHEAD, LOG_OVERHEAD
 from klamm.protocol.records.record import Record, TimestampType
-from klamm.protocol.records.record_check import RecordFields, check_records, iter_fields
+from klamm.protocol.records.record_check import RecordFields, check_records, iter_fields, record_ends
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -57,6 +57,7 @@ __all__ = [
     "patched_header",
     "read_headers",
     "read_varint",
+    "record_ends",
     "varint",
     "verify_crc",
     "write_crc",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.protocol.errors import InvalidRecordError
+from klamm.protocol.errors import CorruptBatchError, InvalidRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +66,42 @@ def check_records(data: bytes, count: int) -> tuple[int, int, bool]:
         return _check_records(data, count)
     except IndexError:
         raise InvalidRecordError("Incorrect declared batch size, premature EOF reached") from None
+
+
+def record_ends(data: bytes, begin: int, end: int, count: int) -> list[int]:
+    """Return the end of each record, by the length in front of it. The fields of the records are not checked.
+
+    Args:
+        data: Decompressed records, followed by at least as many bytes as a length takes.
+        begin: Position of the first record.
+        end: Position behind the last one.
+        count: Number of records, at most as many as there is room for.
+
+    Raises:
+        CorruptBatchError: There are not exactly ``count`` records between ``begin`` and ``end``.
+    """
+    ends: list[int] = []
+    position: i64 = begin
+    stop: i64 = end
+    for _ in range(count):
+        length: i64 = data[position]
+        position += 1
+        if length > _ONE_BYTE:
+            byte: i64 = data[position]
+            position += 1
+            length = length & _ONE_BYTE | (byte & _ONE_BYTE) << 7
+            if byte > _ONE_BYTE:
+                try:
+                    length, position = read_unsigned(data, position - 2, _VARINT_BYTES)
+                except InvalidRecordError:
+                    raise CorruptBatchError("Varint is too long") from None
+        position += length >> 1
+        if length & 1 or position > stop:
+            raise CorruptBatchError("A record does not fit into its batch")
+        ends.append(position)
+    if position != stop:
+        raise CorruptBatchError(f"{end - position} bytes follow the last record of a batch")
+    return ends
 
 
 def _check_records(data: bytes, count: i64) -> tuple[int, int, bool]:  # noqa: C901, PLR0912, PLR0915 -- a call per field would make it three times as slow

@@ -11,11 +11,12 @@ from tests.support.java import java_tool
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.support.probe import Cluster
 
 _RECORD_BYTES: Final = 512
+_OTHER_RECORD_BYTES: Final = (100, 1024)
 _PARTITIONS: Final = 4
 _MEGA: Final = 1_000_000
 _TIMEOUT_S: Final = 900.0
@@ -23,35 +24,45 @@ _BATCHES: Final = {"as shipped": (), "batches of 128 KiB": ("batch.size=131072",
 
 
 def run(plan: Plan) -> Iterator[Measurement]:
-    """Measure both brokers with the producer as shipped (16 KiB batches) and with larger batches."""
-    records = (600 if plan.quick else 4_000) * _MEGA // _RECORD_BYTES
-    for label, producer in _BATCHES.items():
+    """Measure both brokers with the producer as shipped (16 KiB batches) and with larger batches.
 
-        def with_klamm(producer: tuple[str, ...] = producer) -> Mapping[str, float]:
+    Records have 512 bytes; with the producer as shipped 100 bytes and 1 KiB as well.
+    """
+    megabytes = 600 if plan.quick else 4_000
+    loads = [(label, producer, _RECORD_BYTES) for label, producer in _BATCHES.items()]
+    loads += [(f"as shipped, records of {size} B", (), size) for size in _OTHER_RECORD_BYTES]
+    for label, producer, size in loads:
+
+        def measured(cluster: Cluster, producer: tuple[str, ...] = producer, size: int = size) -> Mapping[str, float]:
+            return _load(cluster, megabytes * _MEGA // size, size, producer)
+
+        def with_klamm(measured: Callable[[Cluster], Mapping[str, float]] = measured) -> Mapping[str, float]:
             with klamm_broker() as broker:
-                return _load(broker, records, producer)
+                return measured(broker)
 
-        def with_kafka(producer: tuple[str, ...] = producer) -> Mapping[str, float]:
+        def with_kafka(measured: Callable[[Cluster], Mapping[str, float]] = measured) -> Mapping[str, float]:
             with apache_kafka() as cluster:
-                return _load(cluster, records, producer)
+                return measured(cluster)
 
         sides = {"klamm": with_klamm, "Apache Kafka": with_kafka}
         yield from alternate(sides, benchmark=f"produce and consume, {label}", plan=plan, rounds=plan.rounds(3))
 
 
-def produce(address: str, topic: str, records: int, settings: tuple[str, ...]) -> float:
+def produce(
+    address: str, topic: str, records: int, settings: tuple[str, ...], *, record_bytes: int = _RECORD_BYTES
+) -> float:
     """Fill a topic with ProducerPerformance and return MB/s (10^6 bytes of record values)."""
     said = java_tool(
         "org.apache.kafka.tools.ProducerPerformance",
-        "--topic", topic, "--num-records", str(records), "--record-size", str(_RECORD_BYTES), "--throughput", "-1",
+        "--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes), "--throughput", "-1",
         "--producer-props", f"bootstrap.servers={address}", *settings,
         timeout_s=_TIMEOUT_S, heap="512m", jvm_options=("-server",),
     )  # fmt: skip
     rates = re.findall(r"([\d.]+) records/sec", said)
-    return float(rates[-1]) * _RECORD_BYTES / _MEGA
+    return float(rates[-1]) * record_bytes / _MEGA
 
 
-def consume(address: str, topic: str, records: int) -> float:
+def consume(address: str, topic: str, records: int, *, record_bytes: int = _RECORD_BYTES) -> float:
     """Read a topic with ConsumerPerformance and return MB/s of its fetch time (without joining the group)."""
     said = java_tool(
         "org.apache.kafka.tools.ConsumerPerformance",
@@ -60,17 +71,17 @@ def consume(address: str, topic: str, records: int) -> float:
     )  # fmt: skip
     header, row = (line.split(", ") for line in said.strip().splitlines()[-2:])
     per_second = dict(zip(header, row, strict=True))["fetch.nMsg.sec"]
-    return float(per_second) * _RECORD_BYTES / _MEGA
+    return float(per_second) * record_bytes / _MEGA
 
 
-def _load(cluster: Cluster, records: int, producer: tuple[str, ...]) -> Mapping[str, float]:
-    topic, megabytes = "load", records * _RECORD_BYTES / _MEGA
+def _load(cluster: Cluster, records: int, record_bytes: int, producer: tuple[str, ...]) -> Mapping[str, float]:
+    topic, megabytes = "load", records * record_bytes / _MEGA
     with WireClient(cluster.bootstrap_servers) as client:
         client.create_topic(topic, partitions=_PARTITIONS)
     before = cpu_seconds(cluster.pids)
-    produced = produce(cluster.bootstrap_servers, topic, records, producer)
+    produced = produce(cluster.bootstrap_servers, topic, records, producer, record_bytes=record_bytes)
     between = cpu_seconds(cluster.pids)
-    consumed = consume(cluster.bootstrap_servers, topic, records)
+    consumed = consume(cluster.bootstrap_servers, topic, records, record_bytes=record_bytes)
     after = cpu_seconds(cluster.pids)
     return {
         "produce MB/s": produced,

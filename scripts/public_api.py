@@ -36,7 +36,7 @@ MODULES: Final = (
 """The modules to import from. Everything else is internal."""
 
 
-WITH_MEMBERS: Final = ("klamm.Broker", "klamm.admin.AdminClient")
+WITH_MEMBERS: Final = ("klamm.Broker", "klamm.Gateway", "klamm.admin.AdminClient")
 """Classes whose methods and properties are recorded as well."""
 
 
@@ -53,7 +53,7 @@ def exported(module: ModuleType) -> list[str]:
 
 
 def names() -> Iterator[str]:
-    """Yield every public name: exported names, members of the two main classes, and commands."""
+    """Yield every public name: exported names, members of the main classes, and commands."""
     for module_name in MODULES:
         module = import_module(module_name)
         for name in exported(module):

@@ -8,8 +8,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from klamm.embedded.broker import Broker
     from klamm.embedded.gateway import Gateway
+    from klamm.embedded.server_process import BrokerStartError
 
-__all__ = ["Broker", "Gateway", "__version__"]
+__all__ = ["Broker", "BrokerStartError", "Gateway", "__version__"]
 
 __version__ = "0.1.0"
 """Version of klamm. The packages take it from here."""
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> object:
         from klamm.embedded.gateway import Gateway  # noqa: PLC0415 - see above
 
         return Gateway
+    if name == "BrokerStartError":
+        from klamm.embedded.server_process import BrokerStartError  # noqa: PLC0415 - see above
+
+        return BrokerStartError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

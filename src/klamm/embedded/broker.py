@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.embedded.channel import ControlChannel
-from klamm.embedded.controls import BrokerControls
+from klamm.embedded.controls import BrokerControls, config_text
 from klamm.embedded.server import EmbeddedServer
 from klamm.embedded.server_process import BrokerStartError, ServerProcess
 
@@ -47,7 +47,8 @@ class Broker(EmbeddedServer, BrokerControls):
             ``group.initial.rebalance.delay.ms`` defaults to 0, so that a first consumer does not wait 3 s for others.
         data_dir: Data directory. None means a temporary directory.
         listen: HOST:PORT of the first broker id. Port 0 means free ports for all. NAME://HOST:PORT names the listener,
-            which then need not be PLAINTEXT. For several listeners, set ``listeners`` in ``config`` instead.
+            which then need not be PLAINTEXT. For several listeners, set ``listeners`` in ``config`` instead, in which
+            port 0 means a free port, too.
         start_timeout_s: Time in seconds that the broker may take to respond after its start.
         ends_with_parent: Whether the broker ends when this process ends without ``stop()``.
         control: Whether this program can inject faults, pause the broker, move its clock and read its contents. The
@@ -86,6 +87,9 @@ class Broker(EmbeddedServer, BrokerControls):
         )
         self._brokers = brokers
         self._has_control = control
+        self._wanted = str(self._config.get("listeners", f"{self._scheme}{self._listen}"))
+        self._in_use = ""
+        """``_wanted`` with the ports in use. Empty before the first start."""
 
     @property
     def data_dir(self) -> Path:
@@ -97,6 +101,21 @@ class Broker(EmbeddedServer, BrokerControls):
         if self._data_dir is None:
             raise RuntimeError("The temporary data directory exists only while the broker runs")
         return self._data_dir
+
+    @property
+    def listeners(self) -> Mapping[str, str]:
+        """Bootstrap servers by the name of the listener. ``bootstrap_servers`` are those of the first one.
+
+        Raises:
+            RuntimeError: The broker was never started.
+        """
+        from klamm.server.listeners import parse_listeners  # noqa: PLC0415  # start-up time
+
+        if not self._in_use:
+            raise RuntimeError("The broker has not been started: use it in a with statement or call start()")
+        configs = {name: config_text(value) for name, value in self._config.items()}
+        found = parse_listeners(self._in_use, advertised=None, configs=configs, count=self._brokers)
+        return {listener.name: ",".join(map(str, listener.listen)) for listener in found}
 
     def __repr__(self) -> str:
         """Return a representation with the addresses and whether the broker is running."""
@@ -111,10 +130,8 @@ class Broker(EmbeddedServer, BrokerControls):
         return self._child.channel
 
     def _start(self, data_dir: Path) -> tuple[str, ...]:
-        host, _, port = self._listen.rpartition(":")
-        are_ports_ours = port == "0" and not self._addresses
         for attempt in range(1, _ATTEMPTS + 1):
-            listen = _free_addresses(host, self._brokers) if are_ports_ours else self._addresses or (self._listen,)
+            listen = self._in_use or _with_free_ports(self._wanted, self._brokers)
             child = _Child(
                 self._arguments(data_dir, listen),
                 remove=self._removed_dir(data_dir),
@@ -122,17 +139,18 @@ class Broker(EmbeddedServer, BrokerControls):
                 moved_s=self._moved_s if self._has_control else None,
             )
             try:
-                return self._wait_until_ready(child)
+                addresses = self._wait_until_ready(child)
             except BrokerStartError as error:
-                if not are_ports_ours or attempt == _ATTEMPTS or _CANNOT_LISTEN not in str(error):
+                if listen in {self._in_use, self._wanted} or attempt == _ATTEMPTS or _CANNOT_LISTEN not in str(error):
                     raise
+            else:
+                self._in_use = listen
+                return addresses
         raise AssertionError("the last attempt returns or raises")
 
-    def _arguments(self, data_dir: Path, listen: tuple[str, ...]) -> list[str]:
-        arguments = ["--data-dir", str(data_dir), "--brokers", str(self._brokers)]
-        if "listeners" not in self._config:
-            arguments += ["--listen", ",".join(f"{self._scheme}{address}" for address in listen)]
-        return arguments + self._set_flags()
+    def _arguments(self, data_dir: Path, listen: str) -> list[str]:
+        listeners = ["--set", f"listeners={listen}"] if "listeners" in self._config else ["--listen", listen]
+        return ["--data-dir", str(data_dir), "--brokers", str(self._brokers), *self._set_flags(), *listeners]
 
 
 def _warn_of_unknown(config: Mapping[str, str]) -> None:
@@ -141,6 +159,17 @@ def _warn_of_unknown(config: Mapping[str, str]) -> None:
     if not names_policy(config):
         for name in unknown_names(config):
             warnings.warn(f"klamm.Broker: {warn_of_unknown(name)}", stacklevel=3)
+
+
+def _with_free_ports(listeners: str, count: int) -> str:
+    """Return listeners with free ports in place of each port 0, so that a restart can use the same ones."""
+    fixed = []
+    for part in listeners.split(","):
+        address, _, port = part.strip().rpartition(":")
+        name, separator, host = address.rpartition("://")
+        free = _free_addresses(host, count) if port == "0" else ()
+        fixed += [f"{name}{separator}{found}" for found in free] or [part]
+    return ",".join(fixed)
 
 
 def _free_addresses(host: str, count: int) -> tuple[str, ...]:

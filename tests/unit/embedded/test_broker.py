@@ -17,7 +17,6 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.errors import PolicyViolationError
 from tests.support.processes import free_port, wait_until
 
@@ -122,14 +121,14 @@ def test_the_first_consumer_of_a_group_does_not_wait_for_others(config: dict[str
 
 
 def test_a_wrong_setting_is_reported_with_its_name_and_value() -> None:
-    with pytest.raises(BrokerStartError, match=r"(?s)exit code 2.*many.*num\.partitions"):
+    with pytest.raises(klamm.BrokerStartError, match=r"(?s)exit code 2.*many.*num\.partitions"):
         klamm.Broker(config={"num.partitions": "many"}).start()
 
 
 def test_a_port_that_is_taken_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(BrokerStartError, match=f"cannot listen on {address}"):
+        with pytest.raises(klamm.BrokerStartError, match=f"cannot listen on {address}"):
             klamm.Broker(listen=address).start()
 
 
@@ -144,7 +143,7 @@ def test_a_host_that_is_not_ours_is_reported_at_the_first_port(host: str, monkey
             super().bind(address)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "socket", Counting)
-    with pytest.raises(BrokerStartError, match=rf"cannot listen on {host}: \["):
+    with pytest.raises(klamm.BrokerStartError, match=rf"cannot listen on {host}: \["):
         klamm.Broker(listen=f"{host}:0").start()
     assert lookups == 1
 
@@ -162,8 +161,32 @@ def test_a_host_that_is_not_ours_is_reported_at_the_first_port(host: str, monkey
 def test_a_port_that_is_given_twice_is_reported(config: dict[str, str]) -> None:
     port = free_port()
     broker = klamm.Broker(config={name: value.format(port=port) for name, value in config.items()})
-    with pytest.raises(BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+    with pytest.raises(klamm.BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
         broker.start()
+
+
+def test_several_listeners_keep_their_free_ports_over_a_restart() -> None:
+    config = {
+        "listeners": "INSIDE://localhost:0, B://127.0.0.1:0",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,B:PLAINTEXT",
+    }
+    with klamm.Broker(brokers=2, config=config) as broker:
+        before = broker.listeners
+        assert list(before) == ["INSIDE", "B"]
+        assert before["INSIDE"] == broker.bootstrap_servers
+        assert len({address for servers in before.values() for address in servers.split(",")}) == 4
+        broker.restart()
+        assert broker.listeners == before
+        for servers in before.values():
+            with AdminClient(servers) as admin:
+                assert (
+                    ",".join(f"{node.host}:{node.port}" for node in admin.describe_cluster().result().nodes) == servers
+                )
+
+
+def test_a_broker_that_never_ran_has_no_listeners() -> None:
+    with pytest.raises(RuntimeError, match="has not been started"):
+        _ = klamm.Broker().listeners
 
 
 def test_clients_get_the_host_as_it_was_written() -> None:
@@ -187,7 +210,7 @@ def test_a_broker_that_does_not_start_leaves_no_directory(tmp_path: Path, monkey
     # given
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     # when
-    with pytest.raises(BrokerStartError):
+    with pytest.raises(klamm.BrokerStartError):
         klamm.Broker(config={"num.partitions": "many"}).start()
     # then
     assert list(tmp_path.iterdir()) == []

@@ -28,6 +28,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.types import ConfigOperation, ResourceType
+from tests.support.gateway_context import incremental
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -187,19 +188,6 @@ def test_added_partitions(both: Both) -> None:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             0,
         ]
-
-
-def incremental(
-    name: str, *operations: tuple[str, ConfigOperation, str | None], resource_type: int = ResourceType.TOPIC
-) -> IncrementalAlterConfigsRequest.AlterConfigsResource:
-    return IncrementalAlterConfigsRequest.AlterConfigsResource(
-        resource_type=resource_type,
-        resource_name=name,
-        configs=[
-            IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
-            for key, operation, value in operations
-        ],
-    )
 
 
 def test_altered_configs(both: Both) -> None:

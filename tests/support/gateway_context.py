@@ -14,7 +14,8 @@ from klamm.client.outcome import Outcome
 from klamm.policy import PolicyViolationError
 from klamm.policy_runtime.refusals import RefusedCreations
 from klamm.protocol.errors import UnknownTopicOrPartitionError
-from klamm.protocol.types import ConfigSource
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType
 from klamm.server.author import Author
 
 if TYPE_CHECKING:
@@ -32,6 +33,20 @@ NAMESPACE = UUID(int=7)
 def id_of(topic: str) -> UUID:
     """Return the id that the scripted upstream gives a topic."""
     return uuid5(NAMESPACE, topic)
+
+
+def incremental(
+    name: str, *operations: tuple[str, ConfigOperation, str | None], resource_type: int = ResourceType.TOPIC
+) -> IncrementalAlterConfigsRequest.AlterConfigsResource:
+    """Return the part of an IncrementalAlterConfigs request for one resource."""
+    return IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=resource_type,
+        resource_name=name,
+        configs=[
+            IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in operations
+        ],
+    )
 
 
 @dataclass

@@ -18,7 +18,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from klamm.protocol.types import ConfigOperation, ResourceType
-from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies
+from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, incremental
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -52,19 +52,6 @@ def alters(rejected: Collection[str]) -> Callable[[Message], Message]:
         return response
 
     return answer
-
-
-def incremental(
-    name: str, *operations: tuple[str, ConfigOperation, str | None], resource_type: int = ResourceType.TOPIC
-) -> IncrementalAlterConfigsRequest.AlterConfigsResource:
-    return IncrementalAlterConfigsRequest.AlterConfigsResource(
-        resource_type=resource_type,
-        resource_name=name,
-        configs=[
-            IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
-            for key, operation, value in operations
-        ],
-    )
 
 
 def replacement(name: str, **configs: str) -> AlterConfigsRequest.AlterConfigsResource:

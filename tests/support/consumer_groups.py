@@ -17,14 +17,13 @@ from klamm.broker.groups.consumer.model import (
     MemberTimings,
 )
 from klamm.broker.groups.consumer.regexes import matching_topics
-from klamm.broker.groups.model import Moment
 from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.errors import ErrorCode, KafkaApiError
+from tests.support.groups import TimedScene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-WALL_START_MS = 1_700_000_000_000
 TIMINGS = MemberTimings(session_timeout_ms=45_000, heartbeat_interval_ms=5_000)
 
 
@@ -90,32 +89,19 @@ class FakeMember:
         }
 
 
-class ConsumerScene:
+class ConsumerScene(TimedScene[ConsumerGroup]):
     """Plays heartbeats against one group."""
 
     def __init__(self, **partitions: int) -> None:
-        self.seconds = 1000.0
+        super().__init__()
         self.topics = FakeTopics(**partitions)
         self.group = ConsumerGroup("group", ConsumerLimits(), self.now)
         self.may_describe: Callable[[str], bool] = lambda _: True
 
     @property
-    def now(self) -> Moment:
-        """The time of the scene."""
-        return Moment(seconds=self.seconds, wall_ms=WALL_START_MS + round((self.seconds - 1000.0) * 1000))
-
-    @property
     def state(self) -> str:
         """The name of the group's state."""
         return self.group.state.name
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass; the group is called whenever it asked for it."""
-        end = self.seconds + seconds
-        while self.group.wake_at <= end:
-            self.seconds = max(self.seconds, self.group.wake_at)
-            self.group.on_time(self.now)
-        self.seconds = end
 
     def send(
         self,

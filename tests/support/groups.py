@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.model import GroupLimits, JoinAttempt, JoinReply, Moment, SyncAttempt, SyncReply
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
     from klamm.broker.groups.model import GroupState
 
+AnyGroup = TypeVar("AnyGroup", ClassicGroup, ConsumerGroup)
 WALL_START_MS = 1_700_000_000_000
 CONSUMER_DEFAULTS: dict[str, object] = {
     "group.consumer.assignors": ("uniform", "range"),
@@ -22,6 +24,16 @@ CONSUMER_DEFAULTS: dict[str, object] = {
     "group.consumer.regex.refresh.interval.ms": 600_000,
     "group.consumer.migration.policy": "bidirectional",
     "group.coordinator.rebalance.protocols": ("classic", "consumer", "streams"),
+}
+COORDINATOR_CONFIG: dict[str, object] = {
+    **CONSUMER_DEFAULTS,
+    "group.min.session.timeout.ms": 6_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "offset.metadata.max.bytes": 4_096,
+    "offsets.retention.minutes": 60,
+    "offsets.retention.check.interval.ms": 600_000,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.max.size": 100,
 }
 """Kafka's defaults of the broker configs of consumer groups."""
 GROUP_CONFIGS = {"consumer.session.timeout.ms": 45_000, "consumer.heartbeat.interval.ms": 5_000}
@@ -58,24 +70,18 @@ def attempt(
     )
 
 
-class GroupScene:
-    """Requests against one group. Responses are appended to lists, in order."""
+class TimedScene(Generic[AnyGroup]):
+    """Clock of a scene with one group, whose timers fire while it moves."""
 
-    def __init__(self, *, initial_delay_ms: int = 3000, max_size: int = 1000) -> None:
+    group: AnyGroup
+
+    def __init__(self) -> None:
         self.seconds = 1000.0
-        self.group = ClassicGroup(
-            "group", GroupLimits(initial_rebalance_delay_ms=initial_delay_ms, max_size=max_size), self.now
-        )
 
     @property
     def now(self) -> Moment:
         """The time of the scene."""
         return Moment(seconds=self.seconds, wall_ms=WALL_START_MS + round((self.seconds - 1000.0) * 1000))
-
-    @property
-    def state(self) -> GroupState:
-        """The group's state."""
-        return self.group.state
 
     def wait(self, seconds: float) -> None:
         """Move the clock. The group's timers fire at their times."""
@@ -84,6 +90,21 @@ class GroupScene:
             self.seconds = max(self.seconds, self.group.wake_at)
             self.group.on_time(self.now)
         self.seconds = end
+
+
+class GroupScene(TimedScene[ClassicGroup]):
+    """Requests against one group. Responses are appended to lists, in order."""
+
+    def __init__(self, *, initial_delay_ms: int = 3000, max_size: int = 1000) -> None:
+        super().__init__()
+        self.group = ClassicGroup(
+            "group", GroupLimits(initial_rebalance_delay_ms=initial_delay_ms, max_size=max_size), self.now
+        )
+
+    @property
+    def state(self) -> GroupState:
+        """The group's state."""
+        return self.group.state
 
     def send_join(self, request: JoinAttempt) -> list[JoinReply]:
         """Send a JoinGroup; the returned list receives the response."""

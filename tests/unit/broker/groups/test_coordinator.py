@@ -35,23 +35,14 @@ from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
-from tests.support.groups import CONSUMER_DEFAULTS, GROUP_CONFIGS, attempt
+from tests.support.groups import COORDINATOR_CONFIG, GROUP_CONFIGS, attempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
 
-CONFIG: dict[str, Any] = {
-    **CONSUMER_DEFAULTS,
-    "group.min.session.timeout.ms": 6_000,
-    "group.max.session.timeout.ms": 1_800_000,
-    "offset.metadata.max.bytes": 10,
-    "offsets.retention.minutes": 60,
-    "offsets.retention.check.interval.ms": 600_000,
-    "group.initial.rebalance.delay.ms": 0,
-    "group.max.size": 100,
-}
+CONFIG: dict[str, Any] = {**COORDINATOR_CONFIG, "offset.metadata.max.bytes": 10}
 
 
 def fake_topic(topic_id: UUID, name: str) -> Topic:

@@ -126,6 +126,9 @@ def fetched_partitions(
 ) -> Iterator[FetchedPartition]:
     """Iterate over the results per partition in a Fetch response.
 
+    Topics with an id that was not requested are skipped, as in Kafka's own clients. A response about a topic that was
+    deleted and created again meanwhile may contain such an id.
+
     Args:
         response: The response.
         names: Topic names by id, as requested.
@@ -133,7 +136,9 @@ def fetched_partitions(
         read_committed: Whether the request was read_committed.
     """
     for topic in response.responses:
-        name = names[topic.topic_id] if with_topic_ids else topic.topic
+        name = names.get(topic.topic_id) if with_topic_ids else topic.topic
+        if name is None:
+            continue
         for partition in topic.partitions:
             yield FetchedPartition(
                 topic=name,

@@ -118,3 +118,13 @@ def test_where_logs_part_and_which_replica_is_nearer_are_reported() -> None:
     told, plain = fetched_partitions(response, {IDS["t"]: "t"}, with_topic_ids=True, read_committed=False)
     assert (told.diverging, told.preferred_read_replica) == (EpochEnd(3, 40), 2)
     assert (plain.diverging, plain.preferred_read_replica) == (None, -1)
+
+
+def test_a_topic_that_was_not_requested_is_skipped() -> None:
+    topics = [
+        FetchResponse.FetchableTopicResponse(topic_id=IDS[name], partitions=[FetchResponse.PartitionData()])
+        for name in ("u", "t")
+    ]
+    response = decode(FetchResponse, 17, encode(FetchResponse(responses=topics), 17))
+    found = fetched_partitions(response, {IDS["t"]: "t"}, with_topic_ids=True, read_committed=False)
+    assert [fetched.topic for fetched in found] == ["t"]

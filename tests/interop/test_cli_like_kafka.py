@@ -151,6 +151,8 @@ offsets --topic cli.t1 --time x
 offsets --topic [
 topics --delete --topic cli\\..*
 acls --add --topic cli.t --allow-principal User:a --operation Read --operation Write --allow-host 10.0.0.1
+acls --add --topic cli.t --allow-principal User:a --operation Read --operation All --allow-host 10.0.0.1
+acls --add --topic cli.t --allow-principal User:a --operation Read --allow-host 10.0.0.1
 acls --add --topic cli. --resource-pattern-type Prefixed --deny-principal User:b --deny-host 10.0.0.2
 acls --add --producer --idempotent --topic cli.t --transactional-id cli-x --allow-principal User:c
 acls --add --consumer --topic cli.t --group cli-g --allow-principal User:e --allow-principal User:*

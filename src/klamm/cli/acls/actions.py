@@ -12,7 +12,7 @@ from klamm.security.acls import ANY_ACL
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from klamm.admin import Acl, AdminClient, PerKeyResult
     from klamm.cli.acls.rules import AccessRule, ResourceFilter, Rules
@@ -22,22 +22,24 @@ Value = TypeVar("Value")
 
 
 def add(admin: AdminClient, options: argparse.Namespace) -> int:
-    """Add ACLs.
+    """Add ACLs. Those that exist already are reported and left alone.
 
     Raises:
         KafkaApiError, OSError: An ACL was not added. Those that were added are shown first.
     """
     _check(options)
-    acls = [rule.acl(resource) for resource, rules in options.rules.items() for rule in rules]
-    added, failure = _settled(admin.create_acls(acls))
+    present = {acl for resource in options.rules for acl in admin.describe_acls(resource.everything()).result()}
+    wanted = [rule.acl(resource) for resource, rules in options.rules.items() for rule in rules]
+    acls = [acl for acl in wanted if acl not in present]
+    added, failure = _settled(admin.create_acls(acls)) if acls else ({}, None)
     if failure is not None and not added:
         raise failure
-    shown = {
-        resource: done
-        for resource, rules in options.rules.items()
-        if (done := tuple(rule for rule in rules if rule.acl(resource) in added)) or failure is None
-    }
-    write(options.output, [_document(acl) for acl in added], lambda: list(_added(shown)), has_tabs=True)
+    write(
+        options.output,
+        [_document(acl) for acl in added],
+        lambda: list(_added(options.rules, added, present)),
+        has_tabs=True,
+    )
     if failure is not None:
         raise failure
     return 0
@@ -117,11 +119,15 @@ def _is_confirmed(resource: ResourceFilter, rules: Sequence[AccessRule], options
     return is_confirmed
 
 
-def _added(rules: Rules) -> Iterable[str]:
+def _added(rules: Rules, added: Container[Acl], present: Container[Acl]) -> Iterable[str]:
     for resource, found in rules.items():
-        yield f"Adding ACLs for resource `{escaped(str(resource))}`: "
-        yield from _indented(found)
-        yield ""
+        for rule in found:
+            if rule.acl(resource) in present:
+                yield f"Acl (pattern={escaped(str(resource))}, entry={escaped(str(rule))}) already exists."
+        if done := [rule for rule in found if rule.acl(resource) in added]:
+            yield f"Adding ACLs for resource `{escaped(str(resource))}`: "
+            yield from _indented(done)
+            yield ""
 
 
 def _listed(acls: Iterable[Acl]) -> Iterable[str]:

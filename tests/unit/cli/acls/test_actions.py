@@ -41,6 +41,7 @@ def admin() -> Mock:
         return found
 
     made.create_acls.side_effect = create_acls
+    made.describe_acls.return_value.result.return_value = []
     made.delete_acls.side_effect = delete_acls
     return made
 
@@ -55,6 +56,24 @@ def test_acls_that_were_added_before_a_failure_are_shown(admin: Mock, capsys: py
     shown = capsys.readouterr().out
     assert "name=one" in shown
     assert "name=two" not in shown
+
+
+def test_acls_that_exist_are_reported_and_left_alone(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+    options = parse([*FLAGS.replace("--topic two ", "").split(), "--operation", "Write", "--add"])
+    (resource,) = options.rules
+    known, new = (rule.acl(resource) for rule in options.rules[resource])
+    admin.describe_acls.return_value.result.return_value = [known]
+
+    assert add(admin, options) == 0
+    admin.create_acls.assert_called_once_with([new])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Acl (pattern=ResourcePattern(resourceType=TOPIC, name=one,")
+    assert lines[0].endswith(f"operation={known.operation.name}, permissionType=ALLOW)) already exists.")
+    assert [f"operation={new.operation.name}" in line for line in lines[1:]] == [False, True, False]
+
+    admin.describe_acls.return_value.result.return_value = [known, new]
+    assert add(admin, options) == 0
+    admin.create_acls.assert_called_once()
 
 
 def test_a_program_reads_which_acls_were_removed(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,13 +17,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # What the first set-up installs at the same time as the Python packages. The commands below check it again.
 demo: TOOLS := java
 test: TOOLS := java maven chromium compiler
-soak: TOOLS := java maven
+soak kafka-release: TOOLS := java maven
 bench bench-quick: TOOLS := java maven compiler
 wheel: TOOLS := compiler
 images: TOOLS := buildah
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format wheel images bench bench-quick soak generate lock clean
+.PHONY: help setup demo test test-fast check format wheel images bench bench-quick soak kafka-release generate lock clean
 
 help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
@@ -36,6 +36,7 @@ help:
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples'
+	@echo 'make kafka-release RELEASE=4.5.0   compare a release of Apache Kafka with the recorded answers'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
 	@echo 'make lock         pin the dependencies again (LOCK_FLAGS=--upgrade takes the newest)'
 	@echo 'make clean        remove everything that was made here'
@@ -80,6 +81,9 @@ soak: setup
 	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash \
 		tests/interop/test_lost_nodes.py tests/interop/test_client_families.py tests/interop/test_image_steps.py \
 		tests/interop/test_mirror_late_requests.py tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py
+
+kafka-release: setup
+	$(WITH_JAVA_AND_MAVEN) python -m scripts.kafka_release $(RELEASE) $(if $(CASES),--cases '$(CASES)')
 
 generate: setup
 	$(PYTHON_BIN)/python scripts/generate_messages.py

@@ -19,6 +19,7 @@ from benchmarks import (
     fault_control,
     fetching,
     gateway,
+    group_members,
     mirror,
     mirror_far,
     mirror_latency,
@@ -55,6 +56,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "registrations": registrations.run,
     "dataframes": dataframes.run,
     "gateway": gateway.run,
+    "group-members": group_members.run,
 }
 _RESULTS = Path(__file__).parent / "results"
 

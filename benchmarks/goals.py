@@ -69,6 +69,7 @@ GOALS: Final = (
     ),
     Goal(benchmark="config changes, 16 connections", metric="changes/s", at_least=2_000),
     Goal(benchmark="config changes, 16 connections", metric="p99 ms", at_most=10),
+    Goal(benchmark="1,000 group members", metric="settled s", peer=_KAFKA, at_most=1),
     Goal(benchmark="describe 1,000 topics", metric="p50 ms", peer=_KAFKA, at_most=1),
     Goal(benchmark="2,000 clients ask every 30 s", metric="CPU % of a core", at_most=5),
     Goal(benchmark="2,000 clients ask every 30 s", metric="resolve p50 ms", at_most=0.3),

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import UUID
 
 import pytest
 
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", bound="Message")
 
 TOPIC = "group-protocol"
-VERSIONS = {8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5)}
-VERSIONS |= {42: (0, 2), 47: (0, 0)}
+VERSIONS = {8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5)}
+VERSIONS |= {42: (0, 3), 47: (0, 0)}
 """First and last version of each API that Kafka 4.4 serves."""
 
-AGES = [0, 2, 3, 4, 5, 7, 8, 9]
+AGES = [0, 2, 3, 4, 5, 7, 8, 9, 10]
 """Each API is asked in the version of this number, or in its nearest one."""
 
 MEMBER_ID = re.compile(r"(?:wire|i\d)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -62,6 +63,9 @@ class Player:
         self._pool = self._stack.enter_context(ThreadPoolExecutor(8))
         self._clients: dict[str, WireClient] = {}
         self.group = f"group-{age}-{time.monotonic_ns()}"
+        with WireClient(address) as client:
+            self._topic_ids = {TOPIC: client.topic_ids()[TOPIC], "nowhere": UUID(int=99)}
+            """Topic ids, which take the place of the names from OffsetCommit v10 and OffsetFetch v10 on."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +103,8 @@ class Player:
         text = MEMBER_ID.sub(lambda match: self._name(match[0]), repr(answer))
         text = re.sub(r"(error_code=[1-9]\d*, error_message=)'[^']*'", r"\1TEXT", text)
         text = re.sub(r"port=\d{2,}", "port=PORT", text)
+        for name, topic_id in self._topic_ids.items():
+            text = text.replace(str(topic_id), f"id of {name}")
         return text.replace(self.group, "GROUP")
 
     def _name(self, member_id: str) -> str:
@@ -198,6 +204,7 @@ class Player:
             topics=[
                 OffsetCommitRequest.OffsetCommitRequestTopic(
                     name=topic,
+                    topic_id=self._topic_ids[topic],
                     partitions=[
                         OffsetCommitRequest.OffsetCommitRequestPartition(
                             partition_index=partition, committed_offset=offset, committed_metadata=metadata
@@ -209,14 +216,19 @@ class Player:
         )
         answer = self.send(request, OffsetCommitResponse).result(timeout=30)
         # Kafka merges and reorders topics; the codes are what counts.
-        codes = sorted((t.name, p.partition_index, p.error_code) for t in answer.topics for p in t.partitions)
+        names = {topic_id: name for name, topic_id in self._topic_ids.items()}
+        codes = sorted(
+            (t.name or names[t.topic_id], p.partition_index, p.error_code) for t in answer.topics for p in t.partitions
+        )
         self.transcript.append(f"OffsetCommit {codes}")
 
     def fetch(self, topics: dict[str, list[int]] | None, group: str | None = None) -> None:
         group = self.group if group is None else group
         if self._version(OffsetFetchRequest) >= 8:
             several = [
-                OffsetFetchRequest.OffsetFetchRequestTopics(name=name, partition_indexes=partitions)
+                OffsetFetchRequest.OffsetFetchRequestTopics(
+                    name=name, topic_id=self._topic_ids[name], partition_indexes=partitions
+                )
                 for name, partitions in (topics or {}).items()
             ]
             wanted = OffsetFetchRequest.OffsetFetchRequestGroup(

@@ -259,8 +259,8 @@ def test_klamm_groups_describes_a_consumer_group(broker: KlammBroker, capsys: py
         wait_until(lambda: member.values == {"a"}, timeout_s=PATIENCE_S, what="the record")
         members, state = run("--members", "--verbose"), run("--state", "--verbose")
 
-    assert members[4:] == ["2", "1", "shown:0,1", "1", "shown:0,1"]
-    assert state[-5:] == ["uniform", "Stable", "1", "1", "1"]
+    assert members[4:] == ["2", "2", "shown:0,1", "2", "shown:0,1"]
+    assert state[-5:] == ["uniform", "Stable", "2", "2", "1"]
 
 
 def test_configs_of_a_group_take_effect_with_the_next_heartbeat(broker: KlammBroker) -> None:
@@ -282,4 +282,4 @@ def test_configs_of_a_group_take_effect_with_the_next_heartbeat(broker: KlammBro
         )
         request = IncrementalAlterConfigsRequest(resources=[config])
         assert client.ask(request, IncrementalAlterConfigsResponse, 1).responses[0].error_code == 0
-        assert interval(1) == 350
+        assert interval(2) == 350

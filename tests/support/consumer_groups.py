@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -97,6 +97,8 @@ class ConsumerScene(TimedScene[ConsumerGroup]):
         self.topics = FakeTopics(**partitions)
         self.group = ConsumerGroup("group", ConsumerLimits(), self.now)
         self.may_describe: Callable[[str], bool] = lambda _: True
+        self.interval_ms = 0
+        """Shortest time between two target assignments."""
 
     @property
     def state(self) -> str:
@@ -123,7 +125,7 @@ class ConsumerScene(TimedScene[ConsumerGroup]):
                 member_epoch=epoch,
                 client_id="client",
                 client_host="/127.0.0.1",
-                timings=TIMINGS,
+                timings=replace(TIMINGS, assignment_interval_ms=self.interval_ms),
                 resolve=lambda pattern: matching_topics(pattern, self.topics.names(), self.may_describe),
                 instance_id=instance_id,
                 rebalance_timeout_ms=60_000 if is_join or is_full else -1,

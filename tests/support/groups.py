@@ -36,8 +36,12 @@ COORDINATOR_CONFIG: dict[str, object] = {
     "group.max.size": 100,
 }
 """Kafka's defaults of the broker configs of consumer groups."""
-GROUP_CONFIGS = {"consumer.session.timeout.ms": 45_000, "consumer.heartbeat.interval.ms": 5_000}
-"""Kafka's defaults of the configs of a group."""
+GROUP_CONFIGS = {
+    "consumer.session.timeout.ms": 45_000,
+    "consumer.heartbeat.interval.ms": 5_000,
+    "consumer.assignment.interval.ms": 0,
+}
+"""Kafka's defaults of the configs of a group, but for the assignment interval: most tests do not wait for it."""
 PROTOCOLS = (("range", b"subscription"),)
 
 

@@ -37,7 +37,7 @@ ELSEWHERE = {
     **{
         f"group.consumer.{bound}{what}": "the default or a bound of a group config"
         for bound in ("", "min.", "max.")
-        for what in ("heartbeat.interval.ms", "session.timeout.ms")
+        for what in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms")
     },
     "local.retention.bytes": "a limit that rules of policies know",
     "local.retention.ms": "a limit that rules of policies know",

@@ -7,7 +7,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.consumer.group import ConsumerGroup
-from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationError, NonEmptyGroupError
+from klamm.broker.groups.errors import (
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+)
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
 from klamm.broker.groups.subscription import is_subscribed, topics_in_use
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -15,7 +20,7 @@ from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from klamm.broker.groups.kinds import AnyGroup
@@ -105,7 +110,7 @@ class OffsetService:
             if gone:  # topics deleted while other requests were served
                 commits = [commit for commit in commits if commit.topic_id not in gone]
                 by_topic = {topic_id: known for topic_id, known in by_topic.items() if topic_id not in gone}
-            await self._record(self._admit(by, api_version), commits, by_topic)
+            await self._record(self._admit(by, commits, api_version), commits, by_topic)
 
         return await self._commit(by.group_id, offsets, record, slices, retention_ms=retention_ms)
 
@@ -116,7 +121,7 @@ class OffsetService:
         offsets: Sequence[OffsetToCommit],
         admit: Callable[[], Awaitable[None]],
         *,
-        names_missing_group: bool = False,
+        names_group_errors: bool = False,
         time_slice: TimeSlice | None = None,
     ) -> tuple[ErrorCode, ...]:
         """Store offsets that take effect when the transaction commits; return one code per offset once on disk.
@@ -126,18 +131,18 @@ class OffsetService:
             producer_id: Producer id of the transaction.
             offsets: Offsets, in the order of the error codes.
             admit: Function that raises KafkaApiError if the group does not belong to the transaction.
-            names_missing_group: Whether a generation of a group that does not exist is GROUP_ID_NOT_FOUND (KIP-1319);
-                otherwise it is ILLEGAL_GENERATION.
+            names_group_errors: Whether a group that does not exist is GROUP_ID_NOT_FOUND, and an old member epoch
+                STALE_MEMBER_EPOCH (KIP-1319); otherwise both are ILLEGAL_GENERATION.
             time_slice: Time slice of the request; None for a new one.
         """
         slices = TimeSlice() if time_slice is None else time_slice
 
         async def record(commits: Sequence[PutGroupOffset]) -> None:
             changes = await slices.listed(PutPendingOffset(producer_id=producer_id, commit=item) for item in commits)
-            self._check_transactional(by, names_missing_group=names_missing_group)
+            self._check_transactional(by, commits, names_group_errors=names_group_errors)
             await admit()
             # again: other requests were served meanwhile
-            self._check_transactional(by, names_missing_group=names_missing_group)
+            self._check_transactional(by, commits, names_group_errors=names_group_errors)
             entry = self._registry.entry_or_new(by.group_id)
             for commit in commits:
                 self._registry.pending.put(producer_id, commit)
@@ -328,7 +333,7 @@ class OffsetService:
                 self.forget_topic(topic_id)
         self._registry.expire(self._take_expired)
 
-    def _admit(self, by: Committer, api_version: int) -> Entry:
+    def _admit(self, by: Committer, commits: Sequence[PutGroupOffset], api_version: int) -> Entry:
         try:
             entry = self._registry.entry(by.group_id)
         except GroupIdNotFoundError:
@@ -340,25 +345,32 @@ class OffsetService:
             raise IllegalGenerationError from None
         group, now = entry.group, self._registry.now()
         if isinstance(group, ConsumerGroup):
-            group.admit_commit(by.member_id, by.generation_id, api_version=api_version)
+            group.admit_commit(by.member_id, by.generation_id, _partitions(commits), api_version=api_version)
         else:
             group.admit_commit(by.member_id, by.group_instance_id, by.generation_id, now)
         return entry
 
-    def _check_transactional(self, by: Committer, *, names_missing_group: bool) -> None:
+    def _check_transactional(
+        self, by: Committer, commits: Sequence[PutGroupOffset], *, names_group_errors: bool
+    ) -> None:
         try:
             entry = self._registry.entry(by.group_id)
         except GroupIdNotFoundError:
-            if by.generation_id >= 0 and names_missing_group:
+            if by.generation_id >= 0 and names_group_errors:
                 raise
             if by.generation_id >= 0:
                 raise IllegalGenerationError from None
-        else:
-            group = entry.group
+            return
+        group, member = entry.group, (by.member_id, by.group_instance_id, by.generation_id)
+        try:
             if isinstance(group, ConsumerGroup):
-                group.admit_transactional_commit(by.member_id, by.generation_id)
+                group.admit_transactional_commit(*member, _partitions(commits))
             else:
-                group.admit_transactional_commit(by.member_id, by.group_instance_id, by.generation_id)
+                group.admit_transactional_commit(*member)
+        except StaleMemberEpochError:
+            if names_group_errors:
+                raise
+            raise IllegalGenerationError from None
 
     async def _record(self, entry: Entry, commits: Sequence[PutGroupOffset], by_topic: _ByTopic) -> None:
         changes: list[Change] = []
@@ -403,6 +415,10 @@ class OffsetService:
     def _is_in_use(self, group: AnyGroup, topic_id: UUID) -> bool:
         topic = self._topics.by_id(topic_id)
         return topic is not None and is_subscribed(group, topic.name)
+
+
+def _partitions(commits: Sequence[PutGroupOffset]) -> Iterator[tuple[UUID, int]]:
+    return ((commit.topic_id, commit.partition) for commit in commits)
 
 
 async def _by_topic(commits: Sequence[PutGroupOffset], slices: TimeSlice) -> _ByTopic:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.migration import can_become_consumer, to_consumer
-from klamm.broker.groups.consumer.model import JOIN_EPOCH
+from klamm.broker.groups.consumer.model import FIRST_EPOCH, JOIN_EPOCH
 from klamm.broker.groups.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ConsumerGroupCoordinator:
         limits, now = self.settings.consumer_limits, self._registry.now()
         if is_join and group.is_empty:
             empty = ConsumerGroup(group.group_id, limits, now)
-            empty.group_epoch = empty.assignment_epoch = group.generation_id
+            empty.group_epoch = empty.assignment_epoch = max(group.generation_id, FIRST_EPOCH)
             return empty
         if is_join and can_become_consumer(group, limits):
             return to_consumer(group, self._topics, limits, now)

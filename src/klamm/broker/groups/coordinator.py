@@ -296,8 +296,9 @@ class GroupCoordinator:
     async def _join(self, entry: Entry, attempt: JoinAttempt) -> JoinReply:
         group, now = entry.group, self._registry.now()
         if isinstance(group, ConsumerGroup) and not group.is_empty:
+            interval_ms = self.consumers.timings.of_group(group.group_id).assignment_interval_ms
             try:
-                return group.join(attempt, self._topics, now)
+                return group.join(attempt, self._topics, now, assignment_interval_ms=interval_ms)
             finally:
                 self._registry.after_step(entry)
         if isinstance(group, ConsumerGroup):

@@ -3,7 +3,8 @@
 One entry per partition, in the order of the request. Without READ on the group, every partition has only that error.
 Unknown topics and partitions are rejected before the group is checked; an error of the group applies to every other
 partition. The response is sent when the offsets are durable. v2-4 may contain their own retention time. v9 returns
-GROUP_ID_NOT_FOUND where older versions return ILLEGAL_GENERATION. v10 has topic ids instead of names.
+GROUP_ID_NOT_FOUND where older versions return ILLEGAL_GENERATION. v10 has topic ids instead of names. A member of a
+consumer group that is behind may commit offsets if it had all of the partitions at the epoch that it sends (KIP-1251).
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Offsets of a group that are committed together with a producer's transaction, and dropped when it is aborted. One entry
 per partition, in the order of the request; the response is sent when they are durable. From v3 on member and generation
-are checked (KIP-447). From v5 on this request adds the group to the transaction (KIP-890); before, AddOffsetsToTxn must
-do so. v6 has topic ids instead of names, and returns GROUP_ID_NOT_FOUND where older versions return ILLEGAL_GENERATION
-(KIP-1319). Requires WRITE on the transactional id, READ on the group and on each topic.
+are checked (KIP-447); a member of a consumer group may be behind (KIP-1251). From v5 on this request adds the group to
+the transaction (KIP-890); before, AddOffsetsToTxn must do so. v6 has topic ids instead of names, and returns
+GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH where older versions return ILLEGAL_GENERATION (KIP-1319).
+Requires WRITE on the transactional id, READ on the group and on each topic.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ async def _commit(
         request.producer_id,
         offsets,
         admit,
-        names_missing_group=context.api_version >= _TOPIC_IDS_SINCE,
+        names_group_errors=context.api_version >= _TOPIC_IDS_SINCE,
         time_slice=context.time_slice,
     )
 

@@ -94,8 +94,8 @@ def test_members_offsets_and_a_rebalance_in_the_middle_survive_a_restart(scene: 
             first = await scene.beat(groups, "m1", 0)
             assert first.assignment is not None
             await scene.beat(groups, "m2", 0, topic_names=None, topic_regex="t")
-            await scene.beat(groups, "m1", 1, owned=first.assignment)  # hears that it has to revoke two
-            by = Committer(group_id="g", member_id="m1", generation_id=1)
+            await scene.beat(groups, "m1", 2, owned=first.assignment)  # hears that it has to revoke two
+            by = Committer(group_id="g", member_id="m1", generation_id=2)
             assert await groups.offsets.commit(
                 by, [OffsetToCommit(topic="t", partition=0, offset=7)], api_version=9
             ) == (ErrorCode.NONE,)
@@ -103,15 +103,15 @@ def test_members_offsets_and_a_rebalance_in_the_middle_survive_a_restart(scene: 
         async with scene.running() as groups:
             after = groups.consumers.describe("g")
             assert (after.members, after.target) == (before.members, before.target)
-            assert (after.group_epoch, after.assignment_epoch, after.state) == (2, 2, before.state)
+            assert (after.group_epoch, after.assignment_epoch, after.state) == (3, 3, before.state)
             ((_, ((_, offset),)),) = await groups.offsets.fetch("g", [("t", [0])])
             assert getattr(offset, "offset", None) == 7
             kept = after.members["m1"].assigned
-            assert (await scene.beat(groups, "m1", 1, owned=kept)).member_epoch == 2
-            reply = await scene.beat(groups, "m2", 2)
+            assert (await scene.beat(groups, "m1", 2, owned=kept)).member_epoch == 3
+            reply = await scene.beat(groups, "m2", 3)
             assert reply.assignment is not None
             assert sum(map(len, reply.assignment.values())) == 2
-            assert after.group_epoch == 2
+            assert after.group_epoch == 3
 
     run(main())
 
@@ -159,7 +159,7 @@ def test_a_change_that_cannot_be_written_is_rolled_back(scene: Scene) -> None:
             )
             assert [type(error) for error in failed] == [NotCoordinatorError] * 3
             assert list(groups.consumers.describe("g").members) == ["m1"]
-            assert (await scene.beat(groups, "m1", 1)).member_epoch == 1
+            assert (await scene.beat(groups, "m1", 2)).member_epoch == 2
 
     run(main())
 
@@ -182,10 +182,10 @@ def test_fetched_offsets_need_the_epoch_of_the_member(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await scene.beat(groups, "m1", 0)
-            groups.offsets.admit_fetch("g", "m1", 1)
+            groups.offsets.admit_fetch("g", "m1", 2)
             groups.offsets.admit_fetch("other", "m1", 1)
             with pytest.raises(StaleMemberEpochError):
-                groups.offsets.admit_fetch("g", "m1", 2)
+                groups.offsets.admit_fetch("g", "m1", 3)
 
     run(main())
 
@@ -196,7 +196,7 @@ def test_an_empty_group_serves_either_protocol(scene: Scene) -> None:
             await scene.beat(groups, "m1", 0)
             await groups.consumers.leave("g", "m1", None, -1)
             joined = await groups.join("g", attempt("", version=3))
-            assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 3)
+            assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 4)
             assert [group.group_type for group in groups.list_groups()] == ["classic"]
 
     run(main())

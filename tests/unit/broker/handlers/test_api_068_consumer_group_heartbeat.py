@@ -56,16 +56,16 @@ def test_a_member_joins_and_is_described(broker: GroupBroker) -> None:
     """K848-01, -11."""
     reply = join(broker)
 
-    assert (reply.error_code, reply.member_id, reply.member_epoch) == (0, "m", 1)
+    assert (reply.error_code, reply.member_id, reply.member_epoch) == (0, "m", 2)
     assert reply.heartbeat_interval_ms == 5_000
     assert reply.assignment is not None
     assert [(topic.topic_id, topic.partitions) for topic in reply.assignment.topic_partitions] == [(TOPIC_ID, [0, 1])]
     group = describe(broker)
-    assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Stable", 1, 1)
+    assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Stable", 2, 2)
     assert (group.assignor_name, group.authorized_operations) == ("uniform", -(1 << 31))
     (member,) = group.members
     assert (member.member_id, member.client_id, member.client_host) == ("m", "tester", "/10.0.0.1")
-    assert (member.subscribed_topic_names, member.member_type, member.member_epoch) == (["t"], 1, 1)
+    assert (member.subscribed_topic_names, member.member_type, member.member_epoch) == (["t"], 1, 2)
     (topic,) = member.assignment.topic_partitions
     assert (topic.topic_name, topic.partitions) == ("t", [0, 1])
     assert member.target_assignment.topic_partitions[0].partitions == [0, 1]
@@ -76,11 +76,11 @@ def test_an_enforced_interval_comes_with_the_next_heartbeat_and_so_does_its_remo
     """K649-95."""
     join(broker)
     broker.enforcement.values = Enforced(is_on=True, heartbeat_interval_ms=7_000)
-    assert beat(broker, 1).heartbeat_interval_ms == 7_000
+    assert beat(broker, 2).heartbeat_interval_ms == 7_000
     broker.enforcement.values = Enforced(is_on=True, heartbeat_interval_ms=90_000)
-    assert beat(broker, 1).heartbeat_interval_ms == 15_000, "the broker's limit"
+    assert beat(broker, 2).heartbeat_interval_ms == 15_000, "the broker's limit"
     broker.enforcement.values = NOTHING_ENFORCED
-    assert beat(broker, 1).heartbeat_interval_ms == 5_000
+    assert beat(broker, 2).heartbeat_interval_ms == 5_000
 
 
 def test_the_group_is_listed_with_its_type_and_state(broker: GroupBroker) -> None:

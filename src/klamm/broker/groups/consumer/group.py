@@ -8,12 +8,13 @@ is their generation. The response to Heartbeat is REBALANCE_IN_PROGRESS whenever
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.consumer.heartbeats import ConsumerHeartbeats
 from klamm.broker.groups.consumer.membership import DeadlineKind
 from klamm.broker.groups.consumer.model import (
     JOIN_EPOCH,
+    NO_PARTITIONS,
     ClassicTraits,
     ConsumerMember,
     MemberState,
@@ -32,13 +33,19 @@ from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, JoinReply, SyncRep
 from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
 
     from klamm.broker.groups.consumer.model import SubscribableTopics
     from klamm.broker.groups.model import JoinAttempt, MemberIdentity, Moment, SyncAttempt
 
 FIRST_COMMIT_VERSION: Final = 9
 """First version of OffsetCommit that knows member epochs."""
+NO_GENERATION: Final = -1
+"""Epoch in the commit of a client that is no member."""
+
+Partitions: TypeAlias = "Iterable[tuple[UUID, int]]"
+"""Topic ids and partitions of a commit."""
 
 
 class ConsumerGroup(ConsumerHeartbeats):
@@ -79,12 +86,15 @@ class ConsumerGroup(ConsumerHeartbeats):
 
     # ---- committed offsets
 
-    def admit_commit(self, member_id: str, epoch: int, *, api_version: int) -> None:
-        """Check that a member or an outside client may commit offsets now.
+    def admit_commit(self, member_id: str, epoch: int, partitions: Partitions, *, api_version: int) -> None:
+        """Check that a member or an outside client may commit offsets of some partitions now.
+
+        A member may be behind: its epoch has advanced, but it has not received the response yet. It may still commit
+        offsets of partitions that it had at the epoch that it sends, and still has (KIP-1251).
 
         Raises:
             UnknownMemberIdError: Not a member, or a client outside the group while the group has members.
-            StaleMemberEpochError: The member has another epoch.
+            StaleMemberEpochError: The member has an older epoch, or it did not have one of the partitions at the epoch.
             IllegalGenerationError: The same, for a member with the classic protocol.
             UnsupportedVersionError: The version of the request knows no member epochs.
         """
@@ -96,21 +106,21 @@ class ConsumerGroup(ConsumerHeartbeats):
                 f"OffsetCommit version {FIRST_COMMIT_VERSION} or above must be used by members using the modern group "
                 "protocol"
             )
-        _check_generation(member, epoch)
+        _check_commit(member, epoch, partitions)
 
-    def admit_transactional_commit(self, member_id: str, epoch: int) -> None:
-        """Check that a transaction may commit offsets for the group (KIP-447).
+    def admit_transactional_commit(
+        self, member_id: str, group_instance_id: str | None, epoch: int, partitions: Partitions
+    ) -> None:
+        """Check that a transaction may commit offsets for the group (KIP-447), as in ``admit_commit``.
 
         Raises:
-            UnknownMemberIdError: Not a member, or no member is named while the group has members.
-            IllegalGenerationError: The member has another epoch.
+            UnknownMemberIdError: Not a member.
+            StaleMemberEpochError: The member has an older epoch, or it did not have one of the partitions at the epoch.
+            IllegalGenerationError: The same, for a member with the classic protocol.
         """
-        if epoch < 0 and not self.members:
-            return
-        try:
-            _check_generation(self.find(member_id), epoch)
-        except StaleMemberEpochError:
-            raise IllegalGenerationError from None
+        is_outside = epoch == NO_GENERATION and not member_id and group_instance_id is None
+        if not is_outside and (epoch >= 0 or self.members):
+            _check_commit(self.find(member_id), epoch, partitions)
 
     def admit_fetch(self, member_id: str | None, epoch: int) -> None:
         """Check that the sender of OffsetFetch may read offsets. Only members send their id and epoch.
@@ -126,8 +136,16 @@ class ConsumerGroup(ConsumerHeartbeats):
 
     # ---- members with the classic protocol
 
-    def join(self, attempt: JoinAttempt, topics: SubscribableTopics, now: Moment) -> JoinReply:
+    def join(
+        self, attempt: JoinAttempt, topics: SubscribableTopics, now: Moment, *, assignment_interval_ms: int = 0
+    ) -> JoinReply:
         """Let a member with the classic protocol join or take the next step to its target (JoinGroup).
+
+        Args:
+            attempt: Contents of the request.
+            topics: Topic catalog.
+            now: Current time.
+            assignment_interval_ms: Shortest time between two target assignments of the group.
 
         Raises:
             GroupMaxSizeReachedError: The group is full.
@@ -158,10 +176,10 @@ class ConsumerGroup(ConsumerHeartbeats):
         )
         if departed is not None:
             self.replace_static(departed, before)
-        self._update(before, after, topics)
+        self._update(before, after, topics, now, interval_ms=assignment_interval_ms)
         named = ((topics.get(name), indexes) for name, indexes in subscription.owned.items())
         owned = assignment_of((topic.topic_id, indexes) for topic, indexes in named if topic is not None)
-        after = self._reconcile(after, owned, now)
+        after = self._reconcile(after, owned, topics, now)
         self._cancel_deadline(DeadlineKind.JOIN, member_id)
         self._cancel_deadline(DeadlineKind.REBALANCE, member_id)
         session_timeout_ms = attempt.enforced_session_timeout_ms or attempt.session_timeout_ms
@@ -188,7 +206,7 @@ class ConsumerGroup(ConsumerHeartbeats):
         name, metadata = traits.protocols[0]
         if attempt.protocol_type not in {None, CONSUMER_PROTOCOL_TYPE} or attempt.protocol_name not in {None, name}:
             raise InconsistentGroupProtocolError
-        if self.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        if self.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._require_join(member, now)
             raise RebalanceInProgressError
         self._cancel_deadline(DeadlineKind.SYNC, member.member_id)
@@ -230,7 +248,9 @@ class ConsumerGroup(ConsumerHeartbeats):
         session_timeout_ms = enforced_session_timeout_ms or traits.session_timeout_ms
         self._set_deadline(DeadlineKind.SESSION, member_id, session_timeout_ms, now)
         has_step = (
-            member.member_epoch < self.group_epoch
+            member.member_epoch < self.assignment_epoch
+            # Nothing else might compute the next target: only a JoinGroup or a heartbeat of the new protocol does.
+            or self.may_assign(now)
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (member.state is MemberState.UNRELEASED_PARTITIONS and not self._waits_for_owners(member))
         )
@@ -303,9 +323,19 @@ class ConsumerGroup(ConsumerHeartbeats):
     def _waits_for_owners(self, member: ConsumerMember) -> bool:
         return any(
             self.is_owned(topic_id, partition)
-            for topic_id, partitions in self.target[member.member_id].items()
+            for topic_id, partitions in self.target.get(member.member_id, NO_PARTITIONS).items()
             for partition in partitions - member.assigned.get(topic_id, frozenset())
         )
+
+
+def _check_commit(member: ConsumerMember, epoch: int, partitions: Partitions) -> None:
+    if epoch >= member.member_epoch:
+        _check_generation(member, epoch)
+        return
+    for topic_id, partition in partitions:
+        assigned_at = member.assignment_epoch(topic_id, partition)
+        if assigned_at is None or assigned_at > epoch:
+            _check_generation(member, epoch)
 
 
 def _check_generation(member: ConsumerMember, epoch: int) -> None:

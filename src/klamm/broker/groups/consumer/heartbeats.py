@@ -4,7 +4,9 @@ A heartbeat does all of the work, in this order:
 
 1. It creates or updates the member. A changed subscription advances the group epoch.
 2. It looks at the subscribed topics if the catalog has changed. New topics and partitions advance the group epoch, too.
-3. If the group epoch is newer than the target assignment, it computes a new target for all members.
+3. If the group epoch is newer than the target assignment, it computes a new target for all members, but only once in
+   ``consumer.assignment.interval.ms`` (KIP-1263). In between, members continue towards the target that is there, and a
+   member that has just joined waits without partitions.
 4. It takes the member one step closer to its target (``reconciliation.reconcile``).
 5. It replies with the member's epoch, and with its partitions if they changed.
 
@@ -66,8 +68,8 @@ class ConsumerHeartbeats(Membership):
         self._resolve(after.topic_regex, attempt.resolve, topics, now)
         if departed is not None:
             self.replace_static(departed, before)
-        self._update(before, after, topics)
-        after = self._reconcile(after, attempt.owned, now)
+        self._update(before, after, topics, now, interval_ms=attempt.timings.assignment_interval_ms)
+        after = self._reconcile(after, attempt.owned, topics, now)
         self._set_deadline(DeadlineKind.SESSION, after.member_id, attempt.timings.session_timeout_ms, now)
         return HeartbeatReply(
             member_id=after.member_id,
@@ -85,7 +87,15 @@ class ConsumerHeartbeats(Membership):
         """
         member = self.find(member_id) if instance_id is None else self.find_static(member_id, instance_id)
         if epoch == STATIC_LEAVE_EPOCH and instance_id is not None:
-            self.put(replace(member, member_epoch=STATIC_LEAVE_EPOCH, pending_revocation=NO_PARTITIONS))
+            # The next instance may commit offsets at any epoch: its partitions lose their assignment epochs.
+            self.put(
+                replace(
+                    member,
+                    member_epoch=STATIC_LEAVE_EPOCH,
+                    pending_revocation=NO_PARTITIONS,
+                    assignment_epochs={},
+                )
+            )
         else:
             self.fence(member.member_id, now)
         return HeartbeatReply(member_id=member_id, member_epoch=epoch)
@@ -188,23 +198,38 @@ class ConsumerHeartbeats(Membership):
             self._seen_changes = -1
         self.regexes[pattern] = Resolution(names=names, at=now.seconds, changes=topics.changes)
 
-    def _update(self, before: ConsumerMember, after: ConsumerMember, topics: SubscribableTopics) -> None:
-        """Store the member, and advance the epochs if its subscription or the subscribed topics have changed."""
+    def _update(
+        self,
+        before: ConsumerMember,
+        after: ConsumerMember,
+        topics: SubscribableTopics,
+        now: Moment,
+        *,
+        interval_ms: int,
+    ) -> None:
+        """Store the member, and advance the epochs if subscriptions, the assignor or the subscribed topics changed."""
+        assignor = self.assignor
         if self.members.get(after.member_id) != after:
             self.put(after)
         is_changed = (
-            self.group_epoch == 0 or before.topic_names != after.topic_names or before.topic_regex != after.topic_regex
+            before.topic_names != after.topic_names
+            or before.topic_regex != after.topic_regex
+            or self.assignor != assignor
         )
         if is_changed or self._seen_changes != topics.changes:
             is_changed = self.refresh_topics(topics) or is_changed
         if is_changed:
             self.group_epoch += 1
-        if self.group_epoch > self.assignment_epoch:
-            self.assign(topics)
+        self._interval_ms = interval_ms
+        if self.may_assign(now):
+            self.assign(topics, now)
 
-    def _reconcile(self, member: ConsumerMember, owned: Assignment | None, now: Moment) -> ConsumerMember:
+    def _reconcile(
+        self, member: ConsumerMember, owned: Assignment | None, topics: SubscribableTopics, now: Moment
+    ) -> ConsumerMember:
         target = self.target.get(member.member_id, NO_PARTITIONS)
-        after = reconcile(member, self.assignment_epoch, target, self.is_owned, owned)
+        gone = self.unsubscribed(member, topics)
+        after = reconcile(member, self.assignment_epoch, target, self.is_owned, owned, unsubscribed=gone)
         if after is member:
             return member
         self.put(after)

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
-from klamm.broker.groups.consumer.model import NO_PARTITIONS, ConsumerGroupState
+from klamm.broker.groups.consumer.model import FIRST_EPOCH, NO_PARTITIONS, ConsumerGroupState
 from klamm.broker.groups.errors import UnknownMemberIdError
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class Membership:
         self.group_id: Final = group_id
         self.members: Final[dict[str, ConsumerMember]] = {}
         self.target: Final[dict[str, Assignment]] = {}
-        """Target assignment by member id."""
-        self.group_epoch = 0
+        """Target assignment by member id. A member that joined since it was computed has none."""
+        self.group_epoch = FIRST_EPOCH
         """Advanced by every change of members, subscriptions and subscribed topics."""
-        self.assignment_epoch = 0
+        self.assignment_epoch = FIRST_EPOCH
         """Group epoch for which the target assignment was computed."""
         self.regexes: Final[dict[str, Resolution]] = {}
         """Resolved regular expressions of the members."""
@@ -77,11 +77,17 @@ class Membership:
         """Whether a member has left or was removed in the latest step."""
         self._limits: Final = limits
         self._seen_changes = -1
+        self._assigned_at = -math.inf
+        """Time at which the target assignment was computed, monotonic seconds. A restart forgets it."""
+        self._interval_ms = 0
+        """Shortest time between two target assignments, as of the latest step that was allowed to compute one."""
         self._static: Final[dict[str, str]] = {}
         self._owners: Final[dict[UUID, dict[int, str]]] = {}
         """Owner of each partition: also of one that a member has to revoke."""
         self._names: Final[Counter[str]] = Counter()
         self._patterns: Final[Counter[str]] = Counter()
+        self._votes: Final[Counter[str]] = Counter()
+        """Number of members that prefer an assignor."""
         self._deadlines: Final[dict[tuple[DeadlineKind, str], float]] = {}
         self._is_unsaved = False
 
@@ -92,7 +98,7 @@ class Membership:
         """The state, as ListGroups and ConsumerGroupDescribe return it."""
         if not self.members:
             return ConsumerGroupState.EMPTY
-        if self.group_epoch > self.assignment_epoch:
+        if self.is_target_stale:
             return ConsumerGroupState.ASSIGNING
         if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
             return ConsumerGroupState.STABLE
@@ -101,14 +107,22 @@ class Membership:
     @property
     def is_blank(self) -> bool:
         """Whether the group can be dropped without loss: no member has ever joined."""
-        return not self.members and self.group_epoch == 0
+        return not self.members and self.group_epoch == FIRST_EPOCH
 
     @property
     def assignor(self) -> str:
         """The assignor that most members prefer; the first of ``group.consumer.assignors`` if none has a preference."""
-        votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
-        known = [name for name in self._limits.assignors if votes[name]]
-        return max(known, key=votes.__getitem__, default=self._limits.assignors[0])
+        known = [name for name in self._limits.assignors if self._votes[name]]
+        return max(known, key=self._votes.__getitem__, default=self._limits.assignors[0])
+
+    @property
+    def is_target_stale(self) -> bool:
+        """Whether the group has changed since the target assignment was computed."""
+        return self.group_epoch > self.assignment_epoch
+
+    def may_assign(self, now: Moment) -> bool:
+        """Return whether a new target assignment is due: the group has changed, and the interval is over."""
+        return self.is_target_stale and now.seconds >= self._assigned_at + self._interval_ms / 1000
 
     def find(self, member_id: str) -> ConsumerMember:
         """Return a member.
@@ -154,6 +168,8 @@ class Membership:
             self._names[name] += 1
         if member.topic_regex is not None:
             self._patterns[member.topic_regex] += 1
+        if member.server_assignor is not None:
+            self._votes[member.server_assignor] += 1
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
         for assignment in (member.assigned, member.pending_revocation):
@@ -182,6 +198,8 @@ class Membership:
             _subtract(self._names, name)
         if member.topic_regex is not None:
             _subtract(self._patterns, member.topic_regex)
+        if member.server_assignor is not None:
+            _subtract(self._votes, member.server_assignor)
         if member.instance_id is not None:
             self._static.pop(member.instance_id, None)
         for assignment in (member.assigned, member.pending_revocation):
@@ -205,7 +223,7 @@ class Membership:
         before, self.topics_digest = self.topics_digest, digest.hexdigest()
         return self.topics_digest != before
 
-    def assign(self, topics: SubscribableTopics) -> None:
+    def assign(self, topics: SubscribableTopics, now: Moment) -> None:
         """Compute the target assignment of the group epoch."""
         existing = self._existing(topics)
         ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
@@ -225,7 +243,20 @@ class Membership:
         self.target.clear()
         self.target.update(computed)
         self.assignment_epoch = self.group_epoch
+        self._assigned_at = now.seconds
         self._is_unsaved = True
+
+    def unsubscribed(self, member: ConsumerMember, topics: SubscribableTopics) -> frozenset[UUID]:
+        """Return the topics of which the member has partitions or is to get some, and which it has left meanwhile.
+
+        A target assignment that is not stale has no such topics.
+        """
+        if not self.is_target_stale:
+            return frozenset()
+        ids = member.assigned.keys() | self.target.get(member.member_id, NO_PARTITIONS).keys()
+        found = {topic_id: topics.by_id(topic_id) for topic_id in ids}
+        names = self._names_of(member)
+        return frozenset(topic_id for topic_id, topic in found.items() if topic is None or topic.name not in names)
 
     def _names_of(self, member: ConsumerMember) -> frozenset[str]:
         resolution = None if member.topic_regex is None else self.regexes.get(member.topic_regex)

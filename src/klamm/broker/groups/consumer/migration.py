@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from klamm.broker.groups.classic import ClassicGroup
 from klamm.broker.groups.consumer.group import ConsumerGroup
-from klamm.broker.groups.consumer.model import ClassicTraits, ConsumerMember, assignment_of
+from klamm.broker.groups.consumer.model import FIRST_EPOCH, ClassicTraits, ConsumerMember, assignment_of
 from klamm.broker.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
 from klamm.broker.groups.errors import GroupIdNotFoundError
 from klamm.broker.groups.members import Member
@@ -41,11 +41,11 @@ def to_consumer(
         GroupIdNotFoundError: A subscription or an assignment is not of Kafka's ConsumerProtocol.
     """
     group = ConsumerGroup(classic.group_id, limits, now)
-    group.group_epoch = group.assignment_epoch = classic.generation_id
+    group.group_epoch = group.assignment_epoch = epoch = max(classic.generation_id, FIRST_EPOCH)
     taken: set[tuple[UUID, int]] = set()
     try:
         for member in classic.members:
-            converted = _consumer_member(classic, member, topics, taken)
+            converted = _consumer_member(classic, member, topics, taken, epoch)
             group.put(converted)
             group.target[member.member_id] = converted.assigned
     except ValueError as error:
@@ -91,7 +91,7 @@ def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLi
 
 
 def _consumer_member(
-    classic: ClassicGroup, member: Member, topics: SubscribableTopics, taken: set[tuple[UUID, int]]
+    classic: ClassicGroup, member: Member, topics: SubscribableTopics, taken: set[tuple[UUID, int]], epoch: int
 ) -> ConsumerMember:
     """Return a member in its new form, without partitions that an earlier member has. Add its partitions to ``taken``.
 
@@ -115,9 +115,10 @@ def _consumer_member(
         client_host=member.client_host,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         topic_names=frozenset(subscription.topics),
-        member_epoch=classic.generation_id,
-        previous_epoch=classic.generation_id,
+        member_epoch=epoch,
+        previous_epoch=epoch,
         assigned=assigned,
+        assignment_epochs={topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in assigned.items()},
         classic=ClassicTraits(session_timeout_ms=member.requested_session_timeout_ms, protocols=member.protocols),
     )
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 JOIN_EPOCH: Final = 0
 """Member epoch in the heartbeat of a member that joins."""
+FIRST_EPOCH: Final = 1
+"""Group epoch and assignment epoch of a group without members. A member that joins before its first target assignment
+is computed gets this epoch: the epoch 0 means that a member joins."""
 LEAVE_EPOCH: Final = -1
 """Member epoch in the last heartbeat of a member that leaves."""
 STATIC_LEAVE_EPOCH: Final = -2
@@ -92,6 +95,15 @@ class ConsumerMember:
     """Partitions that the member may use."""
     pending_revocation: Assignment = field(default_factory=dict)
     """Partitions that the member still owns and has to give up; empty except in UNREVOKED_PARTITIONS."""
+    assignment_epochs: Mapping[UUID, Mapping[int, int]] = field(default_factory=dict)
+    """Epochs of the target assignments with which the member got its partitions (KIP-1251), those that it has to give
+    up included. A partition without one has epoch 0."""
+
+    def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        """Return the epoch at which the member got a partition; None if it does not own it."""
+        if not any(partition in owned.get(topic_id, ()) for owned in (self.assigned, self.pending_revocation)):
+            return None
+        return self.assignment_epochs.get(topic_id, {}).get(partition, 0)
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Return whether the member has reached the target assignment of an epoch."""
@@ -104,6 +116,8 @@ class MemberTimings:
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignment_interval_ms: int = 0
+    """Shortest time between two target assignments of the group."""
 
 
 Resolver: TypeAlias = Callable[[str], frozenset[str]]

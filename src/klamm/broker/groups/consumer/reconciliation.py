@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from klamm.broker.groups.consumer.model import NO_PARTITIONS, ConsumerMember, MemberState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from klamm.broker.groups.consumer.model import Assignment
@@ -18,7 +18,13 @@ IsOwned: TypeAlias = "Callable[[UUID, int], bool]"
 
 
 def reconcile(
-    member: ConsumerMember, target_epoch: int, target: Assignment, is_owned: IsOwned, owned: Assignment | None
+    member: ConsumerMember,
+    target_epoch: int,
+    target: Assignment,
+    is_owned: IsOwned,
+    owned: Assignment | None,
+    *,
+    unsubscribed: frozenset[UUID] = frozenset(),
 ) -> ConsumerMember:
     """Return the member after the next step that is possible now; the same member if none is possible.
 
@@ -32,11 +38,16 @@ def reconcile(
         target: The member's part of the target assignment.
         is_owned: Function that returns whether any member owns a partition.
         owned: Partitions that the member reports as owned; None if it reports none.
+        unsubscribed: Topics that the member has left since the target was computed. It revokes their partitions at
+            once and gets no more of them.
     """
-    if member.is_reconciled_to(target_epoch):
+    target = {topic_id: indexes for topic_id, indexes in target.items() if topic_id not in unsubscribed}
+    left = {topic_id: indexes for topic_id, indexes in member.assigned.items() if topic_id in unsubscribed}
+    if member.is_reconciled_to(target_epoch) and not left:
         return member
     if member.state is MemberState.UNREVOKED_PARTITIONS and _owns(owned, member.pending_revocation):
-        return member
+        rest, pending = _difference(member.assigned, left), _union(member.pending_revocation, left)
+        return _moved(member, member.state, member.member_epoch, rest, pending) if left else member
     kept = _intersection(member.assigned, target)
     revoked = _difference(member.assigned, kept)
     if revoked and _owns(owned, revoked):
@@ -73,7 +84,22 @@ def _moved(
         member_epoch=epoch,
         assigned=assigned,
         pending_revocation=pending_revocation,
+        assignment_epochs=_epochs(member, epoch, assigned, pending_revocation),
     )
+
+
+def _epochs(
+    member: ConsumerMember, epoch: int, assigned: Assignment, pending_revocation: Assignment
+) -> Mapping[UUID, Mapping[int, int]]:
+    """Return the assignment epochs of a member's partitions: ``epoch`` for those that it gets in this step."""
+    fresh, known = _difference(assigned, member.assigned), member.assignment_epochs
+    return {
+        topic_id: {
+            index: epoch if index in fresh.get(topic_id, ()) else known.get(topic_id, {}).get(index, 0)
+            for index in indexes
+        }
+        for topic_id, indexes in _union(assigned, pending_revocation).items()
+    }
 
 
 def _owns(owned: Assignment | None, partitions: Assignment) -> bool:
@@ -86,6 +112,11 @@ def _owns(owned: Assignment | None, partitions: Assignment) -> bool:
 def _intersection(left: Assignment, right: Assignment) -> Assignment:
     both = {topic_id: indexes & right.get(topic_id, frozenset()) for topic_id, indexes in left.items()}
     return {topic_id: indexes for topic_id, indexes in both.items() if indexes}
+
+
+def _union(left: Assignment, right: Assignment) -> Assignment:
+    none: frozenset[int] = frozenset()
+    return {topic_id: left.get(topic_id, none) | right.get(topic_id, none) for topic_id in (*left, *right)}
 
 
 def _difference(left: Assignment, right: Assignment) -> Assignment:

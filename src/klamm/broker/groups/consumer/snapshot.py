@@ -130,6 +130,9 @@ def _member_to_facts(member: ConsumerMember) -> dict[str, Any]:
         "state": member.state.value,
         "assigned": _to_facts(member.assigned),
         "pending_revocation": _to_facts(member.pending_revocation),
+        "assignment_epochs": {
+            str(topic_id): sorted(epochs.items()) for topic_id, epochs in member.assignment_epochs.items()
+        },
     }
 
 
@@ -150,6 +153,7 @@ def _member_from_facts(facts: Mapping[str, Any]) -> ConsumerMember:
         state=MemberState(facts["state"]),
         assigned=_from_facts(facts["assigned"]),
         pending_revocation=_from_facts(facts["pending_revocation"]),
+        assignment_epochs={UUID(topic_id): dict(epochs) for topic_id, epochs in facts["assignment_epochs"].items()},
     )
     if traits is None:
         return member

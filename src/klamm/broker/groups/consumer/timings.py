@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from klamm.broker.groups.consumer.model import MemberTimings
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
+ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 
 
 class TimingSource:
@@ -37,7 +39,9 @@ class TimingSource:
         """Return the timings of a group's members as far as its configs determine them."""
         configs = self._group_config(group_id)
         return MemberTimings(
-            session_timeout_ms=int(configs[SESSION_TIMEOUT]), heartbeat_interval_ms=int(configs[HEARTBEAT_INTERVAL])
+            session_timeout_ms=int(configs[SESSION_TIMEOUT]),
+            heartbeat_interval_ms=int(configs[HEARTBEAT_INTERVAL]),
+            assignment_interval_ms=int(configs[ASSIGNMENT_INTERVAL]),
         )
 
     def of_member(self, group_id: str, enforced: Enforced) -> MemberTimings:
@@ -51,4 +55,4 @@ class TimingSource:
         session_ms, interval_ms = held_timings(
             own.session_timeout_ms, own.heartbeat_interval_ms, enforced, self._limits
         )
-        return MemberTimings(session_timeout_ms=session_ms, heartbeat_interval_ms=interval_ms)
+        return replace(own, session_timeout_ms=session_ms, heartbeat_interval_ms=interval_ms)

@@ -102,6 +102,10 @@ class AnyHistory(RuleBasedStateMachine):
         self.scene.wait(seconds)
         self._gone(lambda other: other.member_id not in self.scene.group.members)
 
+    @rule(interval_ms=st.sampled_from([0, 1_000, 15_000]))
+    def change_the_interval(self, interval_ms: int) -> None:
+        self.scene.interval_ms = interval_ms
+
     @rule(name=st.sampled_from([*TOPICS, "later"]), more=st.integers(1, 2))
     def grow(self, name: str, more: int) -> None:
         topic = self.scene.topics.get(name)
@@ -151,6 +155,7 @@ class AnyHistory(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let all members acknowledge; then everything is assigned."""
         group = self.scene.group
+        self.scene.interval_ms = 0
         for _ in range(6):
             for member in tuple(self.members.values()):
                 self.kept[member.member_id].clear()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerLimits
 from klamm.protocol.errors import ErrorCode
 from tests.support.consumer_groups import ConsumerScene, FakeMember
+
+if TYPE_CHECKING:
+    from klamm.broker.groups.consumer.model import SubscribableTopics
+    from klamm.broker.groups.model import Moment
 
 
 def indexes(member: FakeMember) -> list[int]:
@@ -19,7 +25,7 @@ def test_the_first_member_gets_everything_with_its_first_heartbeat() -> None:
 
     member = scene.join("m", "t")
 
-    assert (member.epoch, indexes(member)) == (1, [0, 1, 2])
+    assert (member.epoch, indexes(member)) == (2, [0, 1, 2])
     assert scene.state == "STABLE"
 
 
@@ -28,18 +34,18 @@ def test_a_partition_changes_hands_in_three_heartbeats() -> None:
     scene = ConsumerScene(t=2)
     first = scene.join("m1", "t")
     second = scene.join("m2", "t")
-    assert (second.epoch, indexes(second)) == (2, [])
+    assert (second.epoch, indexes(second)) == (3, [])
     assert scene.state == "RECONCILING"
 
     scene.beat(first)  # hears that it has to revoke
-    assert (first.epoch, indexes(first)) == (1, [0])
+    assert (first.epoch, indexes(first)) == (2, [0])
     scene.beat(second)
     assert indexes(second) == []
     scene.beat(first)  # reports that it has done so
-    assert first.epoch == 2
+    assert first.epoch == 3
     scene.beat(second)
 
-    assert (second.epoch, indexes(second)) == (2, [1])
+    assert (second.epoch, indexes(second)) == (3, [1])
     assert scene.state == "STABLE"
 
 
@@ -50,7 +56,7 @@ def test_a_heartbeat_without_news_has_no_assignment_and_changes_nothing() -> Non
 
     reply = scene.send("m", member.epoch)
 
-    assert (reply.member_epoch, reply.assignment, reply.heartbeat_interval_ms) == (1, None, 5_000)
+    assert (reply.member_epoch, reply.assignment, reply.heartbeat_interval_ms) == (2, None, 5_000)
     assert not scene.group.take_unsaved()
 
 
@@ -93,7 +99,7 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     for _ in range(7):
         scene.wait(9)
         scene.refused(lambda: scene.beat(second))
-        scene.refused(lambda: scene.send("m1", 1))
+        scene.refused(lambda: scene.send("m1", 2))
 
     assert list(scene.group.members) == ["m2"]
     assert indexes(second) == [0, 1]
@@ -102,12 +108,12 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
 @pytest.mark.parametrize(
     ("epoch", "owned", "code"),
     [
-        (2, "", ErrorCode.NONE),
-        (3, "", ErrorCode.FENCED_MEMBER_EPOCH),
-        pytest.param(1, "0", ErrorCode.NONE, id="the response was lost"),
-        pytest.param(1, "", ErrorCode.NONE, id="the response was lost, and the member owns nothing"),
-        pytest.param(1, "01", ErrorCode.FENCED_MEMBER_EPOCH, id="it still has what it gave up"),
-        pytest.param(1, None, ErrorCode.FENCED_MEMBER_EPOCH, id="it does not report what it owns"),
+        (3, "", ErrorCode.NONE),
+        (4, "", ErrorCode.FENCED_MEMBER_EPOCH),
+        pytest.param(2, "0", ErrorCode.NONE, id="the response was lost"),
+        pytest.param(2, "", ErrorCode.NONE, id="the response was lost, and the member owns nothing"),
+        pytest.param(2, "01", ErrorCode.FENCED_MEMBER_EPOCH, id="it still has what it gave up"),
+        pytest.param(2, None, ErrorCode.FENCED_MEMBER_EPOCH, id="it does not report what it owns"),
         pytest.param(0, "", ErrorCode.FENCED_MEMBER_EPOCH, id="it joins again while it is a member"),
     ],
 )
@@ -118,7 +124,7 @@ def test_only_the_present_epoch_and_a_lost_response_are_accepted(
     scene = ConsumerScene(t=2)
     members = [scene.join("m1", "t"), scene.join("m2", "t")]
     scene.settle(*members)
-    assert (members[0].epoch, indexes(members[0])) == (2, [0])
+    assert (members[0].epoch, indexes(members[0])) == (3, [0])
     topic = scene.topics.add("t", 2).topic_id
     reported = None if owned is None else {topic: frozenset(map(int, owned))} if owned else {}
 
@@ -132,13 +138,13 @@ def test_new_topics_and_partitions_are_assigned_with_the_next_heartbeat() -> Non
 
     scene.topics.add("t", 2)
     scene.beat(member)
-    assert (member.epoch, indexes(member)) == (2, [0, 1])
+    assert (member.epoch, indexes(member)) == (3, [0, 1])
     scene.topics.add("later", 1)
     scene.beat(member)
-    assert (member.epoch, indexes(member)) == (3, [0, 0, 1])
+    assert (member.epoch, indexes(member)) == (4, [0, 0, 1])
     scene.topics.add("other", 1)
     scene.beat(member)
-    assert member.epoch == 3
+    assert member.epoch == 4
 
 
 def test_a_deleted_topic_is_revoked() -> None:
@@ -148,17 +154,17 @@ def test_a_deleted_topic_is_revoked() -> None:
     scene.topics.remove("t")
     scene.settle(member)
 
-    assert (member.epoch, len(member.owned)) == (2, 1)
+    assert (member.epoch, len(member.owned)) == (3, 1)
 
 
 def test_a_changed_subscription_takes_effect() -> None:
     scene = ConsumerScene(t=1, u=2)
     member = scene.join("m", "t")
 
-    member.take(scene.send("m", 1, topics=["u"], owned=member.assignment))
+    member.take(scene.send("m", 2, topics=["u"], owned=member.assignment))
     scene.settle(member)
 
-    assert (member.epoch, indexes(member)) == (2, [0, 1])
+    assert (member.epoch, indexes(member)) == (3, [0, 1])
 
 
 def test_a_group_is_full() -> None:
@@ -178,8 +184,10 @@ def test_most_members_choose_the_assignor() -> None:
     scene.send("m2", 0, topics={"t"})
 
     assert scene.group.assignor == "range"
-    scene.send("m1", 1, assignor="uniform")
+    epoch = scene.group.group_epoch
+    scene.send("m1", 2, assignor="uniform")
     assert scene.group.assignor == "uniform"
+    assert scene.group.assignment_epoch == epoch + 1  # the new assignor is used at once
 
 
 # ---- static members
@@ -214,7 +222,7 @@ def test_a_static_member_that_stays_away_loses_its_partitions() -> None:
     scene.beat(other)
 
     assert indexes(other) == [0, 1]
-    assert scene.refused(lambda: scene.send("m1", 2, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.refused(lambda: scene.send("m1", 3, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_an_instance_id_in_use_is_not_taken_over() -> None:
@@ -224,7 +232,7 @@ def test_an_instance_id_in_use_is_not_taken_over() -> None:
 
     assert scene.refused(lambda: scene.join("m2", "t", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
     scene.leave(old)
-    assert scene.join("m2", "t", instance_id="i").epoch == 3
+    assert scene.join("m2", "t", instance_id="i").epoch == 4
 
 
 # ---- regular expressions
@@ -240,10 +248,10 @@ def test_a_regular_expression_finds_topics_that_are_created_later() -> None:
     scene.topics.add("a-2", 1)
     scene.wait(2)
     scene.beat(member)
-    assert (member.epoch, len(member.owned)) == (2, 2)
+    assert (member.epoch, len(member.owned)) == (3, 2)
     assert scene.group.is_subscribed("a-2")
     assert not scene.group.is_subscribed("b-1")
-    member.take(scene.send("m", 2, regex="", topics={"b-1"}, owned=member.assignment))
+    member.take(scene.send("m", 3, regex="", topics={"b-1"}, owned=member.assignment))
     scene.settle(member)
     assert (len(member.owned), dict(scene.group.regexes)) == (1, {})
 
@@ -278,10 +286,9 @@ def test_a_wrong_regular_expression_is_refused_and_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("member_id", "epoch", "code"),
     [
-        ("m", 1, ErrorCode.NONE),
-        ("m", 0, ErrorCode.STALE_MEMBER_EPOCH),
-        ("m", 2, ErrorCode.STALE_MEMBER_EPOCH),
-        ("other", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("m", 2, ErrorCode.NONE),
+        ("m", 3, ErrorCode.STALE_MEMBER_EPOCH),
+        ("other", 2, ErrorCode.UNKNOWN_MEMBER_ID),
         ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
@@ -289,26 +296,144 @@ def test_commits_need_the_epoch_of_the_member(member_id: str, epoch: int, code: 
     """K848-09."""
     scene = ConsumerScene(t=1)
     scene.join("m", "t")
-    of_transaction = ErrorCode.ILLEGAL_GENERATION if code is ErrorCode.STALE_MEMBER_EPOCH else code
 
-    assert scene.refused(lambda: scene.group.admit_commit(member_id, epoch, api_version=9)) is code
-    assert scene.refused(lambda: scene.group.admit_transactional_commit(member_id, epoch)) is of_transaction
+    assert scene.refused(lambda: scene.group.admit_commit(member_id, epoch, (), api_version=9)) is code
+    assert scene.refused(lambda: scene.group.admit_transactional_commit(member_id, "i", epoch, ())) is code
     assert scene.refused(lambda: scene.group.admit_fetch(member_id, epoch)) is code
     assert scene.refused(lambda: scene.group.admit_fetch(None, -1)) is ErrorCode.NONE
 
 
+def test_a_member_that_is_behind_commits_for_partitions_that_it_had_then() -> None:
+    """K848-09: KIP-1251."""
+    scene = ConsumerScene(t=3)
+    topic = scene.topics.add("t", 3).topic_id
+    first = scene.join("m1", "t")
+    second = scene.join("m2", "t")
+    scene.settle(first, second)
+    assert (first.epoch, indexes(first), indexes(second)) == (3, [0, 1], [2])
+    scene.leave(second)
+    scene.beat(first)
+    assert (first.epoch, indexes(first)) == (4, [0, 1, 2])
+
+    def commit(epoch: int, *indexes: int) -> ErrorCode:
+        partitions = [(topic, index) for index in indexes]
+        code = scene.refused(lambda: scene.group.admit_commit("m1", epoch, partitions, api_version=9))
+        assert code is scene.refused(lambda: scene.group.admit_transactional_commit("m1", None, epoch, partitions))
+        return code
+
+    stale, none = ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.NONE
+    assert [commit(epoch, 0, 1) for epoch in (1, 2, 3, 4, 5)] == [stale, none, none, none, stale]
+    assert [commit(3, index) for index in (0, 1, 2, 7)] == [none, none, stale, stale]
+    assert (commit(3, 0, 2), commit(4, 0, 7)) == (stale, none)
+    assert scene.refused(lambda: scene.group.admit_fetch("m1", 3)) is stale
+
+
 def test_clients_outside_an_empty_group_may_commit() -> None:
     scene = ConsumerScene(t=1)
-    scene.leave(scene.join("m", "t"))
+    member = scene.join("m", "t")
+    scene.group.admit_transactional_commit("", None, -1, ())  # in a transaction also while the group has members
+    scene.leave(member)
 
-    scene.group.admit_commit("", -1, api_version=8)
-    scene.group.admit_transactional_commit("", -1)
+    scene.group.admit_commit("", -1, (), api_version=8)
+    scene.group.admit_transactional_commit("", "i", -1, ())
 
 
 def test_a_commit_of_an_old_version_is_refused() -> None:
     scene = ConsumerScene(t=1)
     scene.join("m", "t")
 
-    code = scene.refused(lambda: scene.group.admit_commit("m", 1, api_version=8))
+    code = scene.refused(lambda: scene.group.admit_commit("m", 2, (), api_version=8))
 
     assert code is ErrorCode.UNSUPPORTED_VERSION
+
+
+# ---- the interval between target assignments
+
+
+def test_changes_within_the_interval_are_assigned_together() -> None:
+    """K848-16."""
+    scene = ConsumerScene(t=4)
+    scene.interval_ms = 1_000
+    first, second, third = scene.join("m1", "t"), scene.join("m2", "t"), scene.join("m3", "t")
+
+    assert [(member.epoch, indexes(member)) for member in (first, second, third)] == [
+        (2, [0, 1, 2, 3]),
+        (2, []),
+        (2, []),
+    ]
+    assert (scene.state, scene.group.group_epoch, scene.group.assignment_epoch) == ("ASSIGNING", 4, 2)
+    scene.wait(0.9)
+    scene.beat(second)
+    assert scene.group.assignment_epoch == 2
+
+    scene.wait(0.1)
+    scene.settle(second, first, third)
+    assert (scene.state, scene.group.assignment_epoch) == ("STABLE", 4)
+    assert sorted(indexes(first) + indexes(second) + indexes(third)) == [0, 1, 2, 3]
+
+
+def test_a_thousand_members_that_join_together_cost_two_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K848-15: computing one takes milliseconds, and the broker does nothing else meanwhile."""
+    scene = ConsumerScene(t=1_000)
+    scene.interval_ms = 1_000
+    computed: list[int] = []
+    assign = scene.group.assign
+
+    def count(topics: SubscribableTopics, now: Moment) -> None:
+        assign(topics, now)
+        computed.append(len(scene.group.target))
+
+    monkeypatch.setattr(scene.group, "assign", count)
+    members = [scene.join(f"m{number}", "t") for number in range(1_000)]
+    scene.wait(1)
+    for _ in range(3):
+        for member in members:
+            scene.beat(member)
+
+    assert computed == [1, 1_000]
+    assert scene.state == "STABLE"
+    assert {len(member.owned) for member in members} == {1}
+
+
+def test_the_interval_may_be_changed_while_the_group_waits() -> None:
+    scene = ConsumerScene(t=2)
+    scene.interval_ms = 15_000
+    members = [scene.join("m1", "t"), scene.join("m2", "t")]
+    scene.settle(*members)
+    assert scene.state == "ASSIGNING"
+
+    scene.interval_ms = 0
+    scene.settle(*members)
+    assert scene.state == "STABLE"
+
+
+def test_a_topic_that_a_member_leaves_is_revoked_before_the_next_assignment() -> None:
+    scene = ConsumerScene(t=2, u=1)
+    scene.interval_ms = 1_000
+    member = scene.join("m", "t", "u")
+
+    member.take(scene.send("m", member.epoch, topics=["u"], owned=member.assignment))
+    assert (member.epoch, indexes(member), scene.state) == (2, [0], "ASSIGNING")
+    scene.beat(member)
+    assert scene.group.members["m"].pending_revocation == {}
+
+    scene.wait(1)
+    scene.beat(member)
+    assert (member.epoch, indexes(member), scene.state) == (3, [0], "STABLE")
+
+
+def test_a_topic_that_a_member_leaves_in_the_middle_of_a_revocation_is_revoked_too() -> None:
+    scene = ConsumerScene(t=2, u=2)
+    first = scene.join("m1", "t", "u")
+    second = scene.join("m2", "t", "u")
+    held = first.assignment
+    scene.beat(first)
+    scene.interval_ms = 15_000
+    first.take(scene.send("m1", first.epoch, topics=["u"], owned=held))
+
+    state = scene.group.members["m1"]
+    left = scene.topics.add("t", 2).topic_id
+    assert left not in state.assigned
+    assert state.pending_revocation[left] == frozenset({0, 1})
+    scene.settle(first, second)
+    assert scene.group.members["m1"].pending_revocation == {}

@@ -107,8 +107,13 @@ def test_classic_members_give_up_partitions_to_a_new_member_and_stay() -> None:
     everything = sorted([*owned["c1"], *owned["c2"], *(index for _, index in newcomer.owned)])
     assert everything == [0, 1, 2, 3]
     assert all(scene.classic_beat(name, newcomer.epoch) is ErrorCode.NONE for name in owned)
-    assert scene.refused(lambda: scene.group.admit_commit("c1", 1, api_version=8)) is ErrorCode.ILLEGAL_GENERATION
-    scene.group.admit_commit("c1", newcomer.epoch, api_version=8)
+    newer, illegal = newcomer.epoch + 1, ErrorCode.ILLEGAL_GENERATION
+    assert scene.refused(lambda: scene.group.admit_commit("c1", newer, (), api_version=8)) is illegal
+    scene.group.admit_commit("c1", newcomer.epoch, (), api_version=8)
+    topic = scene.topics.add("t", 4).topic_id
+    scene.group.admit_commit("c1", generation, [(topic, owned["c1"][0])], api_version=8)  # it had that one (KIP-1251)
+    other = [(topic, owned["c2"][0])]
+    assert scene.refused(lambda: scene.group.admit_commit("c1", generation, other, api_version=8)) is illegal
 
 
 def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
@@ -208,8 +213,24 @@ def test_members_that_are_joining_are_asked_to_join_again() -> None:
     classic.group.disband(ErrorCode.REBALANCE_IN_PROGRESS)
 
     assert replies[0].error_code is ErrorCode.REBALANCE_IN_PROGRESS
-    assert scene.classic_join(joins("c1", "t")).generation_id == 1
-    assert scene.classic_sync("c1", 1) == {"t": (0,)}
+    assert scene.classic_join(joins("c1", "t")).generation_id == 2
+    assert scene.classic_sync("c1", 2) == {"t": (0,)}
+
+
+def test_classic_members_wait_for_the_next_assignment_and_then_join_again() -> None:
+    scene, _ = upgraded(partitions=2)
+    scene.interval_ms = 1_000
+    scene.send("n", 0, topics=["t"])  # gets no partition: there are two for three members
+    scene.group.fence("c2", scene.now)
+    request = joins("c1", "t", owned=[0])
+
+    joined = scene.group.join(request, scene.topics, scene.now, assignment_interval_ms=1_000)
+    assert scene.classic_sync("c1", joined.generation_id) == {"t": (0,)}
+    assert scene.classic_beat("c1", joined.generation_id) is ErrorCode.NONE
+    scene.wait(1)
+    assert scene.classic_beat("c1", joined.generation_id) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = scene.group.join(request, scene.topics, scene.now, assignment_interval_ms=1_000)
+    assert (again.generation_id, scene.group.is_target_stale) == (joined.generation_id + 1, False)
 
 
 def test_requests_of_the_wrong_protocol_are_refused() -> None:

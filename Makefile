@@ -10,6 +10,10 @@ DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
 # Four files of tests at a time, also on two cores: most of the time they wait for processes they have started.
 PYTEST_AT_ONCE ?= 4
+# Releases of Apache Kafka with which the mirror and the clients work as well, and tests that show it.
+OLDER_RELEASES := 3.9.2 4.1.0
+WITH_OLDER_KAFKA := tests/interop/test_mirror_kafka.py \
+	tests/interop/test_client_contract.py::test_against_apache_kafka_they_send_nothing_of_it_and_work
 
 # Tests and demo start hundreds of Python processes. Without bytecode each compiles all of klamm, for 0.3 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE
@@ -80,7 +84,10 @@ bench-quick: setup
 soak: setup
 	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash \
 		tests/interop/test_lost_nodes.py tests/interop/test_client_families.py tests/interop/test_image_steps.py \
-		tests/interop/test_mirror_late_requests.py tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py
+		tests/interop/test_mirror_late_requests.py tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py \
+		tests/interop/test_consumer_groups.py
+	for release in $(OLDER_RELEASES); do \
+		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
 
 kafka-release: setup
 	$(WITH_JAVA_AND_MAVEN) python -m scripts.kafka_release $(RELEASE) $(if $(CASES),--cases '$(CASES)')

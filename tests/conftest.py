@@ -10,7 +10,13 @@ from hypothesis import settings
 
 from tests.support.browser import Browser, find_browser
 from tests.support.distribution import FileScheduling, rank
-from tests.support.java import JavaUnavailableError, broker_class_path, class_path, java_executable
+from tests.support.java import (
+    KAFKA_RELEASE,
+    JavaUnavailableError,
+    broker_class_path,
+    class_path,
+    java_executable,
+)
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.own_random import give_threads_their_own
@@ -35,9 +41,14 @@ give_threads_their_own()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the interop tests ask real Kafka instead of klamm."""
+    """Add the options for the real Kafka of the tests."""
     parser.addoption(
         "--against-kafka", action="store_true", help="play the interop tests against real Apache Kafka 4.4, as a check"
+    )
+    parser.addoption(
+        "--kafka-release",
+        default=KAFKA_RELEASE,
+        help="release of the real Apache Kafka, for the mirror and the clients, which work with older ones, too",
     )
 
 
@@ -71,12 +82,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def java() -> None:
+def java(request: pytest.FixtureRequest) -> None:
     """Java and Kafka's jars are here, or every test that asks for them skips loudly."""
     try:
         java_executable()
         class_path()
-        broker_class_path()
+        broker_class_path(request.config.getoption("kafka_release"))
     except JavaUnavailableError as error:
         skip_loudly(f"needs real Apache Kafka: {error}")
 
@@ -104,7 +115,7 @@ def real_kafka_3(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCl
 
 
 def _cluster(nodes: int, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    with KafkaCluster(nodes) as cluster:
+    with KafkaCluster(nodes, release=request.config.getoption("kafka_release")) as cluster:
         yield cluster
         if request.session.testsfailed:
             cluster.keep_logs()

@@ -23,7 +23,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if against_kafka:
         request.getfixturevalue("java")
     # The cluster of real Kafka is set so, too.
-    with KafkaCluster() if against_kafka else KlammBroker({"group.initial.rebalance.delay.ms": "0"}) as broker:
+    release = request.config.getoption("kafka_release")
+    ours = {"group.initial.rebalance.delay.ms": "0"}
+    with KafkaCluster(release=release) if against_kafka else KlammBroker(ours) as broker:
         yield broker
         if request.session.testsfailed:
             broker.keep_logs()

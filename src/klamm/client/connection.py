@@ -176,6 +176,12 @@ class Connection:
         self.wait_for(lambda: bool(answers), timeout_s=timeout_s, what=type(request).__name__)
         return answers[0]
 
+    def hand_over(self) -> Transport:
+        """Return the byte stream for another use. No request is in flight, and this object must not be used again."""
+        if self._waiting or self._out or self._filled:
+            raise RuntimeError("A connection with requests in flight cannot be handed over")
+        return self._transport
+
     def wait_for(self, answered: Callable[[], bool], *, timeout_s: float, what: str) -> None:
         """Drive only this connection until ``answered`` returns true.
 

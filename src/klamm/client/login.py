@@ -17,13 +17,16 @@ from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, S
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from klamm.client.buffers import BufferPool
     from klamm.client.security import Security
     from klamm.client.transport import ConnectionSettings
+    from klamm.protocol.schema import Message
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 _SERVER_ERROR: Final = 500
-_RENEW_AT: Final = 0.85
+RENEW_AT: Final = 0.85
 """Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
 
 
@@ -75,7 +78,7 @@ def log_in(connection: Connection, security: Security, *, host: str, timeout_s: 
     except Exception as error:
         connection.close()
         raise _failure(security, error) from error
-    connection.login_due_at = time.monotonic() + lifetime_s * _RENEW_AT if lifetime_s > 0 else float("inf")
+    connection.login_due_at = time.monotonic() + lifetime_s * RENEW_AT if lifetime_s > 0 else float("inf")
 
 
 def _failure(security: Security, error: Exception) -> ConnectionLostError:
@@ -99,18 +102,36 @@ def _rejected(
 
 def _log_in(connection: Connection, security: Security, host: str, timeout_s: float) -> int:
     """Authenticate and return the lifetime of the session in milliseconds, 0 if it does not expire."""
-    asked = SaslHandshakeRequest(mechanism=security.mechanism)
     # From SaslHandshake version 1 on, tokens are sent in SaslAuthenticate, whose response has an error message.
     version = connection.version_of(SaslHandshakeRequest, at_least=1)
-    offered = connection.call(asked, SaslHandshakeResponse, version=version, timeout_s=timeout_s)
+    steps = login_steps(security, host)
+    asked = next(steps)
+    answer: Message = connection.call(asked, SaslHandshakeResponse, version=version, timeout_s=timeout_s)
+    try:
+        while True:
+            answer = connection.call(steps.send(answer), SaslAuthenticateResponse, timeout_s=timeout_s)
+    except StopIteration as end:
+        lifetime_ms: int = end.value
+        return lifetime_ms
+
+
+def login_steps(security: Security, host: str) -> Generator[Message, Any, int]:
+    """Yield the requests of a login, SaslHandshake first; take the response to each of them.
+
+    Returns:
+        The lifetime of the session in milliseconds, 0 if it does not expire.
+
+    Raises:
+        SaslAuthenticationFailedError: The broker rejects the login or does not support the mechanism.
+    """
+    offered = yield SaslHandshakeRequest(mechanism=security.mechanism)
     if offered.error_code != ErrorCode.NONE:
         reason = f"the broker offers {', '.join(offered.mechanisms) or 'no mechanism'}"
         raise _rejected(security, reason, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
     mechanism = _mechanism(security, host)
-    lifetime_ms = 0
+    lifetime_ms: int = 0
     while not mechanism.is_done():
-        token = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
-        answer = connection.call(token, SaslAuthenticateResponse, timeout_s=timeout_s)
+        answer = yield SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
         if answer.error_code != ErrorCode.NONE:
             raise _rejected(security, answer.error_message or error_name(answer.error_code))
         mechanism.receive(bytes(answer.auth_bytes))

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 DATA_APIS: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """APIs that carry records. ``--admin-only`` leaves them out."""
 
+DELEGATION_TOKENS: Final = frozenset({38, 39, 40, 41})
+"""APIs of delegation tokens. A token that a client gets by the gateway's own login would make the client the gateway:
+it could log in at the brokers with it, past the gateway.
+"""
+
 SERVED: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     {
         ApiKey.PRODUCE: (0, 13),

@@ -46,7 +46,9 @@ class Peer:
     host: str
     port: int
     node_id: int
-    """Node id of the port that the client connected to."""
+    """Node id of the port or the host name that the client connected to."""
+    is_bootstrap: bool = False
+    """Whether any other broker serves if that one cannot be reached."""
     principal: str = ANONYMOUS
     client_id: str | None = None
     """Client id of the latest request."""

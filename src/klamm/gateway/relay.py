@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from klamm.gateway.cutter import Judgement, Piece
     from klamm.gateway.exchange import RelayedExchange
     from klamm.gateway.peer import Peer
+    from klamm.gateway.sessions import UpstreamSession
     from klamm.gateway.shared import Shared
 
 logger = logging.getLogger(__name__)
@@ -61,11 +62,20 @@ class Relay:
         peer: Facts about the client connection.
         client: Socket of the client.
         upstream: Socket of the upstream broker.
+        session: Session of the gateway's own login there; None if it does not expire, or there is none.
     """
 
-    def __init__(self, shared: Shared, peer: Peer, client: Transport, upstream: Transport) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        peer: Peer,
+        client: Transport,
+        upstream: Transport,
+        session: UpstreamSession | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.peer = peer
+        self.session = session
         self.exchanges: deque[RelayedExchange] = deque()
         self._shared = shared
         self._traffic = shared.traffic

@@ -26,7 +26,7 @@ from klamm.gateway.calls import InterceptedRequest
 from klamm.gateway.cutter import NEED, PASS, STOP, TAKE
 from klamm.gateway.exchange import RelayedExchange
 from klamm.gateway.interceptors import DividedRequest
-from klamm.gateway.logins import PassedLogin
+from klamm.gateway.logins import LOGIN_APIS, OwnLogin, PassedLogin
 from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.wire import (
     INT32,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from klamm.gateway.addresses import Carrier
     from klamm.gateway.cutter import Judgement, Piece
     from klamm.gateway.interceptors import Interceptor, RequestFilter
+    from klamm.gateway.peer import ConnectionWatch
     from klamm.gateway.shared import OpenRelay, Shared
     from klamm.protocol.schema import Message
 
@@ -68,7 +69,6 @@ _ID_LENGTH_AT: Final = 12
 _LEAST_FRAME: Final = REQUEST_HEAD.size - SIZE_BYTES
 _MOST_LOGIN_BYTES: Final = 524_288
 """Largest request before the login (``sasl.server.max.receive.size``)."""
-_LOGIN_APIS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _ACKS_WITHIN: Final = 128 * 1024
 """Number of bytes at the beginning of a Produce request that contain ``acks``: two strings of 32 KiB come before it."""
 
@@ -80,11 +80,12 @@ class _Precedent:
     """
 
     __slots__ = (
-        "_api_key",
         "_api_version",
         "_beginning",
         "_end",
         "_most_bytes",
+        "acks",
+        "api_key",
         "client_id",
         "count_key",
         "has_response",
@@ -99,13 +100,15 @@ class _Precedent:
         count_key: tuple[int, str | None],
         most_bytes: int,
     ) -> None:
-        self._api_key = head.api_key
+        self.api_key = head.api_key
         self._api_version = head.api_version
         self._beginning = beginning
         self._end = _ID_LENGTH_AT + len(beginning)
         self._most_bytes = most_bytes
         self.client_id = head.client_id
         self.count_key = count_key
+        self.acks: int | None = None
+        """Acks of a Produce request, None for other APIs."""
         self.has_response = exchange is not None
         self.on_response = None if exchange is None else exchange.on_response
 
@@ -113,7 +116,7 @@ class _Precedent:
         """Return whether a request of which the first bytes are known is to be treated in the same way."""
         end = self._end
         return (
-            api_key == self._api_key
+            api_key == self.api_key
             and api_version == self._api_version
             and end <= len(frame)
             and end <= size <= self._most_bytes
@@ -127,12 +130,14 @@ class RequestJudge:
     def __init__(self, shared: Shared, relay: OpenRelay) -> None:
         self._shared = shared
         self._relay = relay
-        self._login = PassedLogin(relay, shared.principal_claim)
+        self._login: OwnLogin | PassedLogin = PassedLogin(relay, shared.principal_claim, is_needed=shared.needs_login)
+        if shared.endpoint is not None:
+            self._login = OwnLogin(relay, shared.endpoint.new_login())
         self._calls: InterceptedRequest | None = None
         interception = shared.interception
         self._watch = None if interception.watch is None else interception.watch(relay.peer)
         relay.peer.watch = self._watch
-        self._decoded = _LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
+        self._decoded = LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
         self._precedent: _Precedent | None = None
 
     def __call__(self, chunk: memoryview, position: int, available: int) -> Judgement:
@@ -142,7 +147,7 @@ class RequestJudge:
             ProtocolError: The request is malformed or not served.
         """
         relay = self._relay
-        if relay.is_intercepting or len(relay.exchanges) >= MOST_IN_FLIGHT:
+        if relay.is_intercepting or len(relay.exchanges) >= MOST_IN_FLIGHT or self._renews():
             return STOP, 0, ()
         if available < REQUEST_HEAD.size:
             if available < SIZE_BYTES:
@@ -151,7 +156,11 @@ class RequestJudge:
             return NEED, REQUEST_HEAD.size, ()
         size, api_key, api_version, correlation_id, id_length = REQUEST_HEAD.unpack_from(chunk, position)
         known = self._precedent
-        if known is not None and known.is_like(api_key, api_version, size, chunk[position : position + available]):
+        if (
+            known is not None
+            and known.is_like(api_key, api_version, size, chunk[position : position + available])
+            and (self._watch is None or _is_unchanged(known, self._watch))
+        ):
             self._shared.counts.counts[known.count_key] += 1
             relay.peer.client_id = known.client_id
             if known.has_response:
@@ -171,7 +180,7 @@ class RequestJudge:
     def _forward(self, head: RequestHead, chunk: memoryview, position: int, available: int, body: int) -> Judgement:
         """Decide about a request whose header is complete and valid."""
         total = head.size + SIZE_BYTES
-        if self._watch is not None and not self._lacks_login:
+        if self._watch is not None and self._login.is_open:
             self._watch.on_request(head.api_key, head.client_id)
             if head.api_key == ApiKey.JOIN_GROUP:
                 if available < total <= MOST_DECODED_BYTES:
@@ -189,16 +198,34 @@ class RequestJudge:
         return self._pass(head, chunk, position, body)
 
     def _pass(
-        self, head: RequestHead, chunk: memoryview, position: int, end: int, *, has_response: bool = True
+        self,
+        head: RequestHead,
+        chunk: memoryview,
+        position: int,
+        end: int,
+        *,
+        acks: int | None = None,
+        is_unchanged: bool = True,
     ) -> Judgement:
-        """Forward a request unread, and all that begin like it up to ``end`` bytes."""
+        """Forward a request unread. Unless it was changed, forward all that begin like it up to ``end`` bytes, too."""
         count_key = head.api_key, self._shared.counts.counted_id(head.client_id)
         self._shared.counts.counts[count_key] += 1
-        exchange = self._expect(head) if has_response else None
-        if self._watch is None:  # else each request is looked at
+        exchange = self._expect(head) if acks != 0 else None
+        if is_unchanged and head.api_key != ApiKey.JOIN_GROUP and not self._login.expires:
             beginning = bytes(chunk[position + _ID_LENGTH_AT : position + end])
             self._precedent = _Precedent(head, beginning, exchange, count_key, self._shared.max_frame_bytes)
+            self._precedent.acks = acks
         return PASS, head.size + SIZE_BYTES, ()
+
+    def _renews(self) -> bool:
+        """Log in again at the upstream before the next request if that is due; return whether it is."""
+        session = self._relay.session
+        if session is None or not session.is_due:
+            return False
+        head = RequestHead(0, ApiKey.SASL_HANDSHAKE, 1, 0, None)
+        self._calls = InterceptedRequest(self._shared, self._relay, head)
+        self._relay.run(session.renew(self._calls.call))
+        return True
 
     def on_close(self) -> None:
         """Fail the calls of an interceptor at work, because the connection is closed."""
@@ -207,25 +234,16 @@ class RequestJudge:
         if self._calls is not None:
             self._calls.lose()
 
-    @property
-    def _lacks_login(self) -> bool:
-        return self._shared.needs_login and not self._login.is_open
-
     def _check_size(self, size: int) -> None:
         most = self._shared.max_frame_bytes
-        if self._lacks_login:
+        if not self._login.is_open:
             most = min(most, _MOST_LOGIN_BYTES)
         if not _LEAST_FRAME <= size <= most:
             raise ProtocolError(f"Frame of {size} bytes is outside {_LEAST_FRAME}..{most}")
 
-    def _check_before_login(self, size: int, api_key: int) -> None:
-        self._check_size(size)
-        if self._lacks_login and api_key not in _LOGIN_APIS:
-            raise ProtocolError(f"Unexpected Kafka request with key {api_key} during SASL login")
-
     def _check(self, size: int, api_key: int, api_version: int, body: int) -> None:
-        if self._lacks_login or not _LEAST_FRAME <= size <= self._shared.max_frame_bytes:
-            self._check_before_login(size, api_key)
+        self._check_size(size)
+        self._login.check(api_key)
         if body > size + SIZE_BYTES:
             raise ProtocolError(f"Frame of {size} bytes ends in its header")
         if api_key == ApiKey.API_VERSIONS:
@@ -272,8 +290,9 @@ class RequestJudge:
             if len(frame) >= most:
                 raise ProtocolError("Produce request ends before its acks") from error
             return NEED, min(most, 2 * len(frame)), ()
-        self._swallow_if_raised(head, acks, self._held_acks(head, frame, end, acks))
-        return self._pass(head, frame, 0, end, has_response=acks != 0)
+        held = self._held_acks(head, frame, end, acks)
+        self._swallow_if_raised(head, acks, held)
+        return self._pass(head, frame, 0, end, acks=acks, is_unchanged=held == acks)
 
     # -- values that are replaced for the watch
 
@@ -440,3 +459,11 @@ class RequestJudge:
 
 def _swallow(_frame: memoryview) -> Sequence[Piece]:
     return ()
+
+
+def _is_unchanged(known: _Precedent, watch: ConnectionWatch) -> bool:
+    """Show a request to the watch unless its acks are to be changed; return whether they stay as they are."""
+    if known.acks is not None and watch.acks(known.acks, known.client_id) != known.acks:
+        return False
+    watch.on_request(known.api_key, known.client_id)
+    return True

@@ -6,11 +6,13 @@ Settings that begin with ``upstream.`` are those of a Kafka client towards the u
 from __future__ import annotations
 
 import argparse
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.client.transport import ConnectionSettings
+from klamm.gateway.broker_hosts import BrokerHosts
 from klamm.gateway.upstream import CLIENT_ID
 from klamm.properties import SettingsError, merged_properties, parse_int, split_address, with_prefix
 from klamm.server.listeners import Address, Listener, parse_listeners, setting_of
@@ -30,6 +32,12 @@ START_TIMEOUT: Final = "upstream.start.timeout.ms"
 SHUTDOWN_GRACE: Final = "shutdown.grace.ms"
 MAX_FRAME: Final = "socket.request.max.bytes"
 PRINCIPAL_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
+BROKER_HOSTS: Final = "broker.host.pattern"
+PROXY_NETWORKS: Final = "proxy.protocol.networks"
+REUSE_PORT: Final = "socket.reuse.port"
+CLIENT_AUTH: Final = "ssl.client.auth"
+
+Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,14 @@ class GatewaySettings:
     shutdown_grace_s: float
     max_frame_bytes: int
     principal_claim: str
+    terminates: bool
+    """Whether logins of clients end at the gateway, which then uses its own credentials at the upstream."""
+    broker_hosts: BrokerHosts | None
+    """Host names of the brokers on one TLS port; None for a port of each broker."""
+    proxy_networks: tuple[Network, ...]
+    """Addresses of load balancers whose connections begin with a PROXY header."""
+    reuses_ports: bool
+    """Whether another gateway may listen on the same ports, for restarts without a gap."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> GatewaySettings:
@@ -93,7 +109,8 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
     own = {name: value for name, value in configs.items() if not name.startswith(UPSTREAM_PREFIX)}
     listener = _listener(own)
     upstream = ConnectionSettings.of(servers, properties, CLIENT_ID)
-    _check_identities(listener, own, upstream)
+    terminates = _terminates(listener, own)
+    _check_identities(terminates=terminates, upstream=upstream)
     advertised = None if listener.advertise is None else listener.advertise[0]
     return GatewaySettings(
         upstream=upstream,
@@ -109,6 +126,10 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
         shutdown_grace_s=_milliseconds(own, SHUTDOWN_GRACE, 10_000),
         max_frame_bytes=parse_int(MAX_FRAME, own.get(MAX_FRAME, "104857600"), at_least=1024),
         principal_claim=own.get(PRINCIPAL_CLAIM, "sub"),
+        terminates=terminates,
+        broker_hosts=_broker_hosts(own, listener),
+        proxy_networks=_networks(own.get(PROXY_NETWORKS, "")),
+        reuses_ports=_boolean(REUSE_PORT, own.get(REUSE_PORT, "false")),
     )
 
 
@@ -122,34 +143,58 @@ def _listener(configs: Mapping[str, str]) -> Listener:
     )
     if len(listeners) != 1:
         raise SettingsError("--listen: expected one [NAME://]HOST:PORT; a gateway has one listener")
-    if listeners[0].protocol.uses_sasl:
-        raise SettingsError(
-            f"--listen: the listener {listeners[0].name} has its own SASL logins, which the gateway does not serve;"
-            " logins of clients pass through to the upstream: use PLAINTEXT:// or SSL://"
-        )
     return listeners[0]
 
 
-def _check_identities(listener: Listener, configs: Mapping[str, str], upstream: ConnectionSettings) -> None:
-    """Reject settings by which certificates would name clients: a client's certificate cannot pass the gateway.
+def _terminates(listener: Listener, configs: Mapping[str, str]) -> bool:
+    """Return whether clients log in at the gateway itself, by SASL or with a certificate.
 
     Raises:
-        SettingsError: Clients have to send certificates, or the gateway's certificate would name all clients
-            upstream.
+        SettingsError: Clients may show a certificate, but need not.
     """
-    client_auth = setting_of(configs, listener.name, "ssl.client.auth") or "none"
-    if client_auth.strip().lower() != "none":
+    if listener.protocol.uses_sasl:
+        return True
+    client_auth = (setting_of(configs, listener.name, CLIENT_AUTH) or "none").strip().lower()
+    if client_auth not in {"none", "required"}:
         raise SettingsError(
-            f"ssl.client.auth={client_auth}: certificates of clients cannot pass the gateway;"
-            f" let clients log in by SASL"
+            f"{CLIENT_AUTH}={client_auth}: expected none or required; a client without a certificate would act with"
+            f" the gateway's own credentials"
         )
+    return client_auth == "required" and listener.protocol.uses_tls
+
+
+def _check_identities(*, terminates: bool, upstream: ConnectionSettings) -> None:
+    """Refuse a certificate of the gateway by which clients without a login of their own would act.
+
+    Raises:
+        SettingsError: The gateway would act by its certificate for all clients.
+    """
     security = upstream.security
     has_certificate = any(name.startswith("ssl.keystore.") for name in security.tls)
-    if has_certificate and not security.uses_sasl:
+    if has_certificate and not (security.uses_sasl or terminates):
         raise SettingsError(
-            f"{UPSTREAM_PREFIX}ssl.keystore.*: all clients would act with the gateway's certificate; use SASL_SSL, by"
-            f" which each client logs in with its own credentials"
+            f"{UPSTREAM_PREFIX}ssl.keystore.*: all clients would act with the gateway's certificate; let clients log in"
+            f" at the gateway (SASL_SSL:// in --listen, or ssl.client.auth=required), or use SASL_SSL, by which each"
+            f" client logs in with its own credentials"
         )
+
+
+def _broker_hosts(configs: Mapping[str, str], listener: Listener) -> BrokerHosts | None:
+    pattern = configs.get(BROKER_HOSTS, "").strip()
+    if not pattern:
+        return None
+    if not listener.protocol.uses_tls:
+        raise SettingsError(f"{BROKER_HOSTS}={pattern}: host names are told apart in TLS; use SSL:// or SASL_SSL://")
+    return BrokerHosts(pattern, BROKER_HOSTS)
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise SettingsError(
+            f"{PROXY_NETWORKS}={text}: expected addresses of load balancers, such as 10.0.0.0/8,192.168.1.7"
+        ) from error
 
 
 def _metrics_address(text: str) -> Address | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from klamm.gateway.exchange import RelayedExchange
     from klamm.gateway.interceptors import Interception
     from klamm.gateway.peer import Peer
+    from klamm.gateway.sessions import UpstreamSession
+    from klamm.server.security.endpoints import Endpoint
 
 
 class OpenRelay(Protocol):
@@ -32,6 +34,8 @@ class OpenRelay(Protocol):
     """Requests in flight, oldest first."""
     upstream_versions: dict[int, tuple[int, int]] | None
     """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
+    session: UpstreamSession | None
+    """Session of the gateway's own login on this connection; None if it does not expire, or there is none."""
 
     @property
     def is_intercepting(self) -> bool:
@@ -91,6 +95,8 @@ class Shared:
     """Name of the listener of clients, for policies."""
     needs_login: bool = False
     """Whether clients must log in by SASL, through the gateway, before any other request."""
+    endpoint: Endpoint | None = None
+    """Settings of logins that end at the gateway; None if logins pass through to the upstream."""
     principal_claim: str = "sub"
     """``sasl.oauthbearer.sub.claim.name``."""
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES

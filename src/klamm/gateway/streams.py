@@ -169,10 +169,32 @@ class RelayedSocket:
             self._on_drained(None)
 
 
+class NamedSocket(ssl.SSLSocket):
+    """Server side of a TLS socket that knows the host name which the client asked for (SNI)."""
+
+    asked_name: str | None = None
+
+
+def keep_asked_name(connected: ssl.SSLSocket | ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+    """Remember the host name that a client asks for; a ``sni_callback`` of contexts that make ``NamedSocket``."""
+    if isinstance(connected, NamedSocket):
+        connected.asked_name = name
+
+
 class AcceptedTls(TlsStream):
     """Server side of a TLS connection."""
 
     __slots__ = ()
+
+    @property
+    def asked_name(self) -> str | None:
+        """Host name that the client asked for; None if it asked for none."""
+        return self._socket.asked_name if isinstance(self._socket, NamedSocket) else None
+
+    @property
+    def certificate(self) -> bytes | None:
+        """Certificate of the client, in DER; None without one."""
+        return self._socket.getpeercert(binary_form=True)
 
     @classmethod
     async def shake_hands(

@@ -1,8 +1,8 @@
 """Brokers of the upstream cluster and the gateway's address for each of them.
 
-The gateway's port for a broker is its base port plus the node id. So every gateway with the same settings gives the
-same addresses, before and after a restart. The brokers' addresses are kept in a file. A gateway that restarts while the
-upstream is down reads them from it.
+The gateway's port for a broker is its base port plus the node id, or its host name contains the node id. So every
+gateway with the same settings gives the same addresses, before and after a restart. The brokers' addresses are kept in
+a file. A gateway that restarts while the upstream is down reads them from it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from klamm.gateway.broker_hosts import BrokerHosts
+
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "topology.json"
@@ -29,9 +31,11 @@ class Topology:
 
     Args:
         directory: Directory of the file; it is created when the first address is saved.
+        hosts: Host names of the brokers on one port; None for a port of each broker.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, hosts: BrokerHosts | None = None) -> None:
+        self._hosts = hosts
         self.base = Address(host="", port=0)
         """Host and base port that clients connect to. Set before the first connection is accepted."""
         self._path = directory / FILE_NAME
@@ -57,6 +61,9 @@ class Topology:
         """
         if node_id < 0 or not host or not 0 < port <= MAX_PORT:
             raise ProtocolError(f"The upstream says that broker {node_id} is at {host}:{port}")
+        if self._hosts is not None:
+            self.learn(node_id, host, port)
+            return self._hosts.host_of(node_id), self.base.port
         own_port = self.base.port + node_id
         if own_port > MAX_PORT:
             raise ProtocolError(

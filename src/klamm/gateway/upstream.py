@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import AdminClient
+from klamm.client.buffers import BufferPool
 from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError
+from klamm.client.login import open_connection
 from klamm.client.transport import connect
+from klamm.gateway.sessions import UpstreamSession
 from klamm.properties import split_address
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ _WAIT_S: Final = 10.0
 """Time in seconds that a client's connection waits for its connection to a broker
 (``socket.connection.setup.timeout.ms``).
 """
+_NO_BUFFERS: Final = BufferPool(max_free_bytes=0)
 _CONNECTS_AT_ONCE: Final = 4
 """Maximum number of connections to one broker that are opened at the same time. A broker that does not respond
 therefore does not delay connections to the others.
@@ -42,10 +46,19 @@ class Upstream:
         settings: Addresses and settings of connections.
         properties: The same as properties of a client, for the admin client.
         topology: Topology to keep up to date.
+        logs_in: Whether connections for clients log in with the gateway's own credentials.
     """
 
-    def __init__(self, settings: ConnectionSettings, properties: Mapping[str, str], topology: Topology) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        properties: Mapping[str, str],
+        topology: Topology,
+        *,
+        logs_in: bool = False,
+    ) -> None:
         self._settings = settings
+        self._logs_in = logs_in
         self._topology = topology
         self._connectors: dict[tuple[str, int], ThreadPoolExecutor] = {}
         self.admin = AdminClient.from_properties(
@@ -85,8 +98,8 @@ class Upstream:
             except CLUSTER_ERRORS as error:
                 logger.warning("The upstream cannot be reached: %s", error)
 
-    async def connect(self, node_id: int, *, any_other: bool = False) -> Transport:
-        """Open a connection to a broker.
+    async def connect(self, node_id: int, *, any_other: bool = False) -> tuple[Transport, UpstreamSession | None]:
+        """Open a connection to a broker. Return it with its session if the gateway logged in and the session expires.
 
         Args:
             node_id: Node id of the broker. If it is unknown, any broker is used.
@@ -111,12 +124,12 @@ class Upstream:
                 last = ConnectionLostError(f"broker {node_id} at {host}:{port}: {error.strerror or error}")
         raise last
 
-    async def _connect(self, host: str, port: int) -> Transport:
+    async def _connect(self, host: str, port: int) -> tuple[Transport, UpstreamSession | None]:
         connector = self._connectors.get((host, port))
         if connector is None:
             connector = ThreadPoolExecutor(_CONNECTS_AT_ONCE, thread_name_prefix=f"klamm-connect-{host}:{port}")
             self._connectors[host, port] = connector
-        connecting = connector.submit(connect, host, port, self._settings)
+        connecting = connector.submit(self._open, host, port)
         try:
             async with asyncio.timeout(_WAIT_S):
                 return await asyncio.wrap_future(connecting)
@@ -127,6 +140,15 @@ class Upstream:
             connecting.add_done_callback(_close_late)
             raise ConnectionLostError(f"no connection within {_WAIT_S:g} s") from error
 
+    def _open(self, host: str, port: int) -> tuple[Transport, UpstreamSession | None]:
+        """Open a connection. Runs in a thread."""
+        security = self._settings.security
+        if not (self._logs_in and security.uses_sasl):
+            return connect(host, port, self._settings), None
+        connection = open_connection(host, port, self._settings, _NO_BUFFERS)
+        session = UpstreamSession(security, host, connection.login_due_at)
+        return connection.hand_over(), session if session.expires else None
+
     async def close(self) -> None:
         """Close the admin client. Connections are closed by their owners."""
         for connector in self._connectors.values():
@@ -134,7 +156,7 @@ class Upstream:
         await asyncio.to_thread(self.admin.close)
 
 
-def _close_late(connecting: Future[Transport]) -> None:
+def _close_late(connecting: Future[tuple[Transport, UpstreamSession | None]]) -> None:
     """Close a connection for which no client waits any more."""
     if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result().close()
+        connecting.result()[0].close()

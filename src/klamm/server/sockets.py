@@ -8,8 +8,12 @@ import socket
 from klamm.server.listeners import ANY_HOST, Address
 
 
-def bind(address: Address) -> socket.socket:
+def bind(address: Address, *, shared: bool = False) -> socket.socket:
     """Return a bound socket.
+
+    Args:
+        address: Address to listen on.
+        shared: Whether other processes that share it, too, may listen on the address (SO_REUSEPORT).
 
     Raises:
         OSError: The address cannot be bound. The message names it.
@@ -18,6 +22,8 @@ def bind(address: Address) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((address.host or ANY_HOST, address.port))
     except OSError as error:
         sock.close()

@@ -42,6 +42,7 @@ class FakeRelay:
         self.peer = Peer(host="h", port=1, node_id=1)
         self.exchanges: deque[Any] = deque()
         self.is_intercepting = False
+        self.session = None
 
 
 READ_ALL = Interception(

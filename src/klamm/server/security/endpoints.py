@@ -93,7 +93,7 @@ def _login(listener: Listener, configs: Mapping[str, str], find_scram: FindScram
             f"sasl.enabled.mechanisms={text} (listener {listener.name}): expected some of"
             f" {', '.join(SERVED_MECHANISMS)}" + ("; Kerberos is not served" if "GSSAPI" in names else "")
         )
-    entries = {name: _jaas_entry(listener.name, name, configs) for name in names}
+    entries = {name: jaas_entry(listener.name, name, configs) for name in names}
     plain, oauth = entries.get(PLAIN), entries.get(OAUTHBEARER)
     by_token = None
     if oauth is not None:
@@ -114,7 +114,7 @@ def _login(listener: Listener, configs: Mapping[str, str], find_scram: FindScram
     )
 
 
-def _jaas_entry(listener: str, mechanism: str, configs: Mapping[str, str]) -> JaasEntry | None:
+def jaas_entry(listener: str, mechanism: str, configs: Mapping[str, str]) -> JaasEntry | None:
     """Return the login module of a mechanism from ``sasl.jaas.config``.
 
     SCRAM needs none, because its users are stored metadata.

@@ -103,6 +103,11 @@ class Login:
         return self.state is LoginState.OPEN
 
     @property
+    def expires(self) -> bool:
+        """Return whether the session is valid for some time only."""
+        return self._ends_at is not None
+
+    @property
     def takes_bare_token(self) -> bool:
         """Return whether the next frame is a SASL token without a request header."""
         return self.state is LoginState.TOKENS and self._has_bare_tokens

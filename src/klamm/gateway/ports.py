@@ -1,0 +1,130 @@
+"""Listening sockets of a gateway: a port for each broker, or one port for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Final
+
+from klamm.gateway.peer import Peer
+from klamm.properties import SettingsError
+from klamm.server.listeners import ANY_HOST, MAX_PORT, Address, own_host_name
+from klamm.server.sockets import bind, start_listening
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from klamm.gateway.settings import GatewaySettings
+    from klamm.gateway.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4096
+_ACCEPTS_PER_EVENT: Final = 64
+_FREE_BASES: Final = range(20_000, 31_000)
+"""Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
+_ATTEMPTS: Final = 20
+_BASE: Final = 0
+"""Number of the base port: that of node 0, and of any broker while node 0 is unknown or down."""
+
+
+class BrokerPorts:
+    """The listening sockets. Used on the event loop only.
+
+    Args:
+        settings: Settings of the gateway.
+        topology: Brokers of the upstream. Its base is set when the ports are opened.
+        on_accepted: Function that takes over an accepted connection.
+    """
+
+    def __init__(
+        self, settings: GatewaySettings, topology: Topology, on_accepted: Callable[[socket.socket, Peer], None]
+    ) -> None:
+        self._settings = settings
+        self._topology = topology
+        self._on_accepted = on_accepted
+        self._sockets: dict[int, socket.socket] = {}
+        self._base_port = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the gateway listens."""
+        return bool(self._sockets)
+
+    def open(self) -> None:
+        """Bind the base port and the ports of all known brokers.
+
+        Raises:
+            SettingsError: A node id is too large.
+            OSError: A port cannot be bound.
+        """
+        wanted = self._settings.listener.listen[0]
+        bases = [wanted.port] if wanted.port else random.SystemRandom().sample(_FREE_BASES, _ATTEMPTS)
+        for attempt, base in enumerate(bases, start=1):
+            self._topology.base = self._advertised(Address(host=wanted.host, port=base))
+            self._base_port = base
+            try:
+                for node_id in (_BASE, *self._topology.nodes):
+                    self._open(node_id)
+            except OSError:
+                self.close()
+                if attempt == len(bases):
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        """Stop accepting."""
+        for sock in self._sockets.values():
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+            sock.close()
+        self._sockets.clear()
+
+    def add(self, node_id: int) -> None:
+        """Listen for a broker that joined the cluster."""
+        try:
+            self._open(node_id)
+        except (OSError, SettingsError) as error:
+            logger.warning("Broker %d cannot be served: %s", node_id, error)
+
+    def _advertised(self, base: Address) -> Address:
+        advertised = self._settings.advertised
+        if advertised is not None:
+            return Address(host=advertised.host, port=advertised.port or base.port)
+        if base.host and base.host != ANY_HOST:
+            return base
+        return Address(host=own_host_name(), port=base.port)
+
+    def _open(self, node_id: int) -> None:
+        """Listen on the port of a broker. Does nothing if the gateway listens on it."""
+        if node_id in self._sockets or (node_id != _BASE and self._settings.broker_hosts is not None):
+            return
+        port = self._base_port + node_id
+        if max(port, self._topology.base.port + node_id) > MAX_PORT:
+            raise SettingsError(
+                f"Broker {node_id} has no port: base port + node id is above {MAX_PORT}; lower the base port (--listen)"
+            )
+        host = self._settings.listener.listen[0].host
+        sock = bind(Address(host=host, port=port), shared=self._settings.reuses_ports)
+        try:
+            start_listening(sock, backlog=_BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+        sock.setblocking(False)
+        self._sockets[node_id] = sock
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, node_id)
+
+    def _accept(self, sock: socket.socket, node_id: int) -> None:
+        for _ in range(_ACCEPTS_PER_EVENT):
+            try:
+                accepted, address = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                logger.warning("A connection cannot be accepted: %s", error.strerror or error)
+                return
+            peer = Peer(host=address[0], port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
+            self._on_accepted(accepted, peer)

@@ -20,8 +20,10 @@ from klamm.gateway.upstream import Upstream
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
+    from klamm.gateway.dealt import DealtConnections
     from klamm.gateway.interceptors import Interception
     from klamm.gateway.settings import GatewaySettings
+    from klamm.gateway.workers import WorkerPool
     from klamm.server.listeners import Address
 
 logger = logging.getLogger(__name__)
@@ -39,10 +41,20 @@ class GatewayApp:
     Args:
         settings: Settings of the gateway.
         interception: Interceptors and filters of requests.
+        pool: Worker processes that serve the accepted connections; None to serve them in this process.
+        dealt: Connections from the parent process of a worker; None to listen on ports.
     """
 
-    def __init__(self, settings: GatewaySettings, interception: Interception = NO_INTERCEPTION) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        interception: Interception = NO_INTERCEPTION,
+        *,
+        pool: WorkerPool | None = None,
+        dealt: DealtConnections | None = None,
+    ) -> None:
         self._settings = settings
+        self.pool = pool
         self._interception = interception
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -67,12 +79,23 @@ class GatewayApp:
             max_frame_bytes=settings.max_frame_bytes,
         )
         self._arrivals = Arrivals(self.shared, self.upstream, entrance)
-        self._ports = BrokerPorts(settings, self.topology, self._arrivals.add)
+        self._ports: BrokerPorts | DealtConnections
+        if dealt is not None:
+            dealt.attach(self.topology, self._arrivals.add)
+            self._ports = dealt
+        else:
+            on_accepted = self._arrivals.add if pool is None else pool.deal
+            self._ports = BrokerPorts(settings, self.topology, on_accepted)
 
     @property
     def base_address(self) -> Address:
         """Address to which clients connect first (``bootstrap.servers``)."""
         return self.topology.base
+
+    @property
+    def connections(self) -> int:
+        """Number of connections, including those that are being opened."""
+        return len(self.shared.relays) + self._arrivals.count
 
     def why_not_ready(self) -> str | None:
         """Return the reason why clients should not connect at present; None if they may."""
@@ -80,7 +103,7 @@ class GatewayApp:
             return "the gateway starts or stops"
         if not self.upstream.is_reachable:
             return "the upstream cannot be reached"
-        return self._interception.why_not_ready()
+        return self._interception.why_not_ready() if self.pool is None else self.pool.why_not_ready()
 
     async def start(self) -> None:
         """Request the topology, then listen on the base port and on a port for each broker.
@@ -93,7 +116,12 @@ class GatewayApp:
         self.topology.load()
         await self._learn_first()
         await self._interception.start(self.upstream.admin)
+        if self.pool is not None:
+            self.pool.on_node = self.topology.learn
+            await self.pool.start()
         self._ports.open()
+        if self.pool is not None:
+            self.pool.announce(self.topology.base)
         self.topology.subscribe(self._ports.add)
         self._tasks = [
             asyncio.create_task(self.upstream.keep_learning(self._settings.topology_interval_s)),
@@ -116,6 +144,8 @@ class GatewayApp:
                 await self.shared.all_closed()
         for relay in list(self.shared.relays):
             relay.close("the gateway stops")
+        if self.pool is not None:
+            await self.pool.stop()
         await self._interception.close()
         await self.upstream.close()
 

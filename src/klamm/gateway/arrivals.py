@@ -45,6 +45,11 @@ class Arrivals:
         self._opening_by_port: Counter[int] = Counter()
         self._is_closed = False
 
+    @property
+    def count(self) -> int:
+        """Number of connections that are being opened."""
+        return len(self._opening)
+
     def add(self, accepted: socket.socket, peer: Peer) -> None:
         """Serve an accepted connection."""
         port = peer.node_id

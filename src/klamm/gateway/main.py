@@ -12,6 +12,7 @@ from klamm.gateway.app import GatewayApp
 from klamm.gateway.metrics import GatewayMetrics
 from klamm.gateway.policies import start_policies
 from klamm.gateway.settings import GatewaySettings, parse_arguments
+from klamm.gateway.workers import WorkerPool
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.signals import ProcessSignals
@@ -39,19 +40,24 @@ def main(arguments: Sequence[str]) -> int:
     try:
         # Standard output has the ready line only.
         with contextlib.redirect_stdout(sys.stderr), asyncio.Runner(loop_factory=fastest_event_loop) as runner:
-            runner.run(_serve(settings, stdout))
+            runner.run(_serve(settings, arguments, stdout))
     except (SettingsError, PolicyLoadError, OSError) as error:
         sys.stderr.write(f"klamm gateway: {error}\n")
         return EXIT_FAILED
     return EXIT_OK
 
 
-async def _serve(settings: GatewaySettings, stdout: TextIO) -> None:
+async def _serve(settings: GatewaySettings, arguments: Sequence[str], stdout: TextIO) -> None:
     signals = ProcessSignals()
     scrapes = None if settings.metrics is None else bind(settings.metrics)
-    interception = await start_policies(settings.configs)
-    signals.reload = interception.reload
-    app = GatewayApp(settings, interception)
+    if settings.processes == 1:
+        interception = await start_policies(settings.configs)
+        signals.reload = interception.reload
+        app = GatewayApp(settings, interception)
+    else:
+        pool = WorkerPool(settings.processes, arguments, settings.shutdown_grace_s)
+        signals.reload = pool.reload
+        app = GatewayApp(settings, pool=pool)
     metrics = GatewayMetrics(app)
     try:
         if scrapes is not None:

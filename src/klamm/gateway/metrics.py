@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.counts import MOST_CLIENT_IDS, OTHER
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
+from klamm.monitoring.merging import merged
 from klamm.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     import socket
 
     from klamm.gateway.app import GatewayApp
+
+
+_SUMMED_GAUGES: Final = ("klamm_gateway_connections", "klamm_gateway_kept_bytes")
 
 
 class GatewayMetrics:
@@ -40,7 +44,13 @@ class GatewayMetrics:
         await self._http.close()
 
     def page(self) -> str:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format. Those of several processes are added."""
+        pool = self._app.pool
+        own = self._own_page()
+        return own if pool is None else merged([own, *pool.pages], summed_gauges=_SUMMED_GAUGES)
+
+    def _own_page(self) -> str:
+        """Return the metrics of this process."""
         app, page = self._app, Page()
         shared, traffic = app.shared, app.shared.traffic
         page.family(

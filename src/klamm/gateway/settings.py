@@ -34,6 +34,7 @@ MAX_FRAME: Final = "socket.request.max.bytes"
 PRINCIPAL_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
 BROKER_HOSTS: Final = "broker.host.pattern"
 PROXY_NETWORKS: Final = "proxy.protocol.networks"
+PROCESSES: Final = "processes"
 REUSE_PORT: Final = "socket.reuse.port"
 CLIENT_AUTH: Final = "ssl.client.auth"
 
@@ -68,6 +69,8 @@ class GatewaySettings:
     """Host names of the brokers on one TLS port; None for a port of each broker."""
     proxy_networks: tuple[Network, ...]
     """Addresses of load balancers whose connections begin with a PROXY header."""
+    processes: int
+    """Number of processes that serve connections. With more than one, this process only accepts them."""
     reuses_ports: bool
     """Whether another gateway may listen on the same ports, for restarts without a gap."""
 
@@ -129,6 +132,7 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
         terminates=terminates,
         broker_hosts=_broker_hosts(own, listener),
         proxy_networks=_networks(own.get(PROXY_NETWORKS, "")),
+        processes=parse_int(PROCESSES, own.get(PROCESSES, "1"), at_least=1),
         reuses_ports=_boolean(REUSE_PORT, own.get(REUSE_PORT, "false")),
     )
 

@@ -1,0 +1,80 @@
+"""Connections that a worker process of a gateway gets from its parent, in place of ports of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from klamm.gateway import control
+from klamm.gateway.peer import Peer
+from klamm.server.listeners import Address
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from klamm.gateway.topology import Topology
+
+
+class DealtConnections:
+    """The connections that the parent deals, in place of listening sockets. Used on the event loop only.
+
+    Args:
+        end: Socket to the parent.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._topology: Topology | None = None
+        self._on_accepted: Callable[[socket.socket, Peer], None] | None = None
+        self.on_stop: Callable[[], None] = lambda: None
+        self.on_reload: Callable[[], None] = lambda: None
+        self.received = 0
+        """Number of connections received."""
+        self.is_open = False
+        """Whether connections are served."""
+
+    def attach(self, topology: Topology, on_accepted: Callable[[socket.socket, Peer], None]) -> None:
+        """Set the topology whose base the parent announces, and the function that takes over a connection."""
+        self._topology = topology
+        self._on_accepted = on_accepted
+
+    def open(self) -> None:
+        """Start to serve connections."""
+        self.is_open = True
+        asyncio.get_running_loop().add_reader(self._end.fileno(), self._receive)
+
+    def close(self) -> None:
+        """Stop serving connections."""
+        self.is_open = False
+        asyncio.get_running_loop().remove_reader(self._end.fileno())
+
+    def add(self, node_id: int) -> None:
+        """Report a broker that joined the cluster, so that the parent listens for it."""
+        if self._topology is not None:
+            at = self._topology.nodes[node_id]
+            self.send({"node": [node_id, at.host, at.port]})
+
+    def send(self, message: control.Message) -> None:
+        """Send a message to the parent. One that the parent cannot take now is dropped."""
+        with contextlib.suppress(OSError):
+            control.send(self._end, message)
+
+    def _receive(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self.is_open:
+                self._on_message(*control.receive(self._end))
+
+    def _on_message(self, message: control.Message | None, received: socket.socket | None) -> None:
+        match message:
+            case {"open": [str(host), int(port), int(node_id), bool(is_bootstrap)]} if received and self._on_accepted:
+                self.received += 1
+                self._on_accepted(received, Peer(host=host, port=port, node_id=node_id, is_bootstrap=is_bootstrap))
+            case {"base": [str(host), int(port)]} if self._topology is not None:
+                self._topology.base = Address(host=host, port=port)
+            case {"reload": True}:
+                self.on_reload()
+            case _:  # it asks to stop, or has ended
+                self.close()
+                self.on_stop()

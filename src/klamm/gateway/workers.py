@@ -1,0 +1,227 @@
+"""Worker processes of a gateway. This process accepts all connections, and deals them to the workers in turn.
+
+Sockets that several processes listen on (SO_REUSEPORT) would be simpler, but the kernel deals by a hash of addresses.
+Then two of few large connections often share a process. Here the worker with the fewest connections gets the next one.
+
+A worker is a whole gateway without ports: it judges policies, learns the brokers and relays by itself. A worker that
+ends is replaced; its clients reconnect. When this process ends, its workers end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from typing import TYPE_CHECKING, Final
+
+from klamm.gateway import control
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from klamm.gateway.peer import Peer
+    from klamm.server.listeners import Address
+
+logger = logging.getLogger(__name__)
+
+_RESTART_S: Final = 1.0
+_STOP_S: Final = 5.0
+"""Seconds beyond the grace period after which a worker is killed."""
+
+
+class Worker:
+    """One worker process.
+
+    Args:
+        number: Number of the worker, from 0 on.
+        arguments: Command line of the gateway.
+        on_message: Function that receives the messages of the worker.
+    """
+
+    def __init__(self, number: int, arguments: Sequence[str], on_message: Callable[[Worker, control.Message], None]):
+        self.number = number
+        self.connections = 0
+        """Open connections: those that the worker reported last, and those that were dealt to it since."""
+        self.dealt = 0
+        """Number of all connections that were dealt to the process."""
+        self.page = ""
+        """Latest page of metrics."""
+        self.why_not_ready: str | None = "a worker process starts"
+        self.was_ready = False
+        """Whether the worker has ever been ready."""
+        self.failure: str | None = None
+        """Reason why the worker ended at its start."""
+        self.has_reported: Final = asyncio.Event()
+        """Set when the worker is ready, or has ended."""
+        self._arguments = arguments
+        self._on_message = on_message
+        self._end: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._parts: list[str] = []
+
+    async def run(self) -> int:
+        """Run the process; return its exit code."""
+        self._end, theirs = control.channel()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "klamm.gateway.worker",
+                str(theirs.fileno()),
+                str(self.number),
+                *self._arguments,
+                pass_fds=[theirs.fileno()],
+            )
+        finally:
+            theirs.close()
+        loop, end = asyncio.get_running_loop(), self._end
+        loop.add_reader(end.fileno(), self._receive, end)
+        try:
+            return await self._process.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            raise
+        finally:
+            self.why_not_ready = "a worker process has ended"
+            loop.remove_reader(end.fileno())
+            end.close()
+            self._end = None
+            self.connections = self.dealt = 0
+            self.has_reported.set()
+
+    def send(self, message: control.Message, descriptor: int | None = None) -> bool:
+        """Send a message; return whether the worker can receive it."""
+        if self._end is None:
+            return False
+        try:
+            return control.send(self._end, message, descriptor)
+        except OSError:
+            return False
+
+    def _receive(self, end: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                message, _ = control.receive(end)
+                if message is None:
+                    asyncio.get_running_loop().remove_reader(end.fileno())
+                    return
+                self._on_message(self, message)
+
+    def take_page(self, part: str, *, is_last: bool) -> None:
+        """Take a part of the page of metrics."""
+        self._parts.append(part)
+        if is_last:
+            self.page, self._parts = "".join(self._parts), []
+
+
+class WorkerPool:
+    """The worker processes of a gateway. Used on the event loop only.
+
+    Args:
+        count: Number of processes.
+        arguments: Command line of the gateway.
+        grace_s: Time that requests in flight may take at the end, in seconds.
+    """
+
+    def __init__(self, count: int, arguments: Sequence[str], grace_s: float) -> None:
+        self._workers = [Worker(number, arguments, self._on_message) for number in range(count)]
+        self._grace_s = grace_s
+        self._tasks: list[asyncio.Task[None]] = []
+        self._base: Address | None = None
+        self._is_stopping = False
+        self._turn = 0
+        self.on_node: Callable[[int, str, int], None] = lambda *_: None
+        """Function that receives the address of a broker that a worker has learned."""
+
+    @property
+    def pages(self) -> list[str]:
+        """Latest pages of metrics of the workers."""
+        return [worker.page for worker in self._workers if worker.page]
+
+    def why_not_ready(self) -> str | None:
+        """Return why a worker should get no connections at present; None if all may."""
+        return next((worker.why_not_ready for worker in self._workers if worker.why_not_ready is not None), None)
+
+    async def start(self) -> None:
+        """Start the processes, and wait until they are ready.
+
+        Raises:
+            SettingsError: A worker cannot start.
+        """
+        self._tasks = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
+        for worker in self._workers:
+            await worker.has_reported.wait()
+            if worker.why_not_ready is not None:
+                raise SettingsError(worker.failure or "a worker process has ended, see the log")
+
+    def announce(self, base: Address) -> None:
+        """Send the address that clients connect to."""
+        self._base = base
+        for worker in self._workers:
+            self._send_base(worker)
+
+    def deal(self, accepted: socket.socket, peer: Peer) -> None:
+        """Hand an accepted connection to the worker with the fewest connections."""
+        message = {"open": [peer.host, peer.port, peer.node_id, peer.is_bootstrap]}
+        self._turn += 1
+        count = len(self._workers)
+        order = sorted(self._workers, key=lambda each: (each.connections, (each.number - self._turn) % count))
+        with accepted:
+            for worker in order:
+                if worker.why_not_ready is None and worker.send(message, accepted.fileno()):
+                    worker.connections += 1
+                    worker.dealt += 1
+                    return
+        logger.warning("Connection of %s closed: no worker process can take it", peer.name)
+
+    def reload(self) -> None:
+        """Reload what can be reloaded, in all workers."""
+        for worker in self._workers:
+            worker.send({"reload": True})
+
+    async def stop(self) -> None:
+        """Let the workers serve their requests in flight, and end."""
+        self._is_stopping = True
+        for worker in self._workers:
+            worker.send({"stop": True})
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._grace_s + _STOP_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _keep(self, worker: Worker) -> None:
+        """Run a worker, and replace it when it ends."""
+        while not self._is_stopping:
+            code = await worker.run()
+            if self._is_stopping or not worker.was_ready:
+                return
+            logger.error("Worker process %d ended with exit code %d and is started again", worker.number, code)
+            await asyncio.sleep(_RESTART_S)
+
+    def _send_base(self, worker: Worker) -> None:
+        if self._base is not None:
+            worker.send({"base": [self._base.host, self._base.port]})
+
+    def _on_message(self, worker: Worker, message: control.Message) -> None:
+        match message:
+            case {"ready": True}:
+                self._send_base(worker)
+                worker.why_not_ready = None
+                worker.was_ready = True
+                worker.has_reported.set()
+            case {"failed": str(reason)}:
+                worker.failure = reason
+            case {"node": [int(node_id), str(host), int(port)]}:
+                self.on_node(node_id, host, port)
+            case {"connections": int(count), "received": int(received), "why_not_ready": why}:
+                worker.connections = count + worker.dealt - received
+                worker.why_not_ready = why
+            case {"page": str(part), "is_last": bool(is_last)}:
+                worker.take_page(part, is_last=is_last)
+            case _:
+                logger.warning("Worker process %d sent an unknown message", worker.number)

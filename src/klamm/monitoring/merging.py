@@ -1,0 +1,43 @@
+"""One page of Prometheus metrics from those of several processes that do the same work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+
+def merged(pages: Sequence[str], *, summed_gauges: Collection[str] = ()) -> str:
+    """Return a page with each sample once: the sum of counters, the largest value of gauges.
+
+    Args:
+        pages: Pages in Prometheus' text format, as ``exposition.Page`` writes them.
+        summed_gauges: Names of gauges that count something in each process, and are added, too.
+    """
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, dict[str, float]] = {}
+    kinds: dict[str, str] = {}
+    for page in pages:
+        family = ""
+        for line in page.splitlines():
+            if line.startswith("# HELP "):
+                family = line.split(" ", 3)[2]
+                heads.setdefault(family, [line])
+                samples.setdefault(family, {})
+            elif line.startswith("# TYPE "):
+                kinds[family] = line.rsplit(" ", 1)[1]
+            elif line:
+                name, _, text = line.rpartition(" ")
+                value, known = float(text), samples[family].get(name)
+                is_gauge = kinds[family] == "gauge" and family not in summed_gauges
+                samples[family][name] = value if known is None else max(known, value) if is_gauge else known + value
+    lines = []
+    for family, head in heads.items():
+        lines += [*head, f"# TYPE {family} {kinds[family]}"]
+        lines += [f"{name} {_number(value)}" for name, value in samples[family].items()]
+    return "\n".join([*lines, ""])
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)

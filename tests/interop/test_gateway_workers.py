@@ -1,0 +1,106 @@
+"""A gateway of several processes: connections are dealt evenly, metrics are added, a lost process is replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+import klamm
+from klamm.admin import AdminClient
+from klamm.embedded.server_process import BrokerStartError
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.support.processes import wait_until
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="module")
+def gateway(klamm_session_broker: klamm.Broker) -> Iterator[klamm.Gateway]:
+    config = {"processes": 2, "metrics.listen": "127.0.0.1:0"}
+    with klamm.Gateway(klamm_session_broker.bootstrap_servers, config=config) as gateway:
+        yield gateway
+
+
+def metric(gateway: klamm.Gateway, name: str) -> float:
+    address = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        page = answer.read().decode()
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
+
+
+def children(pid: int | None) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def served_sockets(pid: int) -> int:
+    """Return the number of sockets of a process."""
+    links = [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
+
+
+def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gateway) -> None:
+    workers = children(gateway.pid)
+    idle = {worker: served_sockets(worker) for worker in workers}
+    clients = [WireClient(gateway.bootstrap_servers) for _ in range(10)]
+    try:
+        for client in clients:
+            assert client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
+        # two sockets of each connection, to the client and to the broker
+        assert [8 <= served_sockets(worker) - idle[worker] <= 12 for worker in workers] == [True, True]
+        wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 10, timeout_s=60, what="ten connections")
+    finally:
+        for client in clients:
+            client.close()
+    wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 0, timeout_s=60, what="none left")
+
+
+def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gateway) -> None:
+    producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "log_level": 0})
+    producer.produce("through-workers", b"before")
+    assert producer.flush(60) == 0
+    before = children(gateway.pid)
+    # when
+    for worker in before:
+        os.kill(worker, signal.SIGKILL)
+    producer.produce("through-workers", b"after")
+    # then
+    assert producer.flush(60) == 0
+    wait_until(lambda: len(set(children(gateway.pid)) - set(before)) == 2, timeout_s=60, what="new processes")
+    with AdminClient(gateway.bootstrap_servers) as admin:
+        assert admin.describe_cluster().result().nodes
+
+
+def test_a_worker_that_cannot_start_is_named_at_the_start(
+    klamm_session_broker: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway]
+) -> None:
+    config = {"processes": 2, "create.topic.policy.class.name": "no.such:Policy"}
+    with pytest.raises(BrokerStartError, match=r"no\.such"):
+        make_klamm_gateway(klamm_session_broker.bootstrap_servers, config=config)
+
+
+def test_requests_in_flight_are_answered_when_the_gateway_stops(
+    klamm_session_broker: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway]
+) -> None:
+    gateway = make_klamm_gateway(klamm_session_broker.bootstrap_servers, config={"processes": 2})
+    workers = children(gateway.pid)
+    host, _, port = gateway.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        # a Fetch that the broker answers after a second, because there is nothing to fetch
+        fetch = b"\0\1\0\4\0\0\0\7\xff\xff" + b"\xff\xff\xff\xff" + (1000).to_bytes(4) + (1).to_bytes(4)
+        fetch += (1000).to_bytes(4) + b"\0" + bytes(4)
+        connection.sendall(len(fetch).to_bytes(4) + fetch + b"\0\0\0\x0a\0\x12\0\2\0\0\0\x08\xff\xff")
+        gateway.stop()
+        with connection.makefile("rb") as stream:
+            answers = stream.read()
+    assert answers[4:8] == b"\0\0\0\7"
+    assert not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]

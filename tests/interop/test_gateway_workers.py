@@ -91,15 +91,19 @@ def test_a_worker_that_cannot_start_is_named_at_the_start(
 def test_requests_in_flight_are_answered_when_the_gateway_stops(
     klamm_session_broker: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
-    gateway = make_klamm_gateway(klamm_session_broker.bootstrap_servers, config={"processes": 2})
+    config = {"processes": 2, "metrics.listen": "127.0.0.1:0"}
+    gateway = make_klamm_gateway(klamm_session_broker.bootstrap_servers, config=config)
     workers = children(gateway.pid)
     host, _, port = gateway.bootstrap_servers.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
-        # a Fetch that the broker answers after a second, because there is nothing to fetch
-        fetch = b"\0\1\0\4\0\0\0\7\xff\xff" + b"\xff\xff\xff\xff" + (1000).to_bytes(4) + (1).to_bytes(4)
-        fetch += (1000).to_bytes(4) + b"\0" + bytes(4)
-        connection.sendall(len(fetch).to_bytes(4) + fetch + b"\0\0\0\x0a\0\x12\0\2\0\0\0\x08\xff\xff")
+        # given: a Fetch that the broker answers late, because there is nothing to fetch
+        body = b"\xff\xff\xff\xff" + (4000).to_bytes(4) + (1).to_bytes(4) + (1000).to_bytes(4) + b"\0" + bytes(4)
+        fetch = b"\0\1\0\4\0\0\0\7\xff\xff" + body
+        connection.sendall(len(fetch).to_bytes(4) + fetch)
+        wait_until(lambda: metric(gateway, "klamm_gateway_requests_total") == 1, timeout_s=60, what="a request")
+        # when
         gateway.stop()
+        # then
         with connection.makefile("rb") as stream:
             answers = stream.read()
     assert answers[4:8] == b"\0\0\0\7"

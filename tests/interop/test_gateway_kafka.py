@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 import klamm
-from klamm.admin import AdminClient, NewTopic
+from klamm.admin import AdminClient, ElectionType, NewTopic, TopicPartition
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.support.families import FAMILIES
-from tests.support.java import java_tool
-from tests.support.processes import wait_until
+from tests.support.java import STREAMS, java_tool, start_java, streams_class_path
+from tests.support.logs import batch
+from tests.support.processes import stop_process, wait_until
 from tests.support.taps import Taps, consecutive_ports
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from klamm.protocol.schema import Message
     from tests.support.families.model import RunningConsumer, RunningProducer
-    from tests.support.kafka import KafkaCluster
+    from tests.support.kafka import KafkaCluster, KafkaNode
 
 _COUNT = 1500
 _PATIENCE_S = 120.0
@@ -37,10 +50,13 @@ def _sockets_collected() -> Iterator[None]:
 
 
 class Rig:
-    """The cluster, the gateways, and what clients bootstrap from: the taps before the gateways."""
+    """The cluster with a broker that is not started yet, the gateways, and the taps that clients bootstrap from."""
 
-    def __init__(self, cluster: KafkaCluster, gateways: list[klamm.Gateway], taps: list[Taps]) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, later: KafkaNode, gateways: list[klamm.Gateway], taps: list[Taps]
+    ) -> None:
         self.cluster = cluster
+        self.later = later
         self.gateways = gateways
         self.taps = taps
 
@@ -53,26 +69,28 @@ class Rig:
 @pytest.fixture(scope="module")
 def rig(real_kafka_3: KafkaCluster) -> Iterator[Rig]:
     """Clients may receive any byte but the addresses of brokers and of the gateways behind the taps."""
-    forbidden = [node.port for node in real_kafka_3.nodes.values()]
-    count = len(forbidden) + 1
-    bases = [consecutive_ports(count) for _ in range(2)]
     gateways: list[klamm.Gateway] = []
     with contextlib.ExitStack() as stack:
+        later = stack.enter_context(real_kafka_3.another_broker())
+        forbidden = [node.port for node in real_kafka_3.nodes.values()]
+        count = len(forbidden) + 1
+        bases = [consecutive_ports(count) for _ in range(2)]
         taps = [
             stack.enter_context(Taps(count, lambda number, base=base: base + number, forbidden + bases))  # type: ignore[misc]
             for base in bases
         ]
         for base, tap in zip(bases, taps, strict=True):
             gateway = klamm.Gateway(
-                real_kafka_3.bootstrap_servers,
+                f"{real_kafka_3.nodes[1].host}:{real_kafka_3.nodes[1].port}",
                 listen=f"127.0.0.1:{base}",
                 config={"advertised.listeners": f"127.0.0.1:{tap.base}"},
             )
             gateways.append(stack.enter_context(gateway))
-        yield Rig(real_kafka_3, gateways, taps)
+        yield Rig(real_kafka_3, later, gateways, taps)
 
 
-def test_clients_of_all_families_continue_through_kills_of_brokers_and_gateways(rig: Rig) -> None:
+def test_clients_of_all_families_continue_through_changes_of_brokers_and_gateways(rig: Rig) -> None:
+    """Leaders are moved, a broker and a gateway are killed and come back, and a broker that joins becomes a leader."""
     topics = {family.name: f"gateway-{uuid.uuid4().hex[:8]}" for family in FAMILIES}
     with AdminClient(rig.bootstrap_servers) as admin:
         new = [NewTopic(name=topic, num_partitions=3, replication_factor=3) for topic in topics.values()]
@@ -80,6 +98,8 @@ def test_clients_of_all_families_continue_through_kills_of_brokers_and_gateways(
     producers: dict[str, RunningProducer] = {}
     consumers: dict[str, RunningConsumer] = {}
     with contextlib.ExitStack() as ending:
+        ending.callback(rig.cluster.remove, rig.later)
+        ending.callback(_delete, rig, topics.values())  # the broker that leads them leaves
         for family in FAMILIES:
             topic = topics[family.name]
             consumers[family.name] = family.consumer(rig.bootstrap_servers, topic, topic)
@@ -90,13 +110,18 @@ def test_clients_of_all_families_continue_through_kills_of_brokers_and_gateways(
             )
             ending.callback(producer.stop)
             producers[family.name] = producer
-        _until_acknowledged(producers, _COUNT // 4)
+        _until_acknowledged(producers, _COUNT // 6)
+        rig.later.launch()
+        _move_leaders(rig, topics.values(), {0: (2, 3, 1), 1: (3, 1, 2), 2: (1, 2, 3)})
+        _until_acknowledged(producers, 2 * _COUNT // 6)
         rig.cluster.nodes[2].kill()
-        _until_acknowledged(producers, _COUNT // 2)
+        _until_acknowledged(producers, 3 * _COUNT // 6)
         rig.cluster.nodes[2].start(expected_nodes=3)
         rig.gateways[0].kill()
-        _until_acknowledged(producers, 3 * _COUNT // 4)
+        _until_acknowledged(producers, 4 * _COUNT // 6)
         rig.gateways[0].start()
+        rig.later.wait_ready(expected_nodes=4)
+        _move_leaders(rig, topics.values(), {0: (4, 2, 1), 1: (4, 3, 2), 2: (4, 1, 3)})
         for producer in producers.values():
             producer.join(_PATIENCE_S)
         wanted = set(range(_COUNT))
@@ -107,8 +132,37 @@ def test_clients_of_all_families_continue_through_kills_of_brokers_and_gateways(
                 what=f"every record of {name}",
                 alive=consumer.check,
             )
+        _assert_led_by(rig, topics.values(), rig.later.node_id)
     assert {name: producer.failures for name, producer in producers.items()} == {family.name: [] for family in FAMILIES}
     _assert_no_address_leaked(rig)
+
+
+def _move_leaders(rig: Rig, topics: Collection[str], replicas: Mapping[int, Sequence[int]]) -> None:
+    """Have an operator assign replicas to the partitions of each topic, and make the first of each the leader."""
+    wanted = {TopicPartition(topic, index): each for topic in topics for index, each in replicas.items()}
+    with AdminClient(rig.bootstrap_servers) as admin:
+        admin.alter_partition_reassignments(wanted).all().result(60)
+        wait_until(
+            lambda: not admin.list_partition_reassignments(wanted).result(60),
+            timeout_s=_PATIENCE_S,
+            what="the replicas to move",
+        )
+        for outcome in admin.elect_leaders(ElectionType.PREFERRED, wanted).values().values():
+            error = outcome.exception(60)
+            assert error is None or (
+                isinstance(error, KafkaApiError) and error.error_code == ErrorCode.ELECTION_NOT_NEEDED
+            )
+
+
+def _assert_led_by(rig: Rig, topics: Collection[str], node_id: int) -> None:
+    with AdminClient(rig.bootstrap_servers) as admin:
+        described = admin.describe_topics(topics).all().result(60).values()
+    assert {partition.leader for topic in described for partition in topic.partitions} == {node_id}
+
+
+def _delete(rig: Rig, topics: Collection[str]) -> None:
+    with AdminClient(rig.bootstrap_servers) as admin:
+        admin.delete_topics(topics).all().result(60)
 
 
 def _until_acknowledged(producers: dict[str, RunningProducer], count: int) -> None:
@@ -168,6 +222,116 @@ def test_kafkas_tools_work_through_the_gateway(rig: Rig) -> None:
     java_tool("kafka.admin.ConfigCommand", *at, "--entity-type", "topics", "--entity-name", topic, *alter)
     quorum = java_tool("org.apache.kafka.tools.MetadataQuorumCommand", *at, "describe", "--status")
     assert rig.cluster.cluster_id in quorum
+    _assert_no_address_leaked(rig)
+
+
+def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> None:
+    """Among them Produce and Fetch that are sent to a broker that does not lead the partition (KIP-951)."""
+    topic = f"gateway-{uuid.uuid4().hex[:8]}"
+    with AdminClient(rig.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (1, 2)})]).all().result(60)
+        topic_id = admin.describe_topics([topic]).values()[topic].result(60).topic_id
+    led_elsewhere = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch("x")))
+    produced = ProduceRequest(
+        acks=-1,
+        timeout_ms=5_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data])],
+    )
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    fetched = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[FetchRequest.FetchTopic(topic=topic, topic_id=topic_id, partitions=[partition])],
+    )
+    listed = ListOffsetsRequest(
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic, partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)]
+            )
+        ]
+    )
+    asked: list[tuple[Message, type[Message], int]] = [
+        (MetadataRequest(topics=None), MetadataResponse, 1),
+        (FindCoordinatorRequest(key=topic, key_type=0, coordinator_keys=[topic]), FindCoordinatorResponse, 0),
+        (FindCoordinatorRequest(key=topic, key_type=1, coordinator_keys=[topic]), FindCoordinatorResponse, 1),
+        (DescribeClusterRequest(), DescribeClusterResponse, 0),
+        (DescribeClusterRequest(endpoint_type=2), DescribeClusterResponse, 1),
+        (produced, ProduceResponse, 3),
+        (fetched, FetchResponse, 4),
+        (listed, ListOffsetsResponse, 1),
+    ]
+    seen: set[tuple[str, int]] = set()
+    hinted = 0
+    for tap in rig.taps:
+        with WireClient(f"127.0.0.1:{tap.base + 3}", timeout_s=60) as client:
+            versions = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
+            offered = {api.api_key: api for api in versions.api_keys}
+            for request, response_class, first in asked:
+                api = offered[request.API_KEY]
+                for version in range(max(api.min_version, first), api.max_version + 1):
+                    answer: Any = client.ask(request, response_class, version)
+                    seen.add((response_class.__name__, version))
+                    if isinstance(answer, ProduceResponse):
+                        ((entry,),) = [each.partition_responses for each in answer.responses]
+                        assert entry.error_code == led_elsewhere
+                        for leader in answer.node_endpoints:
+                            hinted += 1
+                            assert (leader.node_id, leader.port) == (1, tap.base + 1)
+    assert {("MetadataResponse", 13), ("ProduceResponse", 13), ("FetchResponse", 15)} <= seen
+    assert hinted == len(rig.taps) * len(range(10, 14))
+    _assert_no_address_leaked(rig)
+
+
+def test_kafka_streams_counts_each_record_once_while_a_gateway_dies(rig: Rig, tmp_path: Path) -> None:
+    """With ``exactly_once_v2``: each count is written once, whatever was repeated."""
+    source, target = (f"gateway-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    with AdminClient(rig.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=name, num_partitions=2) for name in (source, target)]).all().result(60)
+    half, keys = 300, 10
+
+    def produce(first: int) -> None:
+        producer = Producer({"bootstrap.servers": rig.bootstrap_servers, "log_level": 0})
+        for number in range(first, first + half):
+            producer.produce(source, key=b"k%d" % (number % keys), value=b"%d" % number)
+        assert producer.flush(60) == 0
+
+    counts: dict[bytes, list[int]] = {}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": rig.bootstrap_servers,
+            "group.id": target,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([target])
+
+    def read_until(count: int) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while sum(map(len, counts.values())) < count:
+            assert time.monotonic() < deadline, (counts, log.read_text()[-3000:])
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                counts.setdefault(message.key() or b"", []).append(int(message.value() or b""))
+
+    produce(0)
+    log = tmp_path / "streams.log"
+    program = start_java(
+        str(STREAMS), rig.bootstrap_servers, source, target, target, log=log, jars=streams_class_path()
+    )
+    try:
+        read_until(half)
+        rig.gateways[0].kill()
+        produce(half)
+        read_until(half + half // 2)
+        rig.gateways[0].start()
+        read_until(2 * half)
+    finally:
+        consumer.close()
+        stop_process(program)
+    assert counts == {b"k%d" % key: list(range(1, 2 * half // keys + 1)) for key in range(keys)}
     _assert_no_address_leaked(rig)
 
 

@@ -125,9 +125,12 @@ def _beat_on_the_source(address: str) -> None:
 def test_the_mirror_takes_over_from_mirrormaker_and_gives_back(
     java: None, real_kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """K894-38, K894-40, K894-41, K894-43: nothing is lost, nothing comes twice, groups go on."""
-    with klamm.Broker() as here:
-        source, target = here.bootstrap_servers, real_kafka.bootstrap_servers
+    """K894-38, K894-40, K894-41, K894-43: nothing is lost, nothing comes twice, groups continue.
+
+    All of it through a gateway in front of Kafka.
+    """
+    with klamm.Broker() as here, klamm.Gateway(real_kafka.bootstrap_servers) as gateway:
+        source, target = here.bootstrap_servers, gateway.bootstrap_servers
         names = Names("taken")
         create_topic(source, names.topic, 1, {"retention.ms": "-1"})
         file = names.properties(source, target)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _BROKER_POM = ROOT / "tests" / "java" / "pom.xml"
 _TOOLS_POM = ROOT / "tests" / "java" / "tools" / "pom.xml"
+_STREAMS_POM = ROOT / "tests" / "java" / "streams" / "pom.xml"
+STREAMS: Final = ROOT / "tests" / "java" / "streams" / "Count.java"
+"""Program of Kafka Streams. Its arguments are in its comment."""
 KAFKA_RELEASE: Final = "4.4.0"
 """Release of the real Kafka that the tests ask, the default in ``tests/java/pom.xml``."""
 _LOG_SETTINGS = ROOT / "tests" / "java" / "log4j2.properties"
@@ -53,6 +56,11 @@ def class_path() -> str:
 def broker_class_path(release: str = KAFKA_RELEASE) -> str:
     """Return the class path of Kafka's broker in a release. See ``class_path_of``."""
     return class_path_of(_BROKER_POM, None if release == KAFKA_RELEASE else release)
+
+
+def streams_class_path() -> str:
+    """Return the class path of Kafka Streams. See ``class_path_of``."""
+    return class_path_of(_STREAMS_POM)
 
 
 def clients_class_path() -> str:
@@ -182,6 +190,7 @@ def start_java(
     stdin: int | None = subprocess.DEVNULL,
     stdout: int | None = None,
     heap: str = "256m",
+    jars: str | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start one of Kafka's Java programs in the background; it ends with the calling thread."""
-    return start_process(java_command(main_class, *args, heap=heap), log=log, stdin=stdin, stdout=stdout)
+    return start_process(java_command(main_class, *args, heap=heap, jars=jars), log=log, stdin=stdin, stdout=stdout)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import uuid
@@ -52,7 +53,7 @@ class KafkaNode:
         release: str,
     ) -> None:
         self.node_id = node_id
-        self._release = release
+        self.release = release
         self.host, self.port = host_port
         self.directory = directory
         self.log_path = directory / "server.log"
@@ -79,7 +80,7 @@ class KafkaNode:
             str(self.directory / "server.properties"),
             heap=self._heap,
             jvm_options=self._jvm_options,
-            jars=broker_class_path(self._release),
+            jars=broker_class_path(self.release),
         )
         self._process = start_process(command, log=self.log_path)
 
@@ -132,6 +133,7 @@ class KafkaCluster:
         heap: ``-Xmx`` per node.
         jvm_options: Compiler and collector. None: those that start fast; benchmarks pass what Kafka ships with.
         release: Release of Apache Kafka on Maven.
+        with_logins: Whether each node has a listener SASL_PLAINTEXT, too. The properties configure it.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class KafkaCluster:
         nodes: int = 1,
         properties: Mapping[str, str] = NO_PROPERTIES,
         *,
+        with_logins: bool = False,
         heap: str = "512m",
         jvm_options: Sequence[str] | None = None,
         release: str = KAFKA_RELEASE,
@@ -148,18 +151,21 @@ class KafkaCluster:
         self._jvm_options = jvm_options
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self.directory = Path(tempfile.mkdtemp(prefix="klamm-kafka-"))
-        self.nodes: dict[int, KafkaNode] = {
-            node_id: KafkaNode(
-                node_id=node_id,
-                directory=self.directory / f"node-{node_id}",
-                host_port=("127.0.0.1", free_port()),
-                heap=heap,
-                jvm_options=jvm_options,
-                release=release,
-            )
-            for node_id in range(1, nodes + 1)
-        }
+        self._heap = heap
+        self.nodes: dict[int, KafkaNode] = {node_id: self._node(node_id) for node_id in range(1, nodes + 1)}
         self._controller_ports = {node_id: free_port() for node_id in self.nodes}
+        self.login_ports = {node_id: free_port() for node_id in self.nodes} if with_logins else {}
+        """Port of the listener SASL_PLAINTEXT by node id."""
+
+    def _node(self, node_id: int) -> KafkaNode:
+        return KafkaNode(
+            node_id=node_id,
+            directory=self.directory / f"node-{node_id}",
+            host_port=("127.0.0.1", free_port()),
+            heap=self._heap,
+            jvm_options=self._jvm_options,
+            release=self._release,
+        )
 
     @property
     def bootstrap_servers(self) -> str:
@@ -215,6 +221,34 @@ class KafkaCluster:
             node.stop()
         node.start(expected_nodes=len(self.nodes))
 
+    @contextlib.contextmanager
+    def another_broker(self) -> Iterator[KafkaNode]:
+        """Prepare a node that is a broker only. The caller starts it, and calls ``remove`` at the latest at the end."""
+        node = self._node(max(self.nodes) + 1)
+        self._format(node, _formatted_directory(self._release))
+        self.nodes[node.node_id] = node
+        try:
+            yield node
+        finally:
+            self.remove(node)
+
+    def remove(self, node: KafkaNode) -> None:
+        """Kill a broker and unregister it. Does nothing if that was done."""
+        if self.nodes.pop(node.node_id, None) is None or not node.is_running:
+            return
+        node.kill()
+        first = next(iter(self.nodes.values()))
+        wait_until(
+            lambda: _unregister(first, node.node_id), timeout_s=_START_TIMEOUT_S, what="the controller to forget it"
+        )
+
+    def upgrade(self, node_id: int, release: str) -> None:
+        """Stop one node and start it with another release on the same data, whose feature levels stay."""
+        node = self.nodes[node_id]
+        node.stop()
+        node.release = release
+        node.start(expected_nodes=len(self.nodes))
+
     def keep_logs(self) -> Path:
         """Copy the nodes' logs to ``.cache/kafka-logs`` and return where they are."""
         kept = CACHE / "kafka-logs" / self.directory.name
@@ -244,15 +278,25 @@ class KafkaCluster:
         (node.directory / "server.properties").write_text("\n".join(lines) + "\n")
 
     def _settings(self, node: KafkaNode, data: Path) -> dict[str, str]:
-        controller = f"127.0.0.1:{self._controller_ports[node.node_id]}"
         replicas = str(min(3, len(self.nodes)))
+        listeners = f"PLAINTEXT://{node.host}:{node.port}"
+        if node.node_id in self.login_ports:
+            listeners += f",SASL_PLAINTEXT://{node.host}:{self.login_ports[node.node_id]}"
+        roles, all_listeners = "broker", listeners
+        if node.node_id in self._controller_ports:
+            roles = "broker,controller"
+            all_listeners += f",CONTROLLER://127.0.0.1:{self._controller_ports[node.node_id]}"
         return {
-            "process.roles": "broker,controller",
+            "process.roles": roles,
             "node.id": str(node.node_id),
             "controller.quorum.voters": ",".join(f"{i}@127.0.0.1:{port}" for i, port in self._controller_ports.items()),
-            "listeners": f"PLAINTEXT://{node.host}:{node.port},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": all_listeners,
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+                if self.login_ports
+                else "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(data),
             # A cluster that lives for minutes: few partitions in the internal topics, no delay for members that do not
@@ -273,6 +317,19 @@ class KafkaCluster:
             "log.cleaner.backoff.ms": "500",
             **{name: value.replace("{node}", str(node.node_id)) for name, value in self._properties.items()},
         }
+
+
+def _unregister(node: KafkaNode, node_id: int) -> bool:
+    """Unregister a broker that does not run; return whether the controller agrees."""
+    body = b"\0" + node_id.to_bytes(4) + b"\0"
+    header = (64).to_bytes(2) + bytes(2) + bytes(4) + b"\xff\xff"
+    with (
+        socket.create_connection((node.host, node.port), timeout=30) as connection,
+        connection.makefile("rb") as stream,
+    ):
+        connection.sendall((len(header) + len(body)).to_bytes(4) + header + body)
+        answer = stream.read(int.from_bytes(stream.read(4)))
+    return answer[9:11] == bytes(2)  # behind the correlation id, a tag section and the throttle time
 
 
 def _run_once(jvm_options: Sequence[str]) -> None:

@@ -24,12 +24,15 @@ class Taps:
     Args:
         count: Number of ports.
         target: Function that returns the port which the connections to a tap, by its number, are passed on to.
-        forbidden: Ports of 127.0.0.1 that no client may be sent to, as Kafka encodes them: a string and an int32.
+        forbidden: Ports of 127.0.0.1 that no client may be sent to. They are searched as Kafka encodes them (a string
+            and an int32), and as text.
     """
 
     def __init__(self, count: int, target: Callable[[int], int], forbidden: Iterable[int]) -> None:
         self._target = target
-        self._forbidden = tuple(b"127.0.0.1" + port.to_bytes(4) for port in forbidden)
+        self._forbidden = tuple(
+            each for port in forbidden for each in (b"127.0.0.1" + port.to_bytes(4), b"127.0.0.1:%d" % port)
+        )
         self._listeners = _consecutive(count)
         self.base: int = self._listeners[0].getsockname()[1]
         """First port."""

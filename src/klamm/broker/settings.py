@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from klamm.configs.definitions import (
 from klamm.policy.kinds import KINDS
 from klamm.properties import SettingsError, did_you_mean, merged_properties
 from klamm.protocol.errors import InvalidConfigError
+from klamm.server.arguments import CommandParser
 from klamm.server.listeners import Address, Listener, parse_listeners
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="klamm broker",
         description="Run a broker that speaks the Kafka protocol: one process, durable, no JVM.",
         allow_abbrev=False,

@@ -6,10 +6,10 @@ Each flag may be given once, flags cannot be abbreviated, and a value follows as
 from __future__ import annotations
 
 import argparse
-import re
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import version_line
+from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
-_PASSWORD: Final = re.compile(r"(password\s*=\s*)\S+")
 
 
 class Once(argparse.Action):
@@ -45,8 +44,8 @@ class _ShowVersion(argparse.Action):
         parser.exit(message=version_line())
 
 
-class ToolParser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line: the mistake, and the command that prints the help."""
+class ToolParser(CommandParser):
+    """Argument parser of the commands that resemble Kafka's tools: with ``--version``, and without abbreviations."""
 
     def __init__(self, *, prog: str, description: str, epilog: str | None = None) -> None:
         super().__init__(
@@ -57,11 +56,6 @@ class ToolParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
-
-    def error(self, message: str) -> NoReturn:
-        """Write the error to stderr with passwords removed, and exit with 2."""
-        message = _PASSWORD.sub(r"\1(hidden)", message)
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def add_value(self, flag: str, **how: Any) -> None:
         """Add a flag that takes one value and may be given only once."""

@@ -5,7 +5,6 @@ Settings that begin with ``upstream.`` are those of a Kafka client towards the u
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from klamm.client.transport import ConnectionSettings
 from klamm.gateway.broker_hosts import BrokerHosts
 from klamm.gateway.upstream import CLIENT_ID
 from klamm.properties import SettingsError, merged_properties, parse_int, split_address, with_prefix
+from klamm.server.arguments import CommandParser
 from klamm.server.listeners import Address, Listener, parse_listeners, setting_of
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ def _milliseconds(configs: Mapping[str, str], name: str, default: int) -> float:
     return parse_int(name, configs.get(name, str(default)), at_least=1) / 1000
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="klamm gateway",
         description="Run a gateway in front of a Kafka cluster: clients connect to it instead of the brokers.",
         allow_abbrev=False,

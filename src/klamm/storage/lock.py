@@ -32,7 +32,7 @@ class DataDirectoryLock:
             make_durable_directory(data_dir)
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise DataDirectoryError(f"Cannot use the data directory {data_dir}: {error}") from error
+            raise DataDirectoryError(f"Cannot use the data directory {data_dir}: {error.strerror or error}") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -153,3 +153,16 @@ def test_the_help_of_configs_names_its_further_commands(capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     for command in ("plan", "apply", "history", "revert"):
         assert f"klamm configs {command}" in said
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_every_command_reports_an_unknown_flag_in_one_line(
+    command: cli.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command.name, "--no-such-flag"])
+    said = capsys.readouterr().err
+    assert ended.value.code == cli.EXIT_USAGE
+    assert said.count("\n") == 1
+    assert said.startswith(f"klamm {command.name}")
+    assert said.endswith(" --help)\n")

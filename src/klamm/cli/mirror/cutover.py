@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -14,8 +13,10 @@ from klamm.mirror.groups.start import both_sides
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
 from klamm.properties import SettingsError, read_properties
+from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from klamm.mirror.groups.cutover import Cutover, CutoverRow
@@ -97,8 +98,8 @@ def _cells(group: str, row: CutoverRow) -> tuple[str, ...]:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="klamm mirror cutover",
         description="Move a consumer group to the target of a flow: its offsets are translated one last time and "
         "committed there, only forwards. Its consumers must be stopped on both sides. Nothing is committed "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
 from klamm.mirror.signals import stop_on_signals
+from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -65,8 +66,8 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
     return {key: value for key, value in said.items() if value is not None}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="klamm mirror",
         description="Mirror clusters on Spark, as configured in an mm2.properties file. SIGTERM or Ctrl-C "
         "stops it cleanly.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
 from klamm.mirror.status.verify import verify_flow
 from klamm.properties import SettingsError, read_properties
+from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,8 @@ def _line(verdict: PartitionVerdict) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="klamm mirror verify",
         description="Compare both sides of every flow, up to the offsets that the mirror has copied: partitions, "
         "offsets, and for each record key, value, headers and timestamp. Read-only; a mirror may be running. Records "

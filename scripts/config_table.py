@@ -32,20 +32,20 @@ PAGE: Final = ROOT / "docs" / "configs.md"
 EFFECTS: Final = ROOT / "scripts" / "config_effects.txt"
 HEAD: Final = """# What each config does
 
-Written by `scripts/config_table.py`; do not edit. A config that klamm accepts has its effect at once, while the broker
-runs. Some have no meaning where one process on one machine is the whole cluster, or belong to what klamm does not
-serve: they are kept and described as Kafka does, and this page says so.
+Written by `scripts/config_table.py`; do not edit. "Yes" means that the config has Kafka's effect, and that a change
+takes effect at once while the broker runs, unless the text says otherwise. "No" means that klamm stores the config and
+returns it in DescribeConfigs, without another effect: it has no meaning in a single process, or belongs to a feature
+that klamm lacks.
 """
 SECTIONS: Final = {
-    "topic": "## Topics\n\nWhat a topic does not set it takes from the broker config beside it.\n",
+    "topic": "## Topics\n\nA topic that does not set a config uses the broker config in parentheses.\n",
     "broker": """## Brokers, while they run
 
-With `--brokers N` all broker ids are one process, which takes what concerns it as a whole from the first id.
+With `--brokers N` all broker ids are one process. Configs of the process as a whole are read from the first id.
 """,
     "start": """## Brokers, read at the start
 
-These are refused while a broker runs. Those that say No are accepted in a properties file and described, without
-effect.
+A change of these while the broker runs is rejected. Those with "No" are accepted in a properties file, without effect.
 """,
     "own": """## klamm's own broker configs
 
@@ -56,7 +56,7 @@ ids of `--brokers N` share them. The others are rejected while the broker runs.
 }
 LOGGERS: Final = """## Loggers and client metrics
 
-The level of each of klamm's loggers counts at once and until the process ends, as in Kafka. Subscriptions to client
+A changed logger level takes effect at once and lasts until the process ends, as in Kafka. Subscriptions to client
 metrics take effect with the next push of each client ([client metrics](client-metrics.md)).
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_AT_MOST: Final = 512
-"""Connections that are being opened to one broker from which no further one is accepted. A broker that does not respond
-keeps its own connections waiting only.
+"""Connections that are being opened at one port at a time. A further one takes the place of the oldest: those that are
+served are open after some milliseconds, so the oldest waits for a broker or a client that does not respond.
 """
 
 
@@ -41,36 +41,42 @@ class Arrivals:
         self._shared = shared
         self._upstream = upstream
         self._entrance = entrance
-        self._opening: set[asyncio.Task[None]] = set()
-        self._opening_by_port: Counter[int] = Counter()
+        self._opening: defaultdict[int, dict[asyncio.Task[None], None]] = defaultdict(dict)
+        """Tasks by node id of the port, oldest first."""
         self._is_closed = False
 
     @property
     def count(self) -> int:
         """Number of connections that are being opened."""
-        return len(self._opening)
+        return sum(map(len, self._opening.values()))
 
     def add(self, accepted: socket.socket, peer: Peer) -> None:
         """Serve an accepted connection."""
-        port = peer.node_id
-        if self._is_closed or self._opening_by_port[port] >= _OPENING_AT_MOST:
+        if self._is_closed:
             accepted.close()
             return
+        opening = self._opening[peer.node_id]
+        if len(opening) >= _OPENING_AT_MOST:
+            oldest = next(iter(opening))
+            del opening[oldest]
+            oldest.cancel()
+            self._shared.refused["crowded"] += 1
         accepted.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._open(accepted, peer))
-        self._opening.add(task)
-        self._opening_by_port[port] += 1
-        task.add_done_callback(partial(self._on_opened, port))
+        opening[task] = None
+        task.add_done_callback(partial(self._on_opened, peer.node_id, accepted))
 
     def close(self) -> None:
         """Close the connections that are being opened, and all that are added later."""
         self._is_closed = True
-        for task in self._opening:
-            task.cancel()
+        for opening in self._opening.values():
+            for task in opening:
+                task.cancel()
 
-    def _on_opened(self, port: int, task: asyncio.Task[None]) -> None:
-        self._opening.discard(task)
-        self._opening_by_port[port] -= 1
+    def _on_opened(self, port: int, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._opening[port].pop(task, None)
+        if task.cancelled():
+            accepted.close()  # a task that was cancelled before it began has not done it
 
     async def _open(self, accepted: socket.socket, peer: Peer) -> None:
         """Open the upstream connection for an accepted one, and start the relay between them."""

@@ -1,0 +1,49 @@
+"""Accepted connections whose handshake does not end: they make room for those that are served."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any, cast
+
+from klamm.gateway import arrivals as module
+from klamm.gateway.arrivals import Arrivals
+from klamm.gateway.peer import Peer
+from tests.support.relay_rig import shared_objects, until
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class SlowEntrance:
+    """Entrance that admits only the clients of one host."""
+
+    async def admit(self, _accepted: socket.socket, peer: Peer) -> Any:
+        if peer.host == "silent":
+            await asyncio.Event().wait()
+        raise OSError("admitted")
+
+
+def test_clients_that_do_not_end_their_handshake_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_OPENING_AT_MOST", 3)
+
+    async def test() -> None:
+        shared = shared_objects()
+        arrivals = Arrivals(shared, cast("Any", None), cast("Any", SlowEntrance()))
+        silent = [socket.socketpair() for _ in range(4)]
+        for number, (near, _) in enumerate(silent):
+            near.setblocking(False)
+            arrivals.add(near, Peer(host="silent", port=number, node_id=0))
+        await until(lambda: silent[0][0].fileno() == -1)
+        assert [near.fileno() == -1 for near, _ in silent] == [True, False, False, False]
+        served, far = socket.socketpair()
+        arrivals.add(served, Peer(host="prompt", port=1, node_id=0))
+        await until(lambda: served.fileno() == -1)
+        assert dict(shared.refused) == {"crowded": 2, "handshake": 1}
+        await until(lambda: arrivals.count == 2)
+        arrivals.close()
+        await until(lambda: all(near.fileno() == -1 for near, _ in silent))
+        for each in (far, *(end for _, end in silent)):
+            each.close()
+
+    asyncio.run(test())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_CONFIGS: Final = 10_000
 """Maximum number of configs of one resource."""
 MOST_QUOTA_PARTS: Final = 1_000
-"""Maximum number of components or values of one entity with quotas or client configs, or of components of a filter."""
+"""Maximum number of components or values of one entity with quotas, or of components of a filter."""
 MOST_LEAVING_MEMBERS: Final = 20_000
 
 

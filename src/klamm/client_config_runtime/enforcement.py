@@ -6,15 +6,23 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
-from klamm.client_configs.enforcement import NOTHING_ENFORCED, enforced_values, held_acks, is_enforced_anywhere
+from klamm.client_configs.enforcement import (
+    NOTHING_ENFORCED,
+    enforced_values,
+    held_acks,
+    held_interval,
+    is_enforced_anywhere,
+)
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.enforcement import Enforced
+    from klamm.client_configs.enforcement import Enforced, TimingLimits
+    from klamm.monitoring.exposition import Page
     from klamm.server.session import Session
 
 
@@ -28,14 +36,21 @@ class EnforcementService:
         service: Configs of users and client ids.
         is_on: Function that returns whether ``client.config.enforcement`` is on. Call ``refresh`` when it changes.
         limits: Function that returns the server's limits for values.
+        session_protocols: Group protocols whose session timeout the server can enforce.
     """
 
     def __init__(
-        self, service: ClientConfigSource, *, is_on: Callable[[], bool], limits: Callable[[], BrokerLimits]
+        self,
+        service: ClientConfigSource,
+        *,
+        is_on: Callable[[], bool],
+        limits: Callable[[], BrokerLimits],
+        session_protocols: frozenset[GroupProtocol] = frozenset(GroupProtocol),
     ) -> None:
         self._service = service
         self._is_on = is_on
         self._limits = limits
+        self._session_protocols = session_protocols
         self._is_used = False
         self._revision = 0
         self.counts: Counter[str] = Counter()
@@ -52,7 +67,13 @@ class EnforcementService:
         """Return the enforced values of a ``<user, client-id>``."""
         if not self._is_used:
             return NOTHING_ENFORCED
-        return enforced_values(self._service.configs, application, is_on=self._is_on(), limits=self._limits())
+        return enforced_values(
+            self._service.configs,
+            application,
+            is_on=self._is_on(),
+            limits=self._limits(),
+            session_protocols=self._session_protocols,
+        )
 
     def of_session(self, session: Session, client_id: str | None) -> Enforced:
         """Return the enforced values of the client that sent a request."""
@@ -81,6 +102,15 @@ class EnforcementService:
             self.counts[SESSION_TIMEOUT_MS] += 1
         return enforced
 
+    def heartbeat_interval_ms(
+        self, offered: int, session: Session, client_id: str | None, *, limits: TimingLimits
+    ) -> int:
+        """Return the interval for a member of a consumer group, and count the response if another one is offered."""
+        held = held_interval(offered, self.of_session(session, client_id), limits)
+        if held != offered:
+            self.counts[HEARTBEAT_INTERVAL_MS] += 1
+        return held
+
     def of_member(self, session: Session, client_id: str | None, *, is_joining: bool) -> Enforced:
         """Return the enforced values of a member of a consumer group (KIP-848), and count them when it joins."""
         enforced = self.of_session(session, client_id)
@@ -89,3 +119,13 @@ class EnforcementService:
         if is_joining and enforced.heartbeat_interval_ms is not None:
             self.counts[HEARTBEAT_INTERVAL_MS] += 1
         return enforced
+
+
+def report_enforced(page: Page, enforcement: EnforcementService) -> None:
+    """Add the number of enforced values to a page of metrics."""
+    page.family(
+        "klamm_enforced_client_configs_total",
+        "counter",
+        "Requests that were held to an enforced client config.",
+        [({"config": name}, count) for name, count in sorted(enforcement.counts.items())],
+    )

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.plan import AlterEntry, AlterOp
+from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.server.attempt import NONE, ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from klamm.client_configs.description import DescribedEntity
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.plan import EntryPlan
+
+
+MOST_PARTS: Final = 1_000
+"""Maximum number of components or ops of one entity, or of components of a filter. They are processed without a pause.
+"""
+
+
+def check_parts(parts: Sequence[object], what: str) -> None:
+    """Check the number of parts of an entity or a filter.
+
+    Raises:
+        InvalidRequestError: There are more than ``MOST_PARTS``.
+    """
+    if len(parts) > MOST_PARTS:
+        raise InvalidRequestError(f"{len(parts)} {what} are more than the {MOST_PARTS} that are allowed at once")
 
 
 def components_of(request: DescribeClientConfigsRequest) -> list[tuple[str, int, str | None]]:
@@ -59,16 +75,11 @@ def _values(values: Iterable[tuple[str, str]]) -> list[DescribeClientConfigsResp
     return [DescribeClientConfigsResponse.ValueData(key=key, value=value) for key, value in values]
 
 
-def alter_entry(entry: AlterClientConfigsRequest.EntryData, *, most_parts: int) -> AlterEntry:
-    """Return an entry of a request. If it has too many parts, the first ones identify the entity.
-
-    Args:
-        entry: Entry as received.
-        most_parts: Maximum number of components and of ops. The caller rejects a request that exceeds it.
-    """
+def alter_entry(entry: AlterClientConfigsRequest.EntryData) -> AlterEntry:
+    """Return an entry of a request. If it has too many parts, the first ones identify the entity."""
     return AlterEntry(
-        components=tuple((component.entity_type, component.entity_name) for component in entry.entity[:most_parts]),
-        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[:most_parts]),
+        components=tuple((component.entity_type, component.entity_name) for component in entry.entity[:MOST_PARTS]),
+        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[:MOST_PARTS]),
     )
 
 

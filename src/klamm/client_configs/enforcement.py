@@ -71,6 +71,8 @@ class Enforced:
     """0, 1, or -1 for all replicas."""
     session_timeout_ms: int | None = None
     heartbeat_interval_ms: int | None = None
+    session_protocols: frozenset[GroupProtocol] = frozenset(GroupProtocol)
+    """Group protocols whose session timeout the server can enforce. A gateway does not count the time of sessions."""
 
 
 NOTHING_ENFORCED: Final = Enforced()
@@ -96,6 +98,7 @@ def enforced_values(
     *,
     is_on: bool,
     limits: BrokerLimits,
+    session_protocols: frozenset[GroupProtocol] = frozenset(GroupProtocol),
 ) -> Enforced:
     """Return the values to enforce for a client.
 
@@ -104,6 +107,7 @@ def enforced_values(
         application: The client's ``<user, client-id>``.
         is_on: Whether ``client.config.enforcement`` is on. The switch of an entity outranks it.
         limits: Limits for session timeouts. They may have changed since the config was set.
+        session_protocols: Group protocols whose session timeout the server can enforce.
     """
     merged = merge_layers(configs, application)
     switch = merged.get(ENFORCEMENT)
@@ -117,6 +121,7 @@ def enforced_values(
         if session is None
         else min(max(int(session), limits.min_session_timeout_ms), limits.max_session_timeout_ms),
         heartbeat_interval_ms=None if interval is None else int(interval),
+        session_protocols=session_protocols,
     )
 
 
@@ -136,12 +141,24 @@ def held_timings(
     if enforced.session_timeout_ms is not None:
         least, most = limits.min_session_timeout_ms, limits.max_session_timeout_ms
         session_timeout_ms = min(max(enforced.session_timeout_ms, least), most)
-    if enforced.heartbeat_interval_ms is not None:
-        least, most = limits.min_heartbeat_interval_ms, limits.max_heartbeat_interval_ms
-        heartbeat_interval_ms = min(max(enforced.heartbeat_interval_ms, least), most)
+    heartbeat_interval_ms = held_interval(heartbeat_interval_ms, enforced, limits)
     if enforced.session_timeout_ms is not None or enforced.heartbeat_interval_ms is not None:
         heartbeat_interval_ms = min(heartbeat_interval_ms, session_timeout_ms - 1)
     return session_timeout_ms, heartbeat_interval_ms
+
+
+def held_interval(heartbeat_interval_ms: int, enforced: Enforced, limits: TimingLimits) -> int:
+    """Return the heartbeat interval for a member of a consumer group whose session is not the server's.
+
+    Args:
+        heartbeat_interval_ms: Interval that the member would get.
+        enforced: Values that are enforced for the member's client.
+        limits: Limits for enforced values.
+    """
+    if enforced.heartbeat_interval_ms is None:
+        return heartbeat_interval_ms
+    least, most = limits.min_heartbeat_interval_ms, limits.max_heartbeat_interval_ms
+    return min(max(enforced.heartbeat_interval_ms, least), most)
 
 
 def acks_of(text: str) -> int:
@@ -182,7 +199,7 @@ def enforceable(enforced: Enforced, protocols: frozenset[GroupProtocol]) -> froz
     return frozenset(
         {
             ACKS,
-            *({SESSION_TIMEOUT_MS} if protocols else ()),
+            *({SESSION_TIMEOUT_MS} if protocols & enforced.session_protocols else ()),
             *({HEARTBEAT_INTERVAL_MS} if GroupProtocol.CONSUMER in protocols else ()),
         }
     )

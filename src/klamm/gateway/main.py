@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.gateway.app import GatewayApp
+from klamm.gateway.hooks import start_hooks
 from klamm.gateway.metrics import GatewayMetrics
-from klamm.gateway.policies import start_policies
 from klamm.gateway.settings import GatewaySettings, parse_arguments
 from klamm.gateway.workers import WorkerPool
 from klamm.policy import PolicyLoadError
@@ -51,7 +51,7 @@ async def _serve(settings: GatewaySettings, arguments: Sequence[str], stdout: Te
     signals = ProcessSignals()
     scrapes = None if settings.metrics is None else bind(settings.metrics)
     if settings.processes == 1:
-        interception = await start_policies(settings.configs)
+        interception = await start_hooks(settings)
         signals.reload = interception.reload
         app = GatewayApp(settings, interception)
     else:

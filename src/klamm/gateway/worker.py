@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway import control
 from klamm.gateway.app import GatewayApp
 from klamm.gateway.dealt import DealtConnections
+from klamm.gateway.hooks import start_hooks
 from klamm.gateway.metrics import GatewayMetrics
-from klamm.gateway.policies import start_policies
 from klamm.gateway.settings import parse_arguments
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
     signals, dealt = ProcessSignals(), DealtConnections(end)
-    interception = await start_policies(settings.configs)
+    interception = await start_hooks(settings)
     app = GatewayApp(settings, interception, dealt=dealt)
     signals.reload = dealt.on_reload = interception.reload
     dealt.on_stop = signals.stop.set

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
 from klamm.broker.requests.checks import require_cluster
 from klamm.broker.security.credentials import CredentialDeletion, upsertion_from_salted_password
-from klamm.client_config_runtime.messages import alter_entry, altered_entry, outcome_of
+from klamm.client_config_runtime.messages import alter_entry, altered_entry, check_parts, outcome_of
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.alter_user_scram_credentials import (
@@ -54,13 +53,13 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
     if isinstance(request, AlterUserScramCredentialsRequest):
         return await _alter_credentials(request, context)
     slices = context.time_slice
-    entries = await slices.listed(alter_entry(entry, most_parts=MOST_QUOTA_PARTS) for entry in request.entries)
+    entries = await slices.listed(alter_entry(entry) for entry in request.entries)
 
     async def step() -> tuple[EntryPlan, ...]:
         require_cluster(context, AclOperation.ALTER_CONFIGS)
         async for entry in slices.over(request.entries):
-            refuse_many(entry.entity, MOST_QUOTA_PARTS, "components of one entity")
-            refuse_many(entry.ops, MOST_QUOTA_PARTS, "configs of one entity")
+            check_parts(entry.entity, "components of one entity")
+            check_parts(entry.ops, "configs of one entity")
         return await context.services.client_configs.alter(
             entries,
             validate_only=request.validate_only,

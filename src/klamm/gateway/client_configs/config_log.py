@@ -1,0 +1,146 @@
+"""Records of client configs in their compacted internal topic: one record for each entity, with all its configs.
+
+=========  ===========================================================================================================
+Part       Contents
+=========  ===========================================================================================================
+key        JSON: ``user``, and ``client-id`` if the entity has one. null is the default of its type.
+value      JSON: ``configs``, and ``principal`` and ``client_id`` of the request that made the change. A tombstone for
+           an entity without configs.
+header     ``change``: id of the change, on its last record. Its writer waits until it has read it.
+=========  ===========================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.client_configs.entities import ClientConfigEntity, EntityType
+from klamm.protocol.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from klamm.server.author import Author
+
+logger = logging.getLogger(__name__)
+
+TOPIC: Final = "__klamm_client_configs"
+TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    # A gateway that starts reads the whole topic. Small segments are compacted soon.
+    "segment.bytes": str(4 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+    # The writer of a change reads it back before it can be compacted.
+    "min.compaction.lag.ms": "600000",
+}
+_CHANGE: Final = "change"
+_RECORD_VERSION: Final = 0
+
+
+class _FormatError(ValueError):
+    """A record cannot be read."""
+
+
+def config_records(
+    configs: Mapping[ClientConfigEntity, Mapping[str, str]],
+    changed: Iterable[tuple[ClientConfigEntity, Author]],
+    *,
+    change_id: str,
+    at_ms: int,
+) -> list[Record]:
+    """Return the records of a change.
+
+    Args:
+        configs: All configs after the change.
+        changed: Entities that the change concerns, each with the author of its last change.
+        change_id: Id of the change.
+        at_ms: Time of the change, in milliseconds since the epoch.
+    """
+    records = [
+        Record(key=_encode_key(entity), value=_encode_value(configs.get(entity), author), timestamp=at_ms)
+        for entity, author in changed
+    ]
+    records[-1] = records[-1]._replace(headers=((_CHANGE, change_id.encode()),))
+    return records
+
+
+def change_ids(records: Iterable[Record]) -> set[str]:
+    """Return the ids of the changes that records complete."""
+    return {
+        (value or b"").decode(errors="replace")
+        for record in records
+        for name, value in record.headers
+        if name == _CHANGE
+    }
+
+
+def apply_records(configs: dict[ClientConfigEntity, dict[str, str]], records: Sequence[Record]) -> None:
+    """Update configs by records in the order of the log. A record that cannot be read is skipped and logged."""
+    for record in records:
+        try:
+            entity = _decode_key(record.key)
+            own = _decode_value(record.value)
+        except _FormatError as error:
+            logger.warning("Record %d of %s was skipped: %s", record.offset, TOPIC, error)
+            continue
+        if own:
+            configs[entity] = own
+        else:
+            configs.pop(entity, None)
+
+
+def _encode_key(entity: ClientConfigEntity) -> bytes:
+    return _json({kind.value: name for kind, name in entity.components})
+
+
+def _encode_value(configs: Mapping[str, str] | None, author: Author) -> bytes | None:
+    if not configs:
+        return None
+    return _json(
+        {
+            "client_id": author.client_id,
+            "configs": dict(configs),
+            "principal": author.principal,
+            "version": _RECORD_VERSION,
+        }
+    )
+
+
+def _decode_key(key: bytes | None) -> ClientConfigEntity:
+    document = _document(key)
+    user, client_id = document.get(EntityType.USER.value, 0), document.get(EntityType.CLIENT_ID.value)
+    if not _is_name(user) or not _is_name(client_id):
+        raise _FormatError(f"the key must have a user, and may have a client id: {key!r}")
+    if EntityType.CLIENT_ID.value in document:
+        return ClientConfigEntity.of_client(user, client_id)
+    return ClientConfigEntity.of_user(user)
+
+
+def _decode_value(value: bytes | None) -> dict[str, str]:
+    """Return the configs of a value. Fields added by later versions are ignored."""
+    if value is None:
+        return {}
+    configs = _document(value).get("configs")
+    if not isinstance(configs, dict) or not all(isinstance(text, str) for text in configs.values()):
+        raise _FormatError(f"the value must have configs: {value!r}")
+    return configs
+
+
+def _is_name(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _document(data: bytes | None) -> dict[str, Any]:
+    try:
+        document = json.loads(data or b"")
+    except (ValueError, RecursionError) as error:
+        raise _FormatError(f"not JSON: {data!r}") from error
+    if not isinstance(document, dict):
+        raise _FormatError(f"not a JSON object: {data!r}")
+    return document
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

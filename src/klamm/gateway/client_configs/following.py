@@ -1,0 +1,135 @@
+"""Image of an internal topic, kept up to date while the gateway runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from klamm.gateway.client_configs.internal_topic import InternalTopic
+    from klamm.protocol.records import Record
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+_STALE_S: Final = 12 * 3600.0
+"""Time without a successful read after which the topic is loaded again. Tombstones are kept for twice as long
+(``delete.retention.ms``).
+"""
+
+
+class TopicImage(Protocol):
+    """State that the records of a topic add up to."""
+
+    def on_load(self, records: Sequence[Record]) -> None:
+        """Replace the state by that of all records of the topic."""
+        ...
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        """Apply further records."""
+        ...
+
+
+class FollowedTopic:
+    """Reader of an internal topic: all records at first, then each new one. Used on the event loop only.
+
+    Blocking calls run in a thread of their own. Records may also come from another reader of the same topic, by
+    ``take``; each is applied once, in the order of the log.
+
+    Args:
+        topic: The topic. It is used in the reader's thread only.
+        create: Coroutine function that creates the topic if it does not exist.
+    """
+
+    def __init__(
+        self,
+        topic: InternalTopic,
+        *,
+        create: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._name = topic.name
+        self._create = create
+        self._image: TopicImage | None = None
+        self._topic = topic
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-{topic.name}")
+        self._task: asyncio.Task[None] | None = None
+        self._loaded = asyncio.Event()
+        self._read_at = 0.0
+        self.position = 0
+        """Offset of the next record to apply."""
+        self.loads = 0
+        """Number of times that the image was replaced. Positions of different loads cannot be compared."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether the image has been loaded."""
+        return self._loaded.is_set()
+
+    def start(self, image: TopicImage) -> None:
+        """Start to load the topic into an image, and to follow it."""
+        self._image = image
+        self._task = asyncio.create_task(self._run(image))
+
+    async def loaded(self, timeout_s: float) -> bool:
+        """Wait until the image is loaded; return whether it was loaded in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._loaded.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def take(self, records: Sequence[Record], position: int, *, load: int) -> None:
+        """Apply the records that are new.
+
+        Args:
+            records: Records in the order of the log.
+            position: Offset after them.
+            load: ``loads`` at the time when they were requested.
+        """
+        if load != self.loads:
+            return
+        if self._image is not None and (new := [record for record in records if record.offset >= self.position]):
+            self._image.on_records(new)
+        self.position = max(self.position, position)
+
+    async def close(self) -> None:
+        """Stop following, and close the connections."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.submit(self._topic.close)
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, image: TopicImage) -> None:
+        loop = asyncio.get_running_loop()
+        is_current = False
+        trouble = ""
+        while True:
+            try:
+                if not is_current or time.monotonic() - self._read_at > _STALE_S:
+                    await self._create()
+                    records, position = await loop.run_in_executor(self._thread, self._topic.load)
+                    self.position, self.loads = position, self.loads + 1
+                    image.on_load(records)
+                    self._loaded.set()
+                    is_current = True
+                else:
+                    load = self.loads
+                    records, position = await loop.run_in_executor(self._thread, self._topic.poll, self.position)
+                    self.take(records, position, load=load)
+                self._read_at, trouble = time.monotonic(), ""
+            except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
+                is_current = is_current and not isinstance(error, InternalTopicGoneError)
+                if str(error) != trouble:
+                    trouble = str(error)
+                    logger.warning("Internal topic %s cannot be read, trying again: %s", self._name, error)
+                await asyncio.sleep(_RETRY_S)

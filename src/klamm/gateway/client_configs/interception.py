@@ -1,0 +1,71 @@
+"""Client configs as hooks of the relay, made from the gateway's settings."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from klamm.client_config_runtime.enforcement import EnforcementService, report_enforced
+from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_page
+from klamm.client_configs.kinds import GroupProtocol
+from klamm.gateway.client_configs.requests import ClientConfigRequests
+from klamm.gateway.client_configs.service import UpstreamClientConfigs
+from klamm.gateway.client_configs.settings import read_client_config_settings
+from klamm.gateway.client_configs.watch import ClientWatch
+from klamm.gateway.interceptors import NO_INTERCEPTION, Interception
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
+from klamm.server.client_registry import ClientRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.client.transport import ConnectionSettings
+    from klamm.monitoring.exposition import Page
+
+
+def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> Interception:
+    """Return the hooks of client configs; none when they are off.
+
+    Args:
+        upstream: Settings of connections to the upstream.
+        configs: Settings of the gateway.
+
+    Raises:
+        SettingsError: A setting has a wrong value.
+    """
+    settings = read_client_config_settings(configs)
+    if settings is None:
+        return NO_INTERCEPTION
+    service = UpstreamClientConfigs(upstream, limits=settings.limits, now_ms=_now_ms)
+    enforcement = EnforcementService(
+        service,
+        is_on=lambda: settings.is_enforced,
+        limits=lambda: settings.limits,
+        session_protocols=frozenset({GroupProtocol.CLASSIC}),
+    )
+    registry = ClientRegistry(now_ms=_now_ms)
+    watch = ClientWatch(registry, enforcement, timings=settings.timings)
+
+    def report(page: Page) -> None:
+        report_enforced(page, enforcement)
+        page.family(
+            "klamm_gateway_client_config_entities",
+            "gauge",
+            "Users and client ids with client configs.",
+            [({}, len(service.configs))],
+        )
+
+    return Interception(
+        interceptors=ClientConfigRequests(service).interceptors,
+        watch=watch.open,
+        features={CLIENT_CONFIGS_FEATURE: (1, 1)},
+        pages={CLIENTS_PAGE: lambda: clients_page(registry, service, enforcement, _now_ms())},
+        report=report,
+        start=service.start,
+        why_not_ready=service.why_not_ready,
+        close=service.close,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

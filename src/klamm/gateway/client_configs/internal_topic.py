@@ -1,0 +1,201 @@
+"""Blocking reads and writes of an internal topic with one partition, on the upstream cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import EARLIEST, LATEST, Cluster
+from klamm.client.errors import ConnectionLostError
+from klamm.client.records import read_records, write_batches
+from klamm.client.transactions import TransactionManager
+from klamm.protocol.records import encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from klamm.client.batches import ProducerStamp
+    from klamm.client.transport import ConnectionSettings
+    from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
+
+PARTITION: Final = 0
+_TIMEOUT_S: Final = 10.0
+_POLL_MS: Final = 500
+"""Time that the broker waits for a new record. A gateway that stops waits for this response."""
+_READ_MS: Final = 50
+_TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""Time after which the upstream aborts the transaction of a gateway that died, unless another one writes before."""
+_OPEN_TRANSACTION_S: Final = 0.5
+_OPEN_PAUSE_S: Final = 0.02
+_MOST_BATCH_BYTES: Final = 256 * 1024
+"""Size of keys and values after which another batch begins. Brokers take 1 MiB by default."""
+
+
+class InternalTopicGoneError(Exception):
+    """The topic does not exist, or is not the one that was read before. Its image must be loaded again."""
+
+
+class InternalTopic:
+    """One internal topic of the upstream. Thread-confined; calls block for some seconds at most.
+
+    Calls may raise one of ``CLUSTER_ERRORS`` if the upstream does not respond, and may then be repeated.
+
+    Args:
+        settings: Settings of connections to the upstream.
+        name: Name of the topic.
+    """
+
+    def __init__(self, settings: ConnectionSettings, name: str) -> None:
+        self.name = name
+        self._partition: PartitionTuple = (name, PARTITION)
+        self._topic_id: object = None
+        self.cluster = Cluster(settings, BufferPool(max_free_bytes=0))
+
+    def load(self) -> tuple[list[Record], int]:
+        """Return all records, and the position after them.
+
+        Raises:
+            InternalTopicGoneError: The topic does not exist.
+        """
+        self.cluster.topics.pop(self.name, None)
+        self._refresh()
+        self._topic_id = self.cluster.topic_id(self.name)
+        return self.read_to_end(self._offset(EARLIEST))
+
+    def read_to_end(self, position: int) -> tuple[list[Record], int]:
+        """Return the records from a position to the present end, and the position after them."""
+        self._refresh()
+        end = self._offset(LATEST)
+        deadline = time.monotonic() + _TIMEOUT_S
+        found: list[Record] = []
+        while position < end:
+            if time.monotonic() >= deadline:
+                raise ConnectionLostError(f"{self.name} cannot be read up to offset {end}: it ends at {position}")
+            records, position = self._read(position, max_wait_ms=_READ_MS)
+            found += records
+        return found, position
+
+    def poll(self, position: int) -> tuple[list[Record], int]:
+        """Return records from a position on, and the position after them. Waits a moment for the first one.
+
+        Raises:
+            InternalTopicGoneError: The topic was deleted, created again, or truncated.
+        """
+        try:
+            return self._read(position, max_wait_ms=_POLL_MS)
+        except ConnectionLostError:
+            self._refresh()
+            is_same = self.cluster.topic_id(self.name) == self._topic_id
+            if not is_same or not self._offset(EARLIEST) <= position <= self._offset(LATEST):
+                raise InternalTopicGoneError(f"{self.name} has no offset {position} any more") from None
+            raise
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write a batch of records."""
+        write_batches(self.cluster, self.name, {PARTITION: encode_batch(records)}, timeout_s=_TIMEOUT_S)
+
+    def has_open_transaction(self) -> bool:
+        """Return whether a transaction on the topic is open."""
+        self._refresh()
+        return self._offset(LATEST) != self._offset(LATEST, read_committed=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.cluster.close()
+
+    def _refresh(self) -> None:
+        if self.name not in self.cluster.topics:
+            self.cluster.refresh([self.name])
+        if self.name not in self.cluster.topics:
+            raise InternalTopicGoneError(f"{self.name} does not exist")
+
+    def _offset(self, timestamp: int, *, read_committed: bool = False) -> int:
+        found = self.cluster.list_offsets([self._partition], timestamp, read_committed=read_committed)
+        if self._partition not in found:
+            self.cluster.topics.pop(self.name, None)
+            raise ConnectionLostError(f"{self.name} has no leader at present")
+        return found[self._partition]
+
+    def _read(self, position: int, *, max_wait_ms: int) -> tuple[list[Record], int]:
+        try:
+            records, after = read_records(
+                self.cluster, self.name, PARTITION, position, timeout_s=_TIMEOUT_S, max_wait_ms=max_wait_ms
+            )
+        except ConnectionLostError:
+            self.cluster.topics.pop(self.name, None)
+            raise
+        return [record for record in records if record.offset >= position], after
+
+
+class TransactionalTopic:
+    """Writer of an internal topic, in transactions that fence the writers of other processes. Thread-confined.
+
+    Args:
+        settings: Settings of connections to the upstream.
+        name: Name of the topic, and transactional id of all its writers.
+    """
+
+    def __init__(self, settings: ConnectionSettings, name: str) -> None:
+        self._name = name
+        self._topic = InternalTopic(settings, name)
+        self._transactions = TransactionManager(self._topic.cluster, name)
+        self._stamp: ProducerStamp | None = None
+        self._sequence = 0
+
+    def take_over(self, position: int) -> tuple[list[Record], int]:
+        """Fence all other writers. Return what they committed after a position, and the position after it.
+
+        A transaction that is open has a moment to end, so that gateways do not abort each other's changes.
+        """
+        deadline = time.monotonic() + _OPEN_TRANSACTION_S
+        while self._topic.has_open_transaction() and time.monotonic() < deadline:
+            time.sleep(_OPEN_PAUSE_S)
+        self._stamp = self._transactions.init(timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        self._sequence = 0
+        return self._topic.read_to_end(position)
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """Write records in one transaction. After any error, its outcome is known by ``take_over`` only.
+
+        Raises:
+            TransactionLostError: Another writer has fenced this one.
+        """
+        stamp = self._stamp
+        if stamp is None:
+            raise ConnectionLostError("take_over was not called")
+        if refused := self._transactions.add(stamp, [(self._name, PARTITION)]):
+            raise ConnectionLostError(f"{self._name} cannot be written: {sorted(refused.values())}")
+        for some in _batches(records):
+            batch = encode_batch(
+                some,
+                producer_id=stamp.producer_id,
+                producer_epoch=stamp.producer_epoch,
+                base_sequence=self._sequence,
+                is_transactional=True,
+            )
+            write_batches(
+                self._topic.cluster,
+                self._name,
+                {PARTITION: batch},
+                timeout_s=_TIMEOUT_S,
+                transactional_id=self._name,
+            )
+            self._sequence += len(some)
+        self._transactions.commit(stamp)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._topic.close()
+
+
+def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
+    some: list[Record] = []
+    size = 0
+    for number, record in enumerate(records):
+        some.append(record._replace(offset=len(some)))
+        size += len(record.key or b"") + len(record.value or b"")
+        if size >= _MOST_BATCH_BYTES or number == len(records) - 1:
+            yield some
+            some, size = [], 0

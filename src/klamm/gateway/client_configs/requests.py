@@ -1,0 +1,140 @@
+"""DescribeClientConfigs (key 50) and AlterClientConfigs (key 51), both v0 (KIP-649), answered by the gateway.
+
+The SCRAM requests with the same keys go upstream. An operator's request needs DESCRIBE_CONFIGS or ALTER_CONFIGS on the
+cluster, as in the broker. The gateway has no ACLs; it asks the upstream, over the client's own connection, which
+operations on the cluster the client may perform (KIP-430).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.client_config_runtime.messages import (
+    alter_entry,
+    altered_entry,
+    check_parts,
+    components_of,
+    described_entry,
+    outcome_of,
+    resolved_entry,
+)
+from klamm.client_configs.filters import parse_filter
+from klamm.client_configs.registrations import client_information, registration
+from klamm.client_configs.resolution import asking_entity
+from klamm.gateway.interceptors import Interceptor
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.shapes import ALTER_KEY, DESCRIBE_KEY, is_client_configs_request
+from klamm.security.acls import AclOperation
+from klamm.server.attempt import ApiError, attempt
+from klamm.server.time_slice import TimeSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.client_configs.plan import EntryPlan
+    from klamm.gateway.client_configs.service import UpstreamClientConfigs
+    from klamm.gateway.client_configs.watch import WatchedClient
+    from klamm.gateway.interceptors import InterceptedCall
+
+_DENIED: Final = "Cluster authorization failed."
+
+
+class ClientConfigRequests:
+    """Interceptors of the two APIs.
+
+    Args:
+        service: Configs and registrations.
+    """
+
+    def __init__(self, service: UpstreamClientConfigs) -> None:
+        self._service = service
+
+    @property
+    def interceptors(self) -> Mapping[int, Interceptor]:
+        """The interceptor of each API."""
+        return {
+            DESCRIBE_KEY: Interceptor(
+                request=DescribeClientConfigsRequest,
+                response=DescribeClientConfigsResponse,
+                handle=self.describe,
+                claims=partial(is_client_configs_request, DESCRIBE_KEY),
+            ),
+            ALTER_KEY: Interceptor(
+                request=AlterClientConfigsRequest,
+                response=AlterClientConfigsResponse,
+                handle=self.alter,
+                claims=partial(is_client_configs_request, ALTER_KEY),
+            ),
+        }
+
+    async def describe(
+        self, request: DescribeClientConfigsRequest, context: InterceptedCall
+    ) -> DescribeClientConfigsResponse:
+        """Answer an operator, or an application that requests its own configs and thereby registers."""
+        is_allowed = request.resolve_entity or await _may(AclOperation.DESCRIBE_CONFIGS, context)
+
+        async def step() -> list[DescribeClientConfigsResponse.EntryData]:
+            if request.resolve_entity:
+                return [await self._resolve(request, context)]
+            _require(is_allowed=is_allowed)
+            check_parts(request.components, "components of a filter")
+            found = self._service.describe(parse_filter(components_of(request), strict=request.strict))
+            return await TimeSlice().listed(described_entry(described) for described in found)
+
+        entries, error = await attempt(step, api=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
+        return DescribeClientConfigsResponse(
+            error_code=error.error_code, error_message=error.error_message, entries=entries
+        )
+
+    async def _resolve(
+        self, request: DescribeClientConfigsRequest, context: InterceptedCall
+    ) -> DescribeClientConfigsResponse.EntryData:
+        watch: WatchedClient | Any = context.watch
+        session = watch.session
+        entity = asking_entity(
+            components_of(request), principal_name=session.principal_name, header_client_id=context.author.client_id
+        )
+        if request.supported_configs is not None:
+            information = client_information(session.software_name, session.software_version)
+            await self._service.register(registration(entity, information, request.supported_configs))
+        values = tuple(self._service.resolve(entity).items())
+        session.fetched_configs, session.fetched_at_ms = tuple(sorted(values)), session.last_seen_ms
+        return resolved_entry(entity, values)
+
+    async def alter(self, request: AlterClientConfigsRequest, context: InterceptedCall) -> AlterClientConfigsResponse:
+        """Answer with the outcome of each entry."""
+        is_allowed = await _may(AclOperation.ALTER_CONFIGS, context)
+        slices = TimeSlice()
+        entries = await slices.listed(alter_entry(entry) for entry in request.entries)
+
+        async def step() -> tuple[EntryPlan, ...]:
+            _require(is_allowed=is_allowed)
+            async for entry in slices.over(request.entries):
+                check_parts(entry.entity, "components of one entity")
+                check_parts(entry.ops, "configs of one entity")
+            return await self._service.store.alter(entries, validate_only=request.validate_only, author=context.author)
+
+        plans, error = await attempt(step, api=ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
+        outcomes: list[ApiError] = [error] * len(entries) if plans is None else [outcome_of(plan) for plan in plans]
+        return AlterClientConfigsResponse(
+            entries=await slices.listed(
+                altered_entry(entry, outcome) for entry, outcome in zip(entries, outcomes, strict=True)
+            )
+        )
+
+
+async def _may(operation: AclOperation, context: InterceptedCall) -> bool:
+    """Return whether the upstream lets the client's principal perform an operation on the cluster."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = await context.call(request, DescribeClusterResponse)
+    return bool(response.error_code == ErrorCode.NONE and response.cluster_authorized_operations >> operation & 1)
+
+
+def _require(*, is_allowed: bool) -> None:
+    if not is_allowed:
+        raise ClusterAuthorizationError(_DENIED)

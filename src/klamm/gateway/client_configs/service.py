@@ -1,0 +1,147 @@
+"""Client configs and registrations of a cluster as one gateway knows them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import NewTopic
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.client_configs import registrations as registration_rules
+from klamm.client_configs.description import DescribedEntity, describe
+from klamm.client_configs.resolution import resolve
+from klamm.gateway.client_configs import config_log
+from klamm.gateway.client_configs.following import FollowedTopic
+from klamm.gateway.client_configs.internal_topic import InternalTopic, TransactionalTopic
+from klamm.gateway.client_configs.registrations import UpstreamRegistrations
+from klamm.gateway.client_configs.settings import ENABLE
+from klamm.gateway.client_configs.store import ClientConfigStore
+from klamm.properties import SettingsError
+from klamm.protocol.errors import TopicAlreadyExistsError
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from klamm.admin import AdminClient
+    from klamm.client.transport import ConnectionSettings
+    from klamm.client_configs.definitions import BrokerLimits
+    from klamm.client_configs.description import Compatibility
+    from klamm.client_configs.entities import ClientConfigEntity
+    from klamm.client_configs.filters import EntityFilter
+
+logger = logging.getLogger(__name__)
+
+_MOST_REPLICAS: Final = 3
+_ASK_MS: Final = 2_000
+_LOAD_S: Final = 10.0
+"""Time that a start waits for the topics. After it the gateway listens, and answers that it is not ready."""
+
+
+class UpstreamClientConfigs:
+    """Owner of the configs and registrations, a ``ClientConfigSource``. Used on the event loop only.
+
+    Args:
+        settings: Settings of connections to the upstream.
+        limits: Limits for values.
+        now_ms: Wall clock, in milliseconds since the epoch.
+    """
+
+    def __init__(self, settings: ConnectionSettings, *, limits: BrokerLimits, now_ms: Callable[[], int]) -> None:
+        self._admin: AdminClient | None = None
+        self._registrations = UpstreamRegistrations(settings, now_ms)
+        self._config_topic = FollowedTopic(
+            InternalTopic(settings, config_log.TOPIC),
+            create=partial(self._create, config_log.TOPIC, config_log.TOPIC_CONFIGS),
+        )
+        self._registration_topic = FollowedTopic(
+            InternalTopic(settings, registration_rules.TOPIC),
+            create=partial(self._create, registration_rules.TOPIC, registration_rules.TOPIC_CONFIGS),
+        )
+        self.store = ClientConfigStore(
+            self._config_topic, TransactionalTopic(settings, config_log.TOPIC), limits=limits, now_ms=now_ms
+        )
+
+    async def start(self, admin: AdminClient) -> None:
+        """Load both topics, and create them if they do not exist.
+
+        The gateway starts without them if the upstream does not respond, and loads them later.
+
+        Raises:
+            SettingsError: The upstream is a klamm broker, which serves client configs itself.
+        """
+        self._admin = admin
+        with contextlib.suppress(*CLUSTER_ERRORS):
+            if CLIENT_CONFIGS_FEATURE in (await admin.describe_cluster(timeout_ms=_ASK_MS)).features:
+                raise SettingsError(f"{ENABLE}=true: the upstream serves client configs itself, so remove this setting")
+        self._config_topic.start(self.store)
+        self._registration_topic.start(self._registrations)
+        self.store.start()
+        topics = (self._config_topic, self._registration_topic)
+        if not all(await asyncio.gather(*(topic.loaded(_LOAD_S) for topic in topics))):
+            logger.warning("Client configs are not loaded yet; until then nothing is enforced")
+
+    def why_not_ready(self) -> str | None:
+        """Return why configs cannot be served; None when they can."""
+        is_loaded = self._config_topic.is_loaded and self._registration_topic.is_loaded
+        return None if is_loaded else "the client configs are being loaded"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.store.close()
+        await self._config_topic.close()
+        await self._registration_topic.close()
+        await self._registrations.close()
+
+    @property
+    def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
+        """Configs of every entity that has any."""
+        return self.store.configs
+
+    @property
+    def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
+        """Supported keys by client information, for each ``<user, client-id>``."""
+        return self._registrations.log.image
+
+    def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
+        """Return the configs that apply to the application ``<user, client-id>``."""
+        return resolve(self.store.configs, entity)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every change of configs."""
+        self.store.subscribe(listener)
+
+    def describe(self, entity_filter: EntityFilter) -> tuple[DescribedEntity, ...]:
+        """Return the entities that match a filter, with their configs and registrations."""
+        return describe(entity_filter, self.configs, self.registered)
+
+    async def register(self, registered: registration_rules.Registration) -> None:
+        """Record which configs an application supports.
+
+        Raises:
+            StorageError: The record cannot be written.
+        """
+        await self._registrations.log.register(registered)
+
+    async def _create(self, name: str, configs: Mapping[str, str]) -> None:
+        """Create an internal topic, unless it exists.
+
+        Raises:
+            KafkaApiError: The topic does not exist and cannot be created.
+            ConnectionError: The upstream does not respond.
+        """
+        admin = self._admin
+        if admin is None:
+            raise RuntimeError("start was not called")
+        if name in await admin.list_topics(include_internal=True):
+            return
+        count = len((await admin.describe_cluster()).nodes)
+        topic = NewTopic(name, 1, min(count, _MOST_REPLICAS), configs=dict(configs))
+        try:
+            await admin.create_topics([topic]).all()
+        except TopicAlreadyExistsError:  # another gateway was faster
+            return
+        logger.info("Internal topic %s was created", name)

@@ -1,0 +1,290 @@
+"""Owner of the client configs of a cluster, in one gateway of several.
+
+A change is decided on all configs as they are, written upstream, and answered when it has been read back. Gateways
+exclude each other by one transactional id:
+
+=============  ========================================================================================================
+State          Meaning
+=============  ========================================================================================================
+not the owner  Before a change, the gateway fences all others and reads the topic to its end.
+owner          The image has every committed change, so the next one is decided and written at once. If another gateway
+               has taken over meanwhile, the upstream refuses the write.
+after an error The outcome of the change is unknown. The gateway takes over again, which ends the transaction for good,
+               and finds the change in the topic or decides it again.
+=============  ========================================================================================================
+
+Changes that wait are written together, in one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections import ChainMap, Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from klamm.client.errors import CLUSTER_ERRORS, TransactionLostError, api_error
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
+from klamm.gateway.client_configs.config_log import TOPIC, apply_records, change_ids, config_records
+from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError
+from klamm.protocol.errors import ErrorCode
+from klamm.server.time_slice import TimeSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from klamm.client_configs.definitions import BrokerLimits
+    from klamm.client_configs.plan import AlterEntry
+    from klamm.gateway.client_configs.following import FollowedTopic
+    from klamm.gateway.client_configs.internal_topic import TransactionalTopic
+    from klamm.protocol.records import Record
+    from klamm.server.author import Author
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+_ALTER_TIMEOUT_S: Final = 25.0
+_READ_BACK_S: Final = 10.0
+_MOST_ENTRIES: Final = 2_000
+"""Entries of requests that are written together. A larger request is written alone."""
+_FIRST_BACKOFF_S: Final = 0.02
+_LAST_BACKOFF_S: Final = 1.0
+_RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _PendingAlter:
+    """A request that waits for its outcome."""
+
+    entries: Sequence[AlterEntry]
+    author: Author
+    outcome: asyncio.Future[tuple[EntryPlan, ...]]
+    plans: tuple[EntryPlan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A transaction."""
+
+    id: str
+    requests: Sequence[_PendingAlter]
+    was_read: asyncio.Event
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """Configs with the changes of some requests, of which the image knows nothing so far."""
+
+    image: Mapping[ClientConfigEntity, Mapping[str, str]]
+    changed: dict[ClientConfigEntity, dict[str, str]] = field(default_factory=dict)
+    authors: dict[ClientConfigEntity, Author] = field(default_factory=dict)
+
+    @property
+    def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
+        """Configs of every entity as they will be."""
+        return ChainMap(self.changed, self.image)  # type: ignore[arg-type]  # only read
+
+    def apply(self, plan: EntryPlan, author: Author) -> None:
+        """Add the changes of an entry."""
+        for change in plan.changes:
+            own = self.changed.setdefault(change.entity, dict(self.image.get(change.entity, {})))
+            self.authors[change.entity] = author
+            if change.new is None:
+                own.pop(change.name, None)
+            else:
+                own[change.name] = change.new
+
+
+class ClientConfigStore:
+    """Configs of users and client ids. Used on the event loop only.
+
+    Args:
+        topic: Reader of the internal topic, whose image this is.
+        writer: Writer of the internal topic.
+        limits: Limits for values.
+        now_ms: Wall clock, in milliseconds since the epoch.
+    """
+
+    def __init__(
+        self, topic: FollowedTopic, writer: TransactionalTopic, *, limits: BrokerLimits, now_ms: Callable[[], int]
+    ) -> None:
+        self._topic = topic
+        self._writer = writer
+        self._limits = limits
+        self._now_ms = now_ms
+        self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._pending: deque[_PendingAlter] = deque()
+        self._wanted = asyncio.Event()
+        self._last: _Change | None = None
+        """Transaction that was not read back so far."""
+        self._is_owner = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-write-{TOPIC}")
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
+        """Configs of every entity that has any."""
+        return self._configs
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every change that has been read from the topic."""
+        self._listeners.append(listener)
+
+    def on_load(self, records: Sequence[Record]) -> None:
+        """Replace all configs by those of the topic's records."""
+        self._configs = {}
+        self.on_records(records)
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        """Apply further records of the topic."""
+        apply_records(self._configs, records)
+        for listener in self._listeners:
+            listener()
+        if self._last is not None and self._last.id in change_ids(records):
+            self._last.was_read.set()
+
+    def start(self) -> None:
+        """Start to serve changes."""
+        self._task = asyncio.create_task(self._write())
+
+    async def close(self) -> None:
+        """Stop. Changes that wait get no answer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.submit(self._writer.close)
+        self._thread.shutdown(wait=False)
+
+    async def alter(
+        self, entries: Sequence[AlterEntry], *, validate_only: bool, author: Author
+    ) -> tuple[EntryPlan, ...]:
+        """Apply each entry completely or not at all; return when the changes are committed and visible here.
+
+        Raises:
+            KafkaApiError: The upstream cannot be written in time. The changes may still be made.
+        """
+        if not self._topic.is_loaded:
+            raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TOPIC} is being read")
+        if validate_only:
+            return await self._plan(entries, _Draft(image=self._configs))
+        pending = _PendingAlter(entries=entries, author=author, outcome=asyncio.get_running_loop().create_future())
+        self._pending.append(pending)
+        self._wanted.set()
+        try:
+            async with asyncio.timeout(_ALTER_TIMEOUT_S):
+                return await pending.outcome
+        except TimeoutError:
+            raise api_error(ErrorCode.REQUEST_TIMED_OUT, f"{TOPIC} cannot be written at present") from None
+
+    # -- the only writer of this gateway
+
+    async def _write(self) -> None:
+        failures = 0
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while some := self._next_requests():
+                try:
+                    await self._commit(some)
+                except (*CLUSTER_ERRORS, TransactionLostError, InternalTopicGoneError) as error:
+                    self._is_owner = False
+                    failures += 1
+                    logger.log(
+                        logging.DEBUG if isinstance(error, TransactionLostError) else logging.WARNING,
+                        "Client configs cannot be written, trying again: %s",
+                        error,
+                    )
+                    most_s = min(_FIRST_BACKOFF_S * 2 ** min(failures, 10), _LAST_BACKOFF_S)
+                    await asyncio.sleep(_RANDOM.uniform(0, most_s))
+                else:
+                    failures = 0
+
+    def _next_requests(self) -> list[_PendingAlter]:
+        """Return requests to write together, oldest first. They stay in the queue until they have an outcome."""
+        while self._pending and self._pending[0].outcome.done():
+            self._pending.popleft()
+        some: list[_PendingAlter] = []
+        count = 0
+        for pending in self._pending:
+            count += len(pending.entries)
+            if some and count > _MOST_ENTRIES:
+                break
+            if not pending.outcome.done():
+                some.append(pending)
+        return some
+
+    async def _commit(self, some: Sequence[_PendingAlter]) -> None:
+        """Decide and write requests in one transaction, and settle them when it has been read back."""
+        if not self._is_owner:
+            await self._take_over()
+        if self._last is not None:  # it was interrupted, and its outcome is known since the take-over
+            last, self._last = self._last, None
+            if last.was_read.is_set():
+                self._settle(last.requests)
+                return
+        draft = _Draft(image=self._configs)
+        for pending in some:
+            pending.plans = await self._plan(pending.entries, draft, pending.author)
+        if draft.authors:
+            self._last = _Change(id=uuid.uuid4().hex, requests=some, was_read=asyncio.Event())
+            await self._call(
+                self._writer.commit,
+                config_records(draft.changed, draft.authors.items(), change_id=self._last.id, at_ms=self._now_ms()),
+            )
+            async with asyncio.timeout(_READ_BACK_S):
+                await self._last.was_read.wait()
+            self._last = None
+        self._settle(some)
+
+    async def _take_over(self) -> None:
+        load = self._topic.loads
+        records, position = await self._call(self._writer.take_over, self._topic.position)
+        if load != self._topic.loads:
+            raise InternalTopicGoneError(f"{TOPIC} was loaded again")
+        self._topic.take(records, position, load=load)
+        self._is_owner = True
+
+    def _settle(self, some: Sequence[_PendingAlter]) -> None:
+        for pending in some:
+            _log_changes(pending)
+            if not pending.outcome.done():
+                pending.outcome.set_result(pending.plans)
+
+    async def _plan(
+        self, entries: Sequence[AlterEntry], draft: _Draft, author: Author | None = None
+    ) -> tuple[EntryPlan, ...]:
+        """Plan each entry; with an author, add its changes to the draft."""
+        slices = TimeSlice()
+        parsed = await slices.listed(parse_entry(entry) for entry in entries)
+        appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
+        plans: list[EntryPlan] = []
+        async for entry, entity in slices.over(zip(entries, parsed, strict=True)):
+            plan = plan_entry(entry, entity, appearances, draft.configs, self._limits)
+            if author is not None:
+                draft.apply(plan, author)
+            plans.append(plan)
+        return tuple(plans)
+
+    async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+def _log_changes(pending: _PendingAlter) -> None:
+    """Log who changed what."""
+    author = pending.author
+    for change in (change for plan in pending.plans for change in plan.changes if change.old != change.new):
+        logger.info(
+            "Client config %s of %s: %s -> %s, by %s (client id %s)",
+            change.name,
+            change.entity,
+            change.old,
+            change.new,
+            author.principal,
+            author.client_id,
+        )

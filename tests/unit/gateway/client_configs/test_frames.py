@@ -1,0 +1,181 @@
+"""Enforced values in the frames that pass a relay."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.gateway.interceptors import Interception, RequestFilter
+from klamm.gateway.wire import RESPONSE_HEAD, RequestHead, decode_request, end_of_client_id, request_frame
+from klamm.gateway.wire import response_frame as response_of
+from klamm.protocol.codec import decode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
+from tests.support.relay_rig import RelayRig, shared_objects
+
+if TYPE_CHECKING:
+    from klamm.gateway.peer import Peer
+    from klamm.protocol.schema import Message
+
+
+class FixedWatch:
+    """Observer that enforces the same values for all requests of the client ``app``."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.is_closed = False
+
+    def open(self, _peer: Peer) -> FixedWatch:
+        return self
+
+    def on_software(self, name: str, version: str) -> None:
+        self.seen.append((name, version))
+
+    def on_request(self, api_key: int, client_id: str | None) -> None:
+        if (api_key, client_id) not in self.seen:
+            self.seen.append((api_key, client_id))
+
+    def acks(self, requested: int, client_id: str | None) -> int:
+        return -1 if client_id == "app" else requested
+
+    def session_timeout_ms(self, requested: int, client_id: str | None) -> int:
+        return 9_000 if client_id == "app" else requested
+
+    def heartbeat_interval_ms(self, offered: int, client_id: str | None) -> int:
+        return 777 if client_id == "app" else offered
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def forwarded(rig: RelayRig, request: Message, version: int, client_id: str = "app") -> Any:
+    """Send a request, and return it as the upstream receives it."""
+    await rig.client.send(request_frame(request, version, 7, client_id))
+    frame = await rig.upstream.read_frame()
+    head = RequestHead(len(frame), request.API_KEY, version, 7, client_id)
+    size = len(frame).to_bytes(4)
+    return decode_request(type(request), head, memoryview(size + frame), end_of_client_id(len(client_id)))
+
+
+def watched(watch: FixedWatch, filters: dict[int, RequestFilter] | None = None) -> Interception:
+    return Interception(watch=watch.open, filters=filters or {}, features={CLIENT_CONFIGS_FEATURE: (1, 1)})
+
+
+def passing(request: type[Message], response: type[Message], answer: Any = None) -> dict[int, RequestFilter]:
+    """Return a filter that decodes an API, and forwards the request or another one in its place."""
+    judge = lambda _request, _context: answer  # noqa: E731
+    return {request.API_KEY: RequestFilter(request=request, response=response, judge=judge)}
+
+
+PRODUCED = ProduceRequest(transactional_id=None, acks=0, timeout_ms=5, topic_data=[])
+FILTERS = [{}, passing(ProduceRequest, ProduceResponse), passing(ProduceRequest, ProduceResponse, PRODUCED)]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_acks_are_raised_and_a_response_that_nobody_expects_is_swallowed(
+    version: int, filters: dict[int, RequestFilter]
+) -> None:
+    """K649-98."""
+
+    async def run() -> None:
+        watch = FixedWatch()
+        with RelayRig(shared_objects(watched(watch, filters))) as rig:
+            assert (await forwarded(rig, PRODUCED, version)).acks == -1
+            assert (await forwarded(rig, PRODUCED, version, "other")).acks == 0
+            heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+            await forwarded(rig, heartbeat, 0)
+            await rig.upstream.send(response_of(ProduceResponse(responses=[]), version, 7))
+            expected = response_of(HeartbeatResponse(error_code=27), 0, 7)
+            await rig.upstream.send(expected)
+            assert await rig.client.read_frame() == expected[4:]
+        assert watch.is_closed
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("filters", [{}, passing(JoinGroupRequest, JoinGroupResponse)], ids=["relayed", "decoded"])
+@pytest.mark.parametrize("version", [0, 5, 9])
+def test_the_session_timeout_of_a_join_is_replaced(version: int, filters: dict[int, RequestFilter]) -> None:
+    async def run() -> None:
+        with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
+            join = JoinGroupRequest(
+                group_id="g", session_timeout_ms=1_000, rebalance_timeout_ms=2, member_id="", protocol_type="consumer"
+            )
+            assert (await forwarded(rig, join, version)).session_timeout_ms == 9_000
+            assert (await forwarded(rig, join, version, "other")).session_timeout_ms == 1_000
+
+    asyncio.run(run())
+
+
+def test_a_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
+    async def run() -> None:
+        with RelayRig(shared_objects(watched(FixedWatch()))) as rig:
+            join = JoinGroupRequest(group_id="g", session_timeout_ms=1_000, member_id="", protocol_type="consumer")
+            frame = request_frame(join, 9, 7, "app")
+            for number in range(len(frame)):
+                await rig.client.send(frame[number : number + 1])
+                await asyncio.sleep(0)
+            assert (9_000).to_bytes(4) in await rig.upstream.read_frame()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "filters", [{}, passing(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)], ids=["relayed", "decoded"]
+)
+def test_the_heartbeat_interval_in_a_response_is_replaced(filters: dict[int, RequestFilter]) -> None:
+    """K649-98."""
+
+    async def run() -> None:
+        with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
+            beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+            answer = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=1, heartbeat_interval_ms=5_000)
+            for client_id, expected in (("app", 777), ("other", 5_000)):
+                await forwarded(rig, beat, 1, client_id)
+                await rig.upstream.send(response_of(answer, 1, 7))
+                frame = await rig.client.read_frame()
+                received = decode(ConsumerGroupHeartbeatResponse, 1, frame, RESPONSE_HEAD.size - 4 + 1)
+                assert (received.heartbeat_interval_ms, received.member_epoch) == (expected, 1)
+            await forwarded(rig, beat, 1)
+            error = response_of(ConsumerGroupHeartbeatResponse(error_code=25, error_message="unknown member"), 1, 7)
+            await rig.upstream.send(error)
+            assert await rig.client.read_frame() == error[4:]
+
+    asyncio.run(run())
+
+
+def test_api_versions_announce_the_feature_and_name_the_software() -> None:
+    async def run() -> None:
+        watch = FixedWatch()
+        with RelayRig(shared_objects(watched(watch))) as rig:
+            await forwarded(rig, ApiVersionsRequest(client_software_name="lib", client_software_version="3"), 3)
+            own = ApiVersionsResponse.SupportedFeatureKey(name="group.version", min_version=0, max_version=1)
+            old = ApiVersionsResponse.SupportedFeatureKey(name=CLIENT_CONFIGS_FEATURE, min_version=0, max_version=9)
+            await rig.upstream.send(response_of(ApiVersionsResponse(supported_features=[own, old]), 3, 7))
+            received = decode(ApiVersionsResponse, 3, await rig.client.read_frame(), RESPONSE_HEAD.size - 4)
+            found = {each.name: (each.min_version, each.max_version) for each in received.supported_features}
+            assert found == {"group.version": (0, 1), CLIENT_CONFIGS_FEATURE: (1, 1)}
+        assert ("lib", "3") in watch.seen
+
+    asyncio.run(run())
+
+
+def test_without_a_watch_nothing_is_looked_at() -> None:
+    async def run() -> None:
+        interception = dataclasses.replace(watched(FixedWatch()), watch=None)
+        with RelayRig(shared_objects(interception)) as rig:
+            assert (await forwarded(rig, PRODUCED, 9)).acks == 0
+            assert rig.relay.peer.watch is None
+
+    asyncio.run(run())

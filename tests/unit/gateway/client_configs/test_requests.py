@@ -1,0 +1,116 @@
+"""DescribeClientConfigs and AlterClientConfigs as the gateway answers them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.client_configs.description import describe
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.plan import EntryPlan
+from klamm.client_configs.resolution import resolve
+from klamm.gateway.client_configs.requests import ClientConfigRequests
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.security.acls import AclOperation
+from klamm.server.session import Session
+from tests.support.alterations import alteration
+from tests.support.gateway_context import FakeContext
+
+if TYPE_CHECKING:
+    from klamm.client_configs.registrations import Registration
+    from klamm.protocol.messages.alter_client_configs import AlterClientConfigsResponse
+    from klamm.protocol.schema import Message
+
+ANNA = ClientConfigEntity.of_user("anna")
+ANYONE = DescribeClientConfigsRequest.ComponentData(entity_type="user", match_type=2, match=None)
+
+
+class Scene:
+    """A gateway with one config, and an upstream that allows some operations on the cluster."""
+
+    def __init__(self, *operations: AclOperation) -> None:
+        self.operations = operations
+        self.registered: list[Registration] = []
+        self.altered: list[Any] = []
+        configs = {ANNA: {"acks": "all"}}
+
+        async def register(one: Registration) -> None:
+            self.registered.append(one)
+
+        async def alter(entries: Any, *, validate_only: bool, author: Any) -> tuple[EntryPlan, ...]:
+            self.altered.append((entries, validate_only, author))
+            return tuple(EntryPlan() for _ in entries)
+
+        service = SimpleNamespace(
+            describe=lambda wanted: describe(wanted, configs, {}),
+            resolve=lambda entity: resolve(configs, entity),
+            register=register,
+            store=SimpleNamespace(alter=alter),
+        )
+        self.requests = ClientConfigRequests(cast("Any", service))
+        session = Session(connection_id=1, node_id=0, principal="User:anna", software_name="s", software_version="1")
+        self.context = FakeContext(upstream=self.upstream, watch=SimpleNamespace(session=session))
+
+    def upstream(self, request: Message) -> Message:
+        assert isinstance(request, DescribeClusterRequest)
+        return DescribeClusterResponse(
+            cluster_authorized_operations=sum(1 << operation for operation in self.operations)
+        )
+
+    def describe(self, **fields: Any) -> DescribeClientConfigsResponse:
+        defaults: dict[str, Any] = {"components": [ANYONE], "supported_configs": None, "strict": False}
+        request = DescribeClientConfigsRequest(**{"resolve_entity": False, **defaults, **fields})
+        return asyncio.run(self.requests.describe(request, self.context))
+
+    def alter(self) -> AlterClientConfigsResponse:
+        return asyncio.run(self.requests.alter(alteration({"anna": {"acks": "1"}}), self.context))
+
+
+def test_an_operator_with_the_right_sees_the_configs() -> None:
+    response = Scene(AclOperation.DESCRIBE_CONFIGS).describe()
+    (entry,) = response.entries or []
+    assert [(value.key, value.value) for value in entry.values] == [("acks", "all")]
+
+
+@pytest.mark.parametrize("operations", [(), (AclOperation.DESCRIBE, AclOperation.ALTER)])
+def test_an_operator_without_the_right_sees_and_changes_nothing(operations: tuple[AclOperation, ...]) -> None:
+    scene = Scene(*operations)
+    described, altered = scene.describe(), scene.alter()
+    assert (described.error_code, described.entries) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+    assert [entry.error_code for entry in altered.entries] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    assert altered.entries[0].entity[0].entity_name == "anna"
+    assert scene.altered == []
+
+
+def test_the_author_of_a_change_is_the_client() -> None:
+    scene = Scene(AclOperation.ALTER_CONFIGS)
+    assert [entry.error_code for entry in scene.alter().entries] == [ErrorCode.NONE]
+    ((_, validate_only, author),) = scene.altered
+    assert (validate_only, author.principal) == (False, "User:anna")
+
+
+def test_an_application_gets_its_configs_without_any_right_and_registers() -> None:
+    scene = Scene()
+    response = scene.describe(resolve_entity=True, components=[], supported_configs=["acks"])
+    (entry,) = response.entries or []
+    assert [(value.key, value.value) for value in entry.values] == [("acks", "all")]
+    (registered,) = scene.registered
+    assert (registered.entity.user, registered.client_information) == ("anna", "s/1")
+    assert scene.context.called == []
+
+
+def test_a_bad_filter_is_refused() -> None:
+    response = Scene(AclOperation.DESCRIBE_CONFIGS).describe(components=[])
+    assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
+
+
+@pytest.mark.parametrize(("key", "body", "claimed"), [(50, b"\0\0\0\1" + b"\0" * 6, True), (50, b"\0\2\3", False)])
+def test_scram_requests_are_left_to_the_upstream(key: int, body: bytes, claimed: bool) -> None:
+    claims = Scene().requests.interceptors[key].claims
+    assert claims is not None
+    assert claims(memoryview(body)) is claimed

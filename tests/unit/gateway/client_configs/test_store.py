@@ -1,0 +1,199 @@
+"""Stores of client configs of several gateways over one log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
+from klamm.gateway.client_configs.config_log import apply_records
+from klamm.gateway.client_configs.following import FollowedTopic
+from klamm.gateway.client_configs.store import ClientConfigStore
+from klamm.protocol.errors import KafkaApiError
+from klamm.server.author import Author
+from tests.support.fenced_log import FencedLog, FencedWriter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+AUTHOR = Author(principal="User:ops", client_id="tool")
+
+
+def entry(user: str, **configs: str | None) -> AlterEntry:
+    ops = (
+        AlterOp(key=name.replace("_", "."), value=value or "", remove=value is None) for name, value in configs.items()
+    )
+    return AlterEntry(components=(("user", user),), ops=tuple(ops))
+
+
+class Gateway:
+    """One gateway's store, with a writer that can fail."""
+
+    def __init__(self, log: FencedLog) -> None:
+        self.writer = FencedWriter(log)
+        self.topic = FollowedTopic(log.reader(), create=self._nothing)
+        self.store = ClientConfigStore(self.topic, self.writer.as_topic(), limits=BrokerLimits(), now_ms=lambda: 5)
+
+    async def _nothing(self) -> None:
+        pass
+
+    async def start(self) -> None:
+        self.topic.start(self.store)
+        self.store.start()
+        assert await self.topic.loaded(10)
+
+    async def alter(self, *entries: AlterEntry, validate_only: bool = False) -> tuple[EntryPlan, ...]:
+        return await self.store.alter(entries, validate_only=validate_only, author=AUTHOR)
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self.topic.close()
+
+
+@contextlib.asynccontextmanager
+async def gateways(log: FencedLog, count: int) -> AsyncIterator[list[Gateway]]:
+    found = [Gateway(log) for _ in range(count)]
+    for one in found:
+        await one.start()
+    yield found
+    for one in found:
+        await one.close()
+
+
+def configs_in(log: FencedLog) -> dict[str, dict[str, str]]:
+    """Return what a gateway that starts now reads, by user."""
+    found: dict[ClientConfigEntity, dict[str, str]] = {}
+    apply_records(found, log.records)
+    return {entity.user or "": own for entity, own in found.items()}
+
+
+def test_a_change_is_visible_when_it_is_answered() -> None:
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            await one.alter(entry("a", acks="all"), entry("b", acks="1", heartbeat_interval_ms="9"))
+            assert one.store.configs[ClientConfigEntity.of_user("a")] == {"acks": "all"}
+            await one.alter(entry("a", acks=None), entry("b", acks=None))
+            assert configs_in(log) == {"b": {"heartbeat.interval.ms": "9"}}
+
+    asyncio.run(run())
+
+
+def test_a_bad_entry_changes_nothing_and_the_others_are_applied() -> None:
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            bad, good = await one.alter(entry("a", acks="2"), entry("b", acks="all"))
+            assert bad.error is not None
+            assert good.error is None
+            assert configs_in(log) == {"b": {"acks": "all"}}
+            await one.alter(entry("c", acks="all"), validate_only=True)
+            assert configs_in(log) == {"b": {"acks": "all"}}
+
+    asyncio.run(run())
+
+
+def test_gateways_that_write_at_the_same_time_lose_nothing() -> None:
+    """K649-97: Each request sets its own value beside those of others, and one ends a roll-out that was set before."""
+
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 3) as found:
+            one, two, three = found
+            await one.alter(entry("shared", acks="1", rollout_acks="100:all"))
+            await asyncio.gather(
+                *(found[number % 3].alter(entry(f"user-{number}", acks="all")) for number in range(300)),
+                two.alter(entry("shared", heartbeat_interval_ms="100")),
+                three.alter(entry("shared", session_timeout_ms="9000")),
+                one.alter(entry("shared", acks=None)),
+            )
+            expected = {f"user-{number}": {"acks": "all"} for number in range(300)}
+            expected["shared"] = {"heartbeat.interval.ms": "100", "session.timeout.ms": "9000"}
+            assert configs_in(log) == expected
+            assert sum(each.writer.commits for each in found) < 150, "requests that wait are written together"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("failure", ["lost before", "lost after"])
+def test_a_change_whose_response_was_lost_is_made_once(failure: str) -> None:
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 2) as (one, two):
+            await one.alter(entry("a", acks="1"))
+            one.writer.failures = [failure]
+            await one.alter(entry("a", acks="all"))
+            assert configs_in(log) == {"a": {"acks": "all"}}
+            assert len(log.records) == 2
+            await two.alter(entry("a", heartbeat_interval_ms="7"))
+            assert configs_in(log) == {"a": {"acks": "all", "heartbeat.interval.ms": "7"}}
+
+    asyncio.run(run())
+
+
+def test_a_gateway_that_ends_with_a_lost_response_leaves_nothing_to_repair() -> None:
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            await one.alter(entry("a", acks="1"))
+            one.writer.failures = ["lost before"] * 1000
+            dying = asyncio.create_task(one.alter(entry("a", acks="all")))
+            await asyncio.sleep(0)
+            async with gateways(log, 1) as (two,):
+                await two.alter(entry("b", acks="0"))
+                assert configs_in(log) == {"a": {"acks": "1"}, "b": {"acks": "0"}}
+            dying.cancel()
+
+    asyncio.run(run())
+
+
+def test_before_the_topic_is_read_a_change_is_to_be_repeated() -> None:
+    async def run() -> None:
+        one = Gateway(FencedLog())
+        with pytest.raises(KafkaApiError) as raised:
+            await one.alter(entry("a", acks="1"))
+        assert raised.value.error_code.name == "COORDINATOR_LOAD_IN_PROGRESS"
+        await one.close()
+
+    asyncio.run(run())
+
+
+def test_records_of_other_programs_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            await one.alter(entry("a", acks="1"))
+        for key in (None, b"[]", b"{}", b'{"user":1}', b"\xff"):
+            log.records.append(log.records[0]._replace(key=key))
+        for value in (b"", b"[]", b'{"configs":[]}', b'{"configs":{"acks":1}}'):
+            log.records.append(log.records[0]._replace(value=value))
+        assert configs_in(log) == {"a": {"acks": "1"}}
+        assert len(caplog.records) >= 9
+
+    asyncio.run(run())
+
+
+def test_entities_survive_the_log() -> None:
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            components = [
+                (("user", None),),
+                (("user", "a"),),
+                (("user", "a"), ("client-id", "c")),
+                (("user", "a"), ("client-id", None)),
+                (("user", None), ("client-id", "ü")),
+            ]
+            ops = (AlterOp(key="acks", value="all", remove=False),)
+            await one.alter(*(AlterEntry(components=each, ops=ops) for each in components))
+            found: dict[ClientConfigEntity, dict[str, str]] = {}
+            apply_records(found, log.records)
+            assert found == one.store.configs
+            assert len(found) == len(components)
+
+    asyncio.run(run())

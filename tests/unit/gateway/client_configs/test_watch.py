@@ -1,0 +1,85 @@
+"""Observer of one client connection: the list of clients, and enforced values."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from klamm.client_config_runtime.enforcement import EnforcementService
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.enforcement import TimingLimits, enforceable
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
+from klamm.gateway.client_configs.watch import ClientWatch
+from klamm.gateway.peer import Peer
+from klamm.protocol.api import ApiKey
+from klamm.server.client_registry import ClientRegistry
+
+if TYPE_CHECKING:
+    from klamm.gateway.client_configs.watch import WatchedClient
+
+APP = ClientConfigEntity.of_client("anna", "app")
+
+
+class Scene:
+    """One connection of anna, and configs of her application."""
+
+    def __init__(self, **configs: str) -> None:
+        self.now_ms = 1_000
+        service = SimpleNamespace(
+            configs={APP: {name.replace("_", "."): value for name, value in configs.items()}},
+            subscribe=lambda _: None,
+        )
+        self.enforcement = EnforcementService(
+            cast("Any", service),
+            is_on=lambda: True,
+            limits=BrokerLimits,
+            session_protocols=frozenset({GroupProtocol.CLASSIC}),
+        )
+        self.registry = ClientRegistry(now_ms=lambda: self.now_ms)
+        watch = ClientWatch(self.registry, self.enforcement, timings=TimingLimits())
+        self.peer = Peer(host="10.0.0.1", port=9, node_id=2)
+        self.client: WatchedClient = watch.open(self.peer)
+        self.peer.principal = "User:anna"  # by a login that passed
+        self.client.on_software("librdkafka", "2.0")
+
+    def request(self, api_key: ApiKey) -> None:
+        self.client.on_request(api_key, "app")
+
+
+def test_a_client_is_on_the_list_with_its_login_and_software() -> None:
+    scene = Scene(acks="all")
+    scene.request(ApiKey.PRODUCE)
+    assert scene.client.acks(1, "app") == -1
+    (seen,) = scene.registry.clients()
+    assert seen.key == ("User:anna", "app", "librdkafka", "2.0", "10.0.0.1")
+    assert (seen.connections, seen.reported) == (1, {"acks": 1})
+    scene.client.close()
+    (gone,) = scene.registry.clients()
+    assert gone.connections == 0
+
+
+def test_values_are_replaced_within_their_limits() -> None:
+    scene = Scene(session_timeout_ms="9000", heartbeat_interval_ms="100")
+    scene.request(ApiKey.JOIN_GROUP)
+    assert scene.client.session_timeout_ms(1_000, "app") == 9_000
+    assert scene.client.heartbeat_interval_ms(7_000, "app") == 5_000
+    assert scene.client.acks(0, "app") == 0
+    assert scene.client.session_timeout_ms(1_000, "other") == 1_000
+    assert scene.client.heartbeat_interval_ms(7_000, None) == 7_000
+    assert scene.enforcement.counts == {"session.timeout.ms": 1, "heartbeat.interval.ms": 1}
+
+
+def test_the_time_between_heartbeats_of_the_classic_protocol_is_reported() -> None:
+    scene = Scene()
+    scene.request(ApiKey.HEARTBEAT)
+    scene.now_ms += 3_000
+    scene.request(ApiKey.HEARTBEAT)
+    (seen,) = scene.registry.clients()
+    assert seen.reported == {"heartbeat.interval.ms": 3_000}
+
+
+def test_a_session_timeout_of_the_consumer_protocol_cannot_be_enforced() -> None:
+    enforced = Scene(session_timeout_ms="9000").enforcement.of_application(APP)
+    assert enforceable(enforced, frozenset({GroupProtocol.CONSUMER})) == {"acks", "heartbeat.interval.ms"}
+    assert enforceable(enforced, frozenset({GroupProtocol.CLASSIC})) == {"acks", "session.timeout.ms"}

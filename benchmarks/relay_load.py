@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import statistics
 import struct
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _HEAD: Final = struct.Struct(">ihhih")
 _VERSION: Final = 9
@@ -144,6 +146,36 @@ def throughput(port: int, *, size: int, connections: int, seconds: float, acks: 
     for sender in senders:
         sender.sock.close()
     return answered * size / 1e6, took
+
+
+def tls_throughput(port: int, *, size: int, seconds: float, authority: Path) -> tuple[float, float]:
+    """Return the megabytes sent without acks over one TLS connection, and the seconds that this took."""
+    context = ssl.create_default_context(cafile=str(authority))
+    frame = produce_frame(size, acks=0)
+    sent = 0
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as sock,
+    ):
+        began = time.perf_counter()
+        while (took := time.perf_counter() - began) < seconds:
+            sock.sendall(frame)
+            sent += size
+    return sent / 1e6, took
+
+
+def idle_connections(port: int, count: int) -> list[socket.socket]:
+    """Open connections, and send one request on each, so that all of them are relayed."""
+    opened = []
+    for _ in range(count):
+        sock = socket.create_connection(("127.0.0.1", port), timeout=60)
+        sock.sendall(produce_frame(64))
+        opened.append(sock)
+    for sock in opened:
+        got = 0
+        while got < 9:  # noqa: PLR2004 - bytes of an answer
+            got += len(sock.recv(9 - got))
+    return opened
 
 
 def latencies(port: int, *, size: int, requests: int, per_second: int) -> Mapping[str, float]:

@@ -91,14 +91,14 @@ def metrics(gateway: klamm.Gateway) -> str:
     return gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
 
 
-def decisions(metrics: str, action: str) -> int:
+def decisions(metrics: str, action: str, name: str = "klamm_policy_decisions_total", more: str = "") -> int:
     with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    start = f'klamm_policy_decisions_total{{policy="flow",mode="enforce",action="{action}"}} '
+    start = f'{name}{{policy="flow",mode="enforce",action="{action}"{more}}} '
     return next((int(line.removeprefix(start)) for line in lines if line.startswith(start)), 0)
 
 
-def test_denied_topics_are_cut_out_of_a_request(client: WireClient) -> None:
+def test_denied_topics_are_cut_out_of_a_request(client: WireClient, metrics: str) -> None:
     before = {topic: client.end_offset(topic, 0) for topic in TOPICS}
     response = client.ask(produce("orders", "archive.eu", "billing.eu", acks=-1), ProduceResponse, 9)
     assert outcomes(response) == {
@@ -109,6 +109,7 @@ def test_denied_topics_are_cut_out_of_a_request(client: WireClient) -> None:
             "Rule 'archive': topic archive.eu is read-only; write to another topic.",
         ),
     }
+    assert decisions(metrics, "refuse", "klamm_policy_rule_decisions_total", ',rule="archive"') >= 1
     written = {topic for topic in TOPICS if client.end_offset(topic, 0) > before[topic]}
     assert written == {"orders", "billing.eu"}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.apis import DELEGATION_TOKENS, served_apis
 from klamm.gateway.arrivals import Arrivals
+from klamm.gateway.bypass import BypassCheck
 from klamm.gateway.entrance import Entrance
 from klamm.gateway.interceptors import NO_INTERCEPTION
 from klamm.gateway.ports import BrokerPorts
@@ -55,6 +56,7 @@ class GatewayApp:
     ) -> None:
         self._settings = settings
         self.pool = pool
+        self._is_worker = dealt is not None
         self._interception = interception
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -63,6 +65,7 @@ class GatewayApp:
         self.upstream = Upstream(
             settings.upstream, settings.upstream_properties, self.topology, logs_in=settings.terminates
         )
+        self.bypass = BypassCheck(self.upstream.admin, self.topology, settings.known_hosts)
         self.shared = Shared(
             served=served_apis(
                 admin_only=settings.admin_only,
@@ -127,6 +130,8 @@ class GatewayApp:
             asyncio.create_task(self.upstream.keep_learning(self._settings.topology_interval_s)),
             asyncio.create_task(watch_stalls(self.shared)),
         ]
+        if self._settings.bypass_interval_s and not self._is_worker:
+            self._tasks.append(asyncio.create_task(self.bypass.keep_checking(self._settings.bypass_interval_s)))
 
     async def stop(self) -> None:
         """Stop accepting, serve the requests in flight for the grace period, then close everything."""

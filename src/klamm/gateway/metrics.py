@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.counts import MOST_CLIENT_IDS, OTHER
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from klamm.gateway.app import GatewayApp
 
 
-_SUMMED_GAUGES: Final = ("klamm_gateway_connections", "klamm_gateway_kept_bytes")
+_SUMMED_GAUGES: Final = (
+    "klamm_gateway_connections",
+    "klamm_gateway_kept_bytes",
+    "klamm_gateway_upstream_connections",
+)
 
 
 class GatewayMetrics:
@@ -90,6 +95,31 @@ class GatewayMetrics:
             "Whether the latest request of the gateway itself was answered by the upstream.",
             [({}, int(app.upstream.is_reachable))],
         )
+        page.family(
+            "klamm_gateway_upstream_connects_total",
+            "counter",
+            "Connections to brokers for clients, by outcome.",
+            [
+                ({"broker": address, "outcome": "opened" if is_open else "failed"}, count)
+                for (address, is_open), count in sorted(app.upstream.attempts.items())
+            ],
+        )
+        page.family(
+            "klamm_gateway_upstream_connections",
+            "gauge",
+            "Open connections by node id of the broker.",
+            [
+                ({"node_id": str(node_id)}, count)
+                for node_id, count in sorted(Counter(relay.peer.node_id for relay in shared.relays).items())
+            ],
+        )
+        if app.bypass.members is not None:
+            page.family(
+                "klamm_gateway_bypassing_members",
+                "gauge",
+                "Members of groups that are connected to the brokers past the gateway.",
+                [({"client_id": client_id}, count) for client_id, count in sorted(app.bypass.members.items())],
+            )
         page.family(
             "klamm_gateway_kept_bytes",
             "gauge",

@@ -35,6 +35,8 @@ PRINCIPAL_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
 BROKER_HOSTS: Final = "broker.host.pattern"
 PROXY_NETWORKS: Final = "proxy.protocol.networks"
 PROCESSES: Final = "processes"
+BYPASS_INTERVAL: Final = "bypass.check.interval.ms"
+GATEWAY_HOSTS: Final = "bypass.known.hosts"
 REUSE_PORT: Final = "socket.reuse.port"
 CLIENT_AUTH: Final = "ssl.client.auth"
 
@@ -69,6 +71,10 @@ class GatewaySettings:
     """Host names of the brokers on one TLS port; None for a port of each broker."""
     proxy_networks: tuple[Network, ...]
     """Addresses of load balancers whose connections begin with a PROXY header."""
+    bypass_interval_s: float
+    """Time between two checks for clients that go past the gateway; 0 means that there are none."""
+    known_hosts: tuple[str, ...]
+    """Addresses of other gateways, as the brokers see them."""
     processes: int
     """Number of processes that serve connections. With more than one, this process only accepts them."""
     reuses_ports: bool
@@ -132,6 +138,8 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
         terminates=terminates,
         broker_hosts=_broker_hosts(own, listener),
         proxy_networks=_networks(own.get(PROXY_NETWORKS, "")),
+        bypass_interval_s=parse_int(BYPASS_INTERVAL, own.get(BYPASS_INTERVAL, "60000"), at_least=0) / 1000,
+        known_hosts=tuple(host.strip() for host in own.get(GATEWAY_HOSTS, "").split(",") if host.strip()),
         processes=parse_int(PROCESSES, own.get(PROCESSES, "1"), at_least=1),
         reuses_ports=_boolean(REUSE_PORT, own.get(REUSE_PORT, "false")),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from klamm.client.login import open_connection
 from klamm.client.transport import connect
 from klamm.gateway.sessions import UpstreamSession
 from klamm.properties import split_address
+from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +67,8 @@ class Upstream:
             settings.bootstrap_servers, {"client.id": CLIENT_ID, **properties}, timeout_ms=LEARN_TIMEOUT_MS
         )
         """Admin client with the gateway's own credentials."""
+        self.attempts: Final[Counter[tuple[str, bool]]] = Counter()
+        """Number of connections for clients by address of the broker, and by whether they were established."""
         self.is_reachable = False
         """Whether the latest request of the gateway itself was answered."""
 
@@ -118,10 +122,15 @@ class Upstream:
             candidates += [found for server in self._settings.bootstrap_servers if (found := split_address(server))]
         last: OSError = ConnectionLostError("no broker is known")
         for host, port in dict.fromkeys(candidates):
+            address = str(Address(host=host, port=port))
             try:
-                return await self._connect(host, port)
+                opened = await self._connect(host, port)
             except OSError as error:
+                self.attempts[address, False] += 1
                 last = ConnectionLostError(f"broker {node_id} at {host}:{port}: {error.strerror or error}")
+            else:
+                self.attempts[address, True] += 1
+                return opened
         raise last
 
     async def _connect(self, host: str, port: int) -> tuple[Transport, UpstreamSession | None]:

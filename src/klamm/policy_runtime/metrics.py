@@ -17,3 +17,9 @@ def report_decisions(page: Page, policies: Policies) -> None:
         "Policy decisions.",
         [(decided._asdict(), count) for decided, count in sorted(policies.decisions.items())],
     )
+    page.family(
+        "klamm_policy_rule_decisions_total",
+        "counter",
+        "Changes that a rule denied, changed or delayed.",
+        [({**decided._asdict(), "rule": rule}, count) for (decided, rule), count in sorted(policies.rules.items())],
+    )

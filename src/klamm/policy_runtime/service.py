@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ Decision = TypeVar("Decision")
 
 MAX_LATEST: Final = 50
 """Number of decisions that are kept for display."""
+_MOST_RULES: Final = 1000
+"""Number of counters by rule."""
+_RULE: Final = re.compile(r"Rule '([^']*)'")
+"""Beginning of the message of a policy that decides by rules."""
 _PAST: Final = {
     "refuse": "refused",
     "override": "overrode",
@@ -86,6 +91,8 @@ class Policies:
         self._kinds = tuple(self._modes) or KINDS
         self.decisions: Counter[Decided] = Counter()
         """Number of decisions since the broker started."""
+        self.rules: Counter[tuple[Decided, str]] = Counter()
+        """Number of decisions other than ``allow`` by name of the rule, for policies with rules."""
         self.latest: Final[deque[PolicyVerdict]] = deque(maxlen=MAX_LATEST)
         """The latest decisions, the newest one last."""
         self.refused_creations: Final = RefusedCreations()
@@ -263,6 +270,9 @@ class Policies:
         text = reason if refusal is None else refusal.error_message
         if failure is not None:
             text = f"it raised {type(failure).__name__}"
+        rule = _RULE.match(text or "")
+        if rule is not None and (len(self.rules) < _MOST_RULES or (decided, rule[1]) in self.rules):
+            self.rules[decided, rule[1]] += 1
         if action == "allow" and kind.must_compute:
             return  # requests that flow in numbers would push out all other decisions
         self.latest.append(

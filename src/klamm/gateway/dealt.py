@@ -68,9 +68,11 @@ class DealtConnections:
 
     def _on_message(self, message: control.Message | None, received: socket.socket | None) -> None:
         match message:
-            case {"open": [str(host), int(port), int(node_id), bool(is_bootstrap)]} if received and self._on_accepted:
+            case {"open": [str(host), int(port), int(node_id), bool(is_bootstrap)]}:
                 self.received += 1
-                self._on_accepted(received, Peer(host=host, port=port, node_id=node_id, is_bootstrap=is_bootstrap))
+                # without a socket, the process has no file descriptor left
+                if received is not None and self._on_accepted is not None:
+                    self._on_accepted(received, Peer(host=host, port=port, node_id=node_id, is_bootstrap=is_bootstrap))
             case {"base": [str(host), int(port)]} if self._topology is not None:
                 self._topology.base = Address(host=host, port=port)
             case {"reload": True}:

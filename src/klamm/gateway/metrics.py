@@ -87,6 +87,24 @@ class GatewayMetrics:
             " brokers that cannot be reached, peers that take no bytes.",
             [({"reason": reason}, count) for reason, count in sorted(shared.refused.items())],
         )
+        self._report_upstream(page)
+        page.family(
+            "klamm_gateway_kept_bytes",
+            "gauge",
+            "Bytes in memory: unfinished frames, and data that peers have not read.",
+            [
+                ({"kind": "frames"}, shared.request_budget.held_bytes + shared.response_budget.held_bytes),
+                ({"kind": "unread"}, shared.backlog.kept_bytes),
+            ],
+        )
+        shared.interception.report(page)
+        page.family("process_start_time_seconds", "gauge", "Start of the process.", [({}, self._started_at)])
+        page.family("process_cpu_seconds_total", "counter", "CPU time used.", [({}, time.process_time())])
+        return page.text()
+
+    def _report_upstream(self, page: Page) -> None:
+        """Add connections, brokers, and clients that go past the gateway."""
+        app, shared = self._app, self._app.shared
         page.family("klamm_gateway_connections", "gauge", "Open client connections.", [({}, len(shared.relays))])
         page.family("klamm_gateway_brokers", "gauge", "Known upstream brokers.", [({}, len(app.topology.nodes))])
         page.family(
@@ -120,19 +138,6 @@ class GatewayMetrics:
                 "Members of groups that are connected to the brokers past the gateway.",
                 [({"client_id": client_id}, count) for client_id, count in sorted(app.bypass.members.items())],
             )
-        page.family(
-            "klamm_gateway_kept_bytes",
-            "gauge",
-            "Bytes in memory: unfinished frames, and data that peers have not read.",
-            [
-                ({"kind": "frames"}, shared.request_budget.held_bytes + shared.response_budget.held_bytes),
-                ({"kind": "unread"}, shared.backlog.kept_bytes),
-            ],
-        )
-        shared.interception.report(page)
-        page.family("process_start_time_seconds", "gauge", "Start of the process.", [({}, self._started_at)])
-        page.family("process_cpu_seconds_total", "counter", "CPU time used.", [({}, time.process_time())])
-        return page.text()
 
 
 def _api_name(api_key: int) -> str:

@@ -1,0 +1,65 @@
+"""Connections that are dealt to worker processes: over a Unix socket, with what is known of the client."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from klamm.gateway import control
+from klamm.gateway.dealt import DealtConnections
+from klamm.gateway.peer import Peer
+from klamm.gateway.topology import Topology
+from klamm.server.listeners import Address
+from klamm.server.sockets import bind, bound_address, start_listening
+
+
+def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
+    # given
+    parent, end = control.channel()
+    dealt, topology = DealtConnections(end), Topology(Path("unused"))
+    peers: list[Peer] = []
+
+    def accept(sock: socket.socket, peer: Peer) -> None:
+        sock.close()
+        peers.append(peer)
+
+    async def test() -> None:
+        stopped = asyncio.Event()
+        dealt.attach(topology, accept)
+        dealt.on_stop = stopped.set
+        dealt.open()
+        # when: the second connection comes without its socket
+        control.send(parent, {"base": ["gateway", 19092]})
+        for has_socket in (True, False, True):
+            with socket.socket() as sock:
+                control.send(parent, {"open": ["10.0.0.1", 5000, 3, False]}, sock.fileno() if has_socket else None)
+        parent.close()
+        await stopped.wait()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    end.close()
+    # then
+    assert peers == [Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False)] * 2
+    assert (topology.base, dealt.received) == (Address(host="gateway", port=19092), 3)
+
+
+def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -> None:
+    parent, end = control.channel()
+    with parent, end:
+        count = 0
+        while control.send(parent, {"page": "x" * 10_000}):
+            count += 1
+        assert count
+        assert control.receive(end) == ({"page": "x" * 10_000}, None)
+
+
+def test_two_gateways_share_their_ports_only_if_both_do() -> None:
+    with bind(Address(host="127.0.0.1", port=0), shared=True) as one:
+        start_listening(one)
+        with bind(bound_address(one), shared=True) as other:
+            start_listening(other)
+        with pytest.raises(OSError, match="cannot listen on"):
+            start_listening(bind(bound_address(one)))

@@ -268,18 +268,29 @@ def test_configs_of_a_group_take_effect_with_the_next_heartbeat(broker: KlammBro
     create_topic(broker, "configured", 1)
     with WireClient(broker.bootstrap_servers) as client:
 
-        def interval(epoch: int, **fields: Any) -> int:
-            request = ConsumerGroupHeartbeatRequest(group_id="configured", member_id="m", member_epoch=epoch, **fields)
-            return client.ask(request, ConsumerGroupHeartbeatResponse, 1).heartbeat_interval_ms
+        def beat(member_id: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+            request = ConsumerGroupHeartbeatRequest(
+                group_id="configured", member_id=member_id, member_epoch=epoch, **fields
+            )
+            return client.ask(request, ConsumerGroupHeartbeatResponse, 1)
 
-        assert interval(0, rebalance_timeout_ms=1000, subscribed_topic_names=["configured"], topic_partitions=[]) == 200
-        config = IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=ResourceType.GROUP,
-            resource_name="configured",
-            configs=[
-                IncrementalAlterConfigsRequest.AlterableConfig(name="consumer.heartbeat.interval.ms", value="350")
-            ],
-        )
-        request = IncrementalAlterConfigsRequest(resources=[config])
-        assert client.ask(request, IncrementalAlterConfigsResponse, 1).responses[0].error_code == 0
-        assert interval(2) == 350
+        def join(member_id: str) -> ConsumerGroupHeartbeatResponse:
+            first = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ["configured"], "topic_partitions": []}
+            return beat(member_id, 0, **first)
+
+        def set_config(name: str, value: str) -> None:
+            config = IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=ResourceType.GROUP,
+                resource_name="configured",
+                configs=[IncrementalAlterConfigsRequest.AlterableConfig(name=name, value=value)],
+            )
+            request = IncrementalAlterConfigsRequest(resources=[config])
+            assert client.ask(request, IncrementalAlterConfigsResponse, 1).responses[0].error_code == 0
+
+        assert join("m").heartbeat_interval_ms == 200
+        set_config("consumer.heartbeat.interval.ms", "350")
+        assert beat("m", 2).heartbeat_interval_ms == 350
+        set_config("consumer.assignment.interval.ms", "15000")
+        assert join("n").member_epoch == 2
+        set_config("consumer.assignment.interval.ms", "0")
+        assert beat("n", 2).member_epoch == 3

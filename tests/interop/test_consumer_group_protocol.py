@@ -21,6 +21,7 @@ from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsRes
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
+from tests.support.transaction_wire import TransactionClient
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -194,6 +195,21 @@ def members_that_join_within_the_interval(player: Player) -> None:
     player.describe()
 
 
+def commits_in_transactions(player: Player) -> None:
+    """TxnOffsetCommit with the errors of before KIP-1319 and of today."""
+    producer = TransactionClient(player.client, f"id-{player.group}")
+    producer.find_coordinator()
+    _, who = producer.init(4)
+    player.join("m")
+    for version in (5, 6):
+        for member_id, epoch in (("m", 2), ("m", 1), ("m", 9), ("n", 2), ("", -1), ("", 2)):
+            code = producer.commit_offset(who, version, player.group, TOPIC, 1, generation=epoch, member=member_id)
+            player.note("in a transaction", version, member_id, epoch, code)
+        code = producer.commit_offset(who, version, f"{player.group}-unknown", TOPIC, 1, generation=2, member="m")
+        player.note("unknown group", version, code)
+    player.note("end", producer.end(who, 5, commit=False)[0])
+
+
 @pytest.fixture(scope="module")
 def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
     with KlammBroker() as klamm:
@@ -206,7 +222,14 @@ def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "play",
-    [wrong_requests, a_member, static_members, a_regular_expression, members_that_join_within_the_interval],
+    [
+        wrong_requests,
+        a_member,
+        static_members,
+        a_regular_expression,
+        members_that_join_within_the_interval,
+        commits_in_transactions,
+    ],
     ids=lambda play: play.__name__,
 )
 def test_the_answers_are_those_of_kafka(addresses: tuple[str, str], play: object) -> None:

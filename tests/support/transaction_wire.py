@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NOT_YET = frozenset({5, 6, 14, 15, 16, 51})
 """Error codes of a broker that is creating its internal topics or ending the last transaction."""
+FIRST_OFFSETS_WITH_TOPIC_IDS = 6
+"""Version of TxnOffsetCommit."""
 PATIENCE_S = 60.0
 _GROUP, _TRANSACTION = 0, 1
 
@@ -169,6 +171,8 @@ class TransactionClient:
             group_instance_id=instance,
             topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])],
         )
+        if version >= FIRST_OFFSETS_WITH_TOPIC_IDS:
+            request.topics[0].topic_id = self.client.topic_ids()[topic]
 
         def ask() -> int:
             ((result,),) = (t.partitions for t in self.client.ask(request, TxnOffsetCommitResponse, version).topics)

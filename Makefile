@@ -27,14 +27,15 @@ wheel: TOOLS := compiler
 images: TOOLS := buildah
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format wheel images bench bench-quick soak kafka-release generate lock clean
+.PHONY: help setup demo test test-fast check check-types check-style check-tests check-imports check-packages format wheel images bench bench-quick soak kafka-release generate \
+	lock clean
 
 help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
 	@echo 'make test         set up, then run all checks and all tests'
 	@echo 'make test-fast    the unit tests that start no process: for the inner loop, under a minute'
 	@echo 'make setup        only set up: .venv/bin/klamm'
-	@echo 'make check        ruff, mypy --strict, import contracts, the metadata of the packages'
+	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, the metadata of the packages'
 	@echo 'make format       let ruff mend and format what it can'
 	@echo 'make wheel        build dist/: a compiled wheel, a pure wheel and the sdist; install and try each'
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
@@ -52,11 +53,24 @@ demo: setup
 	@$(WITH_JAVA) klamm demo $(DEMO_FLAGS)
 
 check: setup
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-style check-tests check-imports check-packages
+
+check-types:
+	$(PYTHON_BIN)/mypy
+
+check-style:
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/ruff format --check .
-	$(PYTHON_BIN)/mypy
+
+# It also writes the tests' bytecode, which each of pytest's workers would otherwise compile.
+check-tests:
+	@mkdir -p .cache && $(PYTHON_BIN)/pytest --collect-only -qq >.cache/tests || { cat .cache/tests; exit 1; }
+
+check-imports:
 	$(PYTHON_BIN)/lint-imports --no-cache
 	$(PYTHON_BIN)/lint-imports --no-cache --config .importlinter-acyclic
+
+check-packages:
 	$(PYTHON_BIN)/python scripts/wheel.py --only pure sdist --check -- build/check
 
 test: check

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.support.wheel import write_quick_compiler
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDED: Final = ("apt-get", "groupadd", "useradd", "install")
 """Commands that need root rights or another system."""
@@ -47,6 +49,7 @@ class ImageSteps:
         base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
         for name in ("python", "python3"):
             (commands / name).symlink_to(base)
+        write_quick_compiler(commands)
         self._path = f"{commands}:/usr/bin:/bin"
         self._directory = folder
         self._variables: dict[str, str] = {}
@@ -81,6 +84,7 @@ class ImageSteps:
 
     def _run(self, command: str) -> None:
         kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
+        kept["PIP_NO_COMPILE"] = "1"  # most of what is installed is used once
         path = {"PATH": self._variables.get("PATH", self._path), "HOME": str(self.folder)}
         done = subprocess.run(
             ["/bin/sh", "-ec", self.inside(command)],

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _ROOT = Path(__file__).parents[2]
 
@@ -37,13 +44,31 @@ def build_pure_wheel(folder: Path) -> Path:
     return _build("pure", folder)
 
 
+def write_quick_compiler(folder: Path) -> None:
+    """Write a C compiler that does not optimize, for the PATH of a build: it takes a quarter of the time."""
+    name = _compiler()
+    program = shutil.which(name)
+    if program is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f'#!/bin/sh\nexec {program} "$@" -O0\n', encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+def _compiler() -> str:
+    """Return the file name of the C compiler of this Python."""
+    return Path(str(sysconfig.get_config_var("CC") or "cc").split()[0]).name
+
+
 def _build(kind: str, folder: Path) -> Path:
-    _run([sys.executable, _ROOT / "scripts" / "wheel.py", "--only", kind, "--", folder])
+    compiler = folder.with_name("compiler")
+    write_quick_compiler(compiler)
+    path = f"{compiler}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    _run([sys.executable, _ROOT / "scripts" / "wheel.py", "--only", kind, "--", folder], {**os.environ, "PATH": path})
     (built,) = folder.iterdir()
     return built
 
 
-def _run(command: list[str | Path]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str | Path], env: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise WheelError(f"{command[1]} ended with exit status {done.returncode}: {done.stderr[-2000:]}")

@@ -17,7 +17,7 @@ import klamm
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.security import PASSWORDS, PLAIN_MODULE, client_properties, log_in, sasl_settings
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def test_kafkas_own_tools_write_and_obey_acls(broker: klamm.Broker, tmp_path: Pa
 
     async def run(user: str, tool: str, *arguments: str) -> str:
         servers = ("--bootstrap-server", broker.bootstrap_servers, "--command-config", config_of(user))
-        return await asyncio.to_thread(java_tool, tool, *servers, *arguments)
+        return await asyncio.to_thread(run_tool, tool, *servers, *arguments)
 
     async def scenario() -> None:
         consumer = ("--consumer", "--topic", "ord", "--resource-pattern-type", "prefixed", "--group", "g")

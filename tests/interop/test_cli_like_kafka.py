@@ -22,7 +22,7 @@ from klamm.cli.offsets import parser as offsets_parser
 from klamm.cli.topics.options import parser as topics_parser
 from klamm.configs.definitions import own_broker_configs
 from tests.support.kafka import KafkaCluster
-from tests.support.kafka_tools import KafkasTools, Outcome
+from tests.support.kafka_tools import KafkasTools, Outcome, shared_tools
 from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
@@ -247,9 +247,8 @@ def klamm_broker_process() -> Iterator[KlammBroker]:
 
 
 @pytest.fixture(scope="module")
-def kafkas_tools(java: None) -> Iterator[KafkasTools]:
-    with KafkasTools() as tools:
-        yield tools
+def kafkas_tools(java: None) -> KafkasTools:
+    return shared_tools()
 
 
 @pytest.fixture(scope="module")

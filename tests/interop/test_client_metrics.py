@@ -16,7 +16,8 @@ from klamm.cli.clients import fetch
 from klamm.client_metrics.otlp import decode_metrics
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.types import ResourceType
-from tests.support.java import java_tool, start_java
+from tests.support.java import start_java
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import free_port
 from tests.support.wire import WireClient
 
@@ -129,7 +130,7 @@ def test_clients_of_java_appear(broker: klamm.Broker, metrics: str) -> None:
     finally:
         consumer.terminate()
         consumer.wait(SOON_S)
-    listed = java_tool(f"{package}.ClientMetricsCommand", "--bootstrap-server", broker.bootstrap_servers, "--list")
+    listed = run_tool(f"{package}.ClientMetricsCommand", "--bootstrap-server", broker.bootstrap_servers, "--list")
     assert listed.split() == ["some"]
 
 

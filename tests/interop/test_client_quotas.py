@@ -11,7 +11,7 @@ import klamm
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ def test_kafkas_own_tool_sets_and_shows_quotas() -> None:
     with klamm.Broker() as broker:
 
         def tool(*flags: str) -> str:
-            return java_tool(
-                "kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap_servers, *flags
-            ).strip()
+            return run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap_servers, *flags).strip()
 
         quotas = "producer_byte_rate=1024,request_percentage=50"
         assert (

@@ -18,7 +18,7 @@ from kafka import KafkaConsumer
 from klamm.admin import AdminClient, NewTopic, TopicPartition
 from klamm.cli.consume import parser as consume_parser
 from klamm.cli.produce import parser as produce_parser
-from tests.support.kafka_tools import KafkasTools, Outcome
+from tests.support.kafka_tools import KafkasTools, Outcome, shared_tools
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
 from tests.support.processes import wait_until
@@ -53,9 +53,8 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def tools(java: None) -> Iterator[KafkasTools]:
-    with KafkasTools() as tools:
-        yield tools
+def tools(java: None) -> KafkasTools:
+    return shared_tools()
 
 
 @pytest.fixture

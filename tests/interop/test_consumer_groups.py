@@ -21,7 +21,8 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from klamm.protocol.types import ResourceType
-from tests.support.java import java_tool, start_java
+from tests.support.java import start_java
+from tests.support.kafka_tools import run_tool
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
 from tests.support.wire import WireClient
@@ -216,7 +217,7 @@ def test_kafkas_tool_describes_a_consumer_group(broker: KlammBroker) -> None:
 
     def run(*options: str) -> dict[str, list[str]]:
         lines = (
-            java_tool(
+            run_tool(
                 GROUPS_TOOL,
                 "--bootstrap-server",
                 broker.bootstrap_servers,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.protocol.records import Codec, Record, encode_batch
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.logs import NOON_MS, LogHouse, batch
 from tests.support.transactions import ABORT, COMMIT, end, write
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("java")
 
 
 def dump(*files: Path, options: tuple[str, ...] = ()) -> str:
-    return java_tool(TOOL, "--files", ",".join(map(str, files)), *options)
+    return run_tool(TOOL, "--files", ",".join(map(str, files)), *options)
 
 
 def test_kafkas_tool_reads_segments_and_indexes(tmp_path: Path) -> None:

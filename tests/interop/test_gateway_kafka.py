@@ -22,7 +22,8 @@ from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsets
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.support.families import FAMILIES
-from tests.support.java import STREAMS, java_tool, start_java, streams_class_path
+from tests.support.java import STREAMS, start_java, streams_class_path
+from tests.support.kafka_tools import run_tool
 from tests.support.logs import batch
 from tests.support.processes import stop_process, wait_until
 from tests.support.taps import Taps, consecutive_ports
@@ -216,11 +217,11 @@ def test_kafkas_tools_work_through_the_gateway(rig: Rig) -> None:
     topic = f"gateway-{uuid.uuid4().hex[:8]}"
     at = ("--bootstrap-server", rig.bootstrap_servers)
     tool = "org.apache.kafka.tools.TopicCommand"
-    java_tool(tool, *at, "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3")
-    assert "ReplicationFactor: 3" in java_tool(tool, *at, "--describe", "--topic", topic)
+    run_tool(tool, *at, "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3")
+    assert "ReplicationFactor: 3" in run_tool(tool, *at, "--describe", "--topic", topic)
     alter = ("--alter", "--add-config", "retention.ms=1234")
-    java_tool("kafka.admin.ConfigCommand", *at, "--entity-type", "topics", "--entity-name", topic, *alter)
-    quorum = java_tool("org.apache.kafka.tools.MetadataQuorumCommand", *at, "describe", "--status")
+    run_tool("kafka.admin.ConfigCommand", *at, "--entity-type", "topics", "--entity-name", topic, *alter)
+    quorum = run_tool("org.apache.kafka.tools.MetadataQuorumCommand", *at, "describe", "--status")
     assert rig.cluster.cluster_id in quorum
     _assert_no_address_leaked(rig)
 

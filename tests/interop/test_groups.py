@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -135,24 +135,24 @@ def test_kafkas_group_tool_lists_describes_resets_and_deletes(cluster: Cluster, 
     with Member(cluster, "tool", "tool") as member:
         poll_until(lambda: len(member.values) == 20, member)
         member.commit()
-        listed = java_tool(GROUPS_TOOL, *server, "--list", "--state")
-        described = java_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool", "--members")
+        listed = run_tool(GROUPS_TOOL, *server, "--list", "--state")
+        described = run_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool", "--members")
     assert any(line.split() == ["tool", "Stable"] for line in listed.splitlines())
     assert "rdkafka" in described
 
-    offsets = java_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool")
-    java_tool(
+    offsets = run_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool")
+    run_tool(
         GROUPS_TOOL, *server, "--group", "tool", "--topic", "tool:0", "--reset-offsets", "--to-earliest", "--execute"
     )
-    after = java_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool")
-    java_tool(GROUPS_TOOL, *server, "--delete-offsets", "--group", "tool", "--topic", "tool:1")
-    less = java_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool")
-    java_tool(GROUPS_TOOL, *server, "--delete", "--group", "tool")
+    after = run_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool")
+    run_tool(GROUPS_TOOL, *server, "--delete-offsets", "--group", "tool", "--topic", "tool:1")
+    less = run_tool(GROUPS_TOOL, *server, "--describe", "--group", "tool")
+    run_tool(GROUPS_TOOL, *server, "--delete", "--group", "tool")
 
     assert lags(offsets) == {"0": "0", "1": "0"}
     assert lags(after) == {"0": "10", "1": "0"}
     assert lags(less) == {"0": "10"}
-    assert "tool" not in java_tool(GROUPS_TOOL, *server, "--list").split()
+    assert "tool" not in run_tool(GROUPS_TOOL, *server, "--list").split()
 
 
 def lags(described: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
@@ -214,8 +214,8 @@ def test_kafkas_own_tool_moves_replicas_and_finds_them_moved(java: None, tmp_pat
         admin.create_topics([NewTopic(name=TOPIC, replicas_assignments={0: (1, 2)})]).all().result()
         tool = ("--bootstrap-server", broker.bootstrap_servers, "--reassignment-json-file", str(plan))
         # when
-        executed = java_tool(TOOL, *tool, "--execute")
-        verified = java_tool(TOOL, *tool, "--verify")
+        executed = run_tool(TOOL, *tool, "--execute")
+        verified = run_tool(TOOL, *tool, "--verify")
         # then
         assert f"Successfully started partition reassignment for {TOPIC}-0" in executed
         assert f"Reassignment of partition {TOPIC}-0 is completed." in verified

@@ -32,7 +32,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.security import (
     PASSWORDS,
     PLAIN_MODULE,
@@ -266,7 +266,7 @@ def test_kafkas_own_tool_keeps_credentials_and_logs_in_with_them(broker: klamm.B
 
     def run(config: Path, *arguments: str) -> str:
         servers = ["--bootstrap-server", broker.bootstrap_servers, "--command-config", str(config)]
-        return java_tool(CONFIG_COMMAND, *servers, *arguments)
+        return run_tool(CONFIG_COMMAND, *servers, *arguments)
 
     admin = properties("PLAIN", "admin", PASSWORDS["admin"])
     user = ("--entity-type", "users", "--entity-name", "carol")

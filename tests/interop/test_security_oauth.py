@@ -14,7 +14,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 import klamm
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.security import client_properties
 from tests.support.tokens import Issuer, claims_of, key_set, unsecured
 from tests.support.wire import WireClient
@@ -109,8 +109,8 @@ def test_a_java_client_logs_in_by_an_unsecured_token(unsecured_broker: klamm.Bro
     }  # fmt: skip
     config = str(client_properties(tmp_path / "client.properties", properties))
     servers = ("--bootstrap-server", unsecured_broker.bootstrap_servers, "--command-config", config)
-    java_tool("org.apache.kafka.tools.TopicCommand", *servers, "--create", "--topic", "by-java")
-    assert "by-java" in java_tool("org.apache.kafka.tools.TopicCommand", *servers, "--list")
+    run_tool("org.apache.kafka.tools.TopicCommand", *servers, "--create", "--topic", "by-java")
+    assert "by-java" in run_tool("org.apache.kafka.tools.TopicCommand", *servers, "--list")
 
 
 def test_signed_tokens_are_good_by_the_keys_in_a_file_which_may_change(tmp_path: Path) -> None:

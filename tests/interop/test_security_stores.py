@@ -20,7 +20,8 @@ from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.transport import ConnectionSettings
 from klamm.embedded.server_process import BrokerStartError
-from tests.support.java import QUICK_TO_START, java_executable, java_tool
+from tests.support.java import QUICK_TO_START, java_executable
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates, client_properties, sasl_settings
 
@@ -151,9 +152,9 @@ def test_java_clients_show_a_certificate_and_log_in_with_stores_of_their_own(gua
     mutual = str(client_properties(tmp_path / "mutual.properties", guarded.java_mutual("jks")))
     login = str(client_properties(tmp_path / "login.properties", guarded.java_login()))
     # when
-    java_tool("org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", guarded.mutual, "--topic", "java",
+    run_tool("org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", guarded.mutual, "--topic", "java",
               "--command-config", mutual, stdin="hello\n")  # fmt: skip
-    read = java_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", guarded.login, "--topic",
+    read = run_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", guarded.login, "--topic",
                      "java", "--from-beginning", "--max-messages", "1", "--timeout-ms", "30000", "--command-config",
                      login)  # fmt: skip
     # then

@@ -22,7 +22,7 @@ from kafka import KafkaConsumer
 from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata, TopicPartition
 from klamm.protocol.records import Record, encode_batch
 from tests.support.java import java_tool
-from tests.support.kafka_tools import KafkasTools, Outcome
+from tests.support.kafka_tools import KafkasTools, Outcome, shared_tools
 from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
@@ -163,9 +163,8 @@ def klamm_broker_process() -> Iterator[KlammBroker]:
 
 
 @pytest.fixture(scope="module")
-def tools(java: None) -> Iterator[KafkasTools]:
-    with KafkasTools() as tools:
-        yield tools
+def tools(java: None) -> KafkasTools:
+    return shared_tools()
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from klamm.protocol.records import Record, encode_batch
 from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 from tests.support.transaction_wire import (
     TransactionClient,
     committed_offset,
@@ -154,10 +155,10 @@ def test_kafkas_tool_shows_transactions_and_aborts_one(cluster: Cluster, topic: 
         code, who = ours.init(4)
         assert (code, ours.produce(who, 12, topic, 0, "open", sequence=0)) == (0, 0)
         # when
-        listed = java_tool(tool, *server, "list")
-        described = java_tool(tool, *server, "describe", "--transactional-id", name)
-        producers = java_tool(tool, *server, "describe-producers", "--topic", topic, "--partition", "0")
-        java_tool(tool, *server, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
+        listed = run_tool(tool, *server, "list")
+        described = run_tool(tool, *server, "describe", "--transactional-id", name)
+        producers = run_tool(tool, *server, "describe-producers", "--topic", topic, "--partition", "0")
+        run_tool(tool, *server, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
         # then
         (line,) = (line.split() for line in listed.splitlines() if line.startswith(name))
         assert line[2:] == [str(who.producer_id), "Ongoing"]

@@ -178,7 +178,7 @@ spark.master = local[2,4]
             lambda: all(now > then for now, then in zip(self._ends(), before, strict=True)),
             timeout_s=180,
             what=f"progress after {self.disturbances[-1:]}: {before}; {self._mirror.text()[-1500:]}",
-            interval_s=0.2,
+            interval_s=0.5,
         )
 
     def _ends(self) -> list[int]:

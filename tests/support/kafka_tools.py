@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
+import functools
 import subprocess
 import threading
 from pathlib import Path
@@ -58,3 +60,32 @@ class KafkasTools:
         code, out, err = answer.split()
         stdout, stderr = (base64.b64decode(part[1:]).decode() for part in (out, err))
         return Outcome(int(code), stdout, stderr)
+
+
+@functools.cache
+def shared_tools() -> KafkasTools:
+    """Return the runner that all tests of this process share. It ends with this process."""
+    tools = KafkasTools().__enter__()
+    atexit.register(tools.__exit__, None, None, None)
+    return tools
+
+
+def run_tool(main_class: str, *args: str, stdin: str = "") -> str:
+    """Run a tool to its end in the shared Java process and return its stdout.
+
+    A tool that writes something only at the end of its process needs ``java_tool`` instead.
+
+    Raises:
+        subprocess.CalledProcessError: It failed; the error carries both outputs.
+        TimeoutError: The tool did not end.
+    """
+    try:
+        outcome = shared_tools().run(main_class, *args, stdin=stdin.encode())
+    except TimeoutError:
+        shared_tools.cache_clear()
+        raise
+    if outcome.exit_code:
+        error = subprocess.CalledProcessError(outcome.exit_code, (main_class, *args), outcome.stdout, outcome.stderr)
+        error.add_note(f"stdout: {outcome.stdout[-2000:]}\nstderr: {outcome.stderr[-2000:]}")
+        raise error
+    return outcome.stdout

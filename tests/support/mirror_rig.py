@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.support.java import java_tool
 from tests.support.kafka import KafkaCluster, KafkaNode
+from tests.support.kafka_tools import run_tool
 from tests.support.mirror import Seen
 from tests.support.processes import free_port
 from tests.support.security import sasl_settings
@@ -33,6 +33,8 @@ Not far in the past: after a restart, Kafka forgets an idempotent producer whose
 ``producer.id.expiration.ms`` by its timestamp, and appends a batch that is sent again a second time. The source itself
 would then have repeated records.
 """
+_AT_ONCE: Final = 100
+"""Records for each topic that are written without a pause."""
 _KEYS: Final = 97
 _MISSING: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _PATIENCE_S: Final = 900.0
@@ -129,7 +131,7 @@ class Writer:
 
     def _write(self) -> None:
         for number in itertools.count():
-            if number % 50 == 0 and self._enough.wait(50 / self._per_second):
+            if number % _AT_ONCE == 0 and self._enough.wait(_AT_ONCE / self._per_second):
                 return
             for topic, count in list(self.partitions.items()):
                 seen = record(number)
@@ -206,7 +208,7 @@ def batches_of(directory: Path) -> str:
     if not segments:
         return "no segments\n"
     files = ",".join(map(str, segments))
-    return java_tool(
+    return run_tool(
         "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--skip-record-metadata", "--files", files
     )
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.families.model import Delivery, Family, RunningConsumer, RunningProducer
-from tests.support.java import clients_class_path, java_command, java_tool
+from tests.support.java import clients_class_path, java_command
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import start_process, stop_process
 
 if TYPE_CHECKING:
@@ -101,33 +102,33 @@ class _Admin:
 
     def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
         settings = [part for key, value in configs.items() for part in ("--config", f"{key}={value}")]
-        java_tool(_TOPICS, *self._server, "--create", "--topic", name, "--partitions", str(partitions), *settings)
+        run_tool(_TOPICS, *self._server, "--create", "--topic", name, "--partitions", str(partitions), *settings)
 
     def create_partitions(self, name: str, *, total: int) -> None:
-        java_tool(_TOPICS, *self._server, "--alter", "--topic", name, "--partitions", str(total))
+        run_tool(_TOPICS, *self._server, "--alter", "--topic", name, "--partitions", str(total))
 
     def partition_count(self, name: str) -> int:
-        described = java_tool(_TOPICS, *self._server, "--describe", "--if-exists", "--topic", name)
+        described = run_tool(_TOPICS, *self._server, "--describe", "--if-exists", "--topic", name)
         counted = re.search(r"PartitionCount: (\d+)", described)
         return int(counted[1]) if counted else 0
 
     def describe_config(self, name: str) -> Mapping[str, str]:
-        described = java_tool(
+        described = run_tool(
             _CONFIGS, *self._server, "--describe", "--all", "--entity-type", "topics", "--entity-name", name
         )
         return dict(re.findall(r"^\s+([a-z.]+)=(\S*) sensitive=", described, re.MULTILINE))
 
     def alter_config(self, name: str, configs: Mapping[str, str]) -> None:
         added = ",".join(f"{key}=[{value}]" for key, value in configs.items())
-        java_tool(
+        run_tool(
             _CONFIGS, *self._server, "--alter", "--entity-type", "topics", "--entity-name", name, "--add-config", added
         )
 
     def delete_topic(self, name: str) -> None:
-        java_tool(_TOPICS, *self._server, "--delete", "--topic", name)
+        run_tool(_TOPICS, *self._server, "--delete", "--topic", name)
 
     def close(self) -> None:
-        """Do nothing: each call was a separate program."""
+        """Do nothing: each call was a run of a tool."""
 
 
 JAVA = Family(

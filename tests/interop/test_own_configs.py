@@ -54,11 +54,27 @@ def rules(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, AdminClient]]:
+    """Clients of two brokers, by whether the broker has a policy."""
+    path = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    path.write_text(AT_MOST.format(most=2))
+    config = {"create.topic.policy.class.name": RULES_CLASS, "policy.rules.file": str(path)}
+    with (
+        klamm.Broker(config=config) as with_policy,
+        klamm.Broker() as without,
+        AdminClient(with_policy.bootstrap_servers) as one,
+        AdminClient(without.bootstrap_servers) as other,
+    ):
+        yield {True: one, False: other}
+
+
 @pytest.fixture
-def admin(rules: Path) -> Iterator[AdminClient]:
-    config = {"create.topic.policy.class.name": RULES_CLASS, "policy.rules.file": str(rules)}
-    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
-        yield admin
+def admin(clients: dict[bool, AdminClient]) -> Iterator[AdminClient]:
+    """A client of the broker with a policy, whose dynamic configs are deleted after each test."""
+    yield clients[True]
+    for name in ("create.topic.policy.mode", "policy.rules.file", "client.configs.allowed.keys"):
+        set_config(clients[True], name, None)
 
 
 def test_a_mode_counts_from_the_next_request_on(admin: AdminClient) -> None:
@@ -112,18 +128,16 @@ def test_a_rules_file_set_at_run_time_is_followed(admin: AdminClient, tmp_path: 
 )
 @pytest.mark.parametrize("has_policy", [True, False])
 def test_a_wrong_rules_file_is_rejected_and_the_rules_in_force_stay(
-    rules: Path, tmp_path: Path, text: str | None, reason: str, has_policy: bool
+    clients: dict[bool, AdminClient], tmp_path: Path, text: str | None, reason: str, has_policy: bool
 ) -> None:
     wrong = tmp_path / "wrong.yaml"
     if text is not None:
         wrong.write_text(text)
-    config = {"create.topic.policy.class.name": RULES_CLASS, "policy.rules.file": str(rules)} if has_policy else {}
-    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
-        with pytest.raises(InvalidRequestError, match=reason):
-            set_config(admin, "policy.rules.file", str(wrong))
-        if has_policy:
-            with pytest.raises(PolicyViolationError, match="maximum 2"):
-                create(admin, 3)
+    with pytest.raises(InvalidRequestError, match=reason):
+        set_config(clients[has_policy], "policy.rules.file", str(wrong))
+    if has_policy:
+        with pytest.raises(PolicyViolationError, match="maximum 2"):
+            create(clients[True], 3)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.browser import Browser, find_browser
-from tests.support.distribution import FileScheduling, rank
+from tests.support.distribution import FileScheduling, last_with_three_nodes, rank
 from tests.support.java import (
     KAFKA_RELEASE,
     JavaUnavailableError,
@@ -17,7 +17,7 @@ from tests.support.java import (
     class_path,
     java_executable,
 )
-from tests.support.kafka import KafkaCluster
+from tests.support.kafka import NO_PROPERTIES, KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.own_random import give_threads_their_own
 from tests.support.process_guard import guarded, install
@@ -25,7 +25,7 @@ from tests.support.process_state import restored
 from tests.support.skips import in_ci, report_skips, skip_loudly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 settings.register_profile("dev", max_examples=50, deadline=None)
@@ -33,6 +33,13 @@ settings.register_profile("soak", max_examples=2_000, deadline=None)
 # A change is judged by the same examples twice; new ones are looked for at home and in the soak.
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
 settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci() else "dev")
+
+_LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
+_THREE_NODES = pytest.StashKey[KafkaCluster]()
+RACKS = {
+    "broker.rack": "rack-{node}",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
 
 
 install()
@@ -53,9 +60,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest."""
     items.sort(key=rank)
+    session.stash[_LAST_WITH_THREE_NODES] = last_with_three_nodes(items)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -74,6 +82,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_call() -> Iterator[None]:
     """Keep what a test sets in its process from the tests after it."""
     return (yield from restored())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Stop the three nodes of real Kafka after the last test that may use them."""
+    yield
+    cluster = item.session.stash.get(_THREE_NODES, None)
+    if cluster is not None and item is item.session.stash[_LAST_WITH_THREE_NODES]:
+        cluster.stop()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -110,12 +127,19 @@ def real_kafka(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaClus
 
 @pytest.fixture(scope="session")
 def real_kafka_3(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """Three nodes of real Apache Kafka 4.4, shared by the whole run."""
-    yield from _cluster(3, request)
+    """Three nodes of real Apache Kafka 4.4 in racks of their own, shared by the whole run.
+
+    A test that kills a node starts it again before it ends.
+    """
+    for cluster in _cluster(3, request, RACKS):
+        request.session.stash[_THREE_NODES] = cluster
+        yield cluster
 
 
-def _cluster(nodes: int, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    with KafkaCluster(nodes, release=request.config.getoption("kafka_release")) as cluster:
+def _cluster(
+    nodes: int, request: pytest.FixtureRequest, properties: Mapping[str, str] = NO_PROPERTIES
+) -> Iterator[KafkaCluster]:
+    with KafkaCluster(nodes, properties, release=request.config.getoption("kafka_release")) as cluster:
         yield cluster
         if request.session.testsfailed:
             cluster.keep_logs()

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from unittest.mock import create_autospec
 
-import pytest
-
 from klamm.admin import (
     AdminClient,
     AlterConfigOp,
@@ -30,14 +28,16 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.protocol.errors import TopicAlreadyExistsError
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.exactly_once import assert_exactly_once
-from tests.support.kafka import KafkaCluster
 from tests.support.mirror import Seen, create_topic, produce, read, wait_for_partitions
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    import pytest
 
     from klamm.mirror.partition_progress import PartitionProgress
+    from tests.support.kafka import KafkaCluster
 
 YEAR_2013 = 1_356_998_400_000
 AWAY_S = 15.0 if os.environ.get("KLAMM_SOAK") else 6.0
@@ -46,12 +46,6 @@ PARTITIONS = 6
 POSITIONS = "mm2-offsets.L.internal"
 REPLICAS = {"retention.ms": "-1"}
 CALL_TIMEOUT_S = 90
-
-
-@pytest.fixture(scope="module")
-def cluster(java: None) -> Iterator[KafkaCluster]:
-    with KafkaCluster(3) as started:
-        yield started
 
 
 class _AdminCalls:
@@ -118,10 +112,10 @@ def _wait_for_all_replicas(address: str, topics: list[str]) -> None:
         wait_until(are_in_sync, timeout_s=CALL_TIMEOUT_S, what="all replicas in sync", interval_s=0.2)
 
 
-def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(cluster: KafkaCluster) -> None:
+def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kafka_3: KafkaCluster) -> None:
     """Every leader, coordinator and controller is lost once while calls are made and records are copied."""
     # given
-    address = cluster.bootstrap_servers
+    address = real_kafka_3.bootstrap_servers
     for name, count in (("lost", PARTITIONS), ("L.lost", PARTITIONS), (POSITIONS, 5)):
         create_topic(address, name, count, REPLICAS, replication=3)
         wait_for_partitions(address, name, count)
@@ -154,7 +148,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(cluster:
         writer = threads.submit(write)
         others = [threads.submit(calls.run, ending), threads.submit(copy)]
         try:
-            for node in cluster.nodes.values():
+            for node in real_kafka_3.nodes.values():
                 node.kill()
                 time.sleep(AWAY_S)
                 node.start(expected_nodes=3)
@@ -171,11 +165,11 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(cluster:
 
 
 def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_that_wait_for_it(
-    cluster: KafkaCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    real_kafka_3: KafkaCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metadata are not asked for again and again meanwhile, and everything arrives once when it is over."""
     # given
-    address = cluster.bootstrap_servers
+    address = real_kafka_3.bootstrap_servers
     monkeypatch.setattr(transactions, "_CLOSING_S", 3.0)
     lasting, lost = (1,), 2
     assignments = {"sick": lasting, "sound": lasting, "S.sick": (1, lost), "S.sound": lasting}
@@ -189,7 +183,7 @@ def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_t
         wait_for_partitions(address, name, 1)
     sick, sound = (PartitionId(name, 0, f"S.{name}") for name in ("sick", "sound"))
     records = [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(20)]
-    cluster.nodes[lost].kill()
+    real_kafka_3.nodes[lost].kill()
     for partition in (sick, sound):
         produce(address, partition.topic, [(0, record) for record in records])
     refresh = create_autospec(Cluster.refresh, side_effect=Cluster.refresh)
@@ -214,7 +208,7 @@ def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_t
         # then
         assert refresh.call_count < 20
         # when
-        cluster.nodes[lost].start(expected_nodes=3)
+        real_kafka_3.nodes[lost].start(expected_nodes=3)
         run_until(copier, lambda: all(map(is_done, copier.progress())))
     assert_exactly_once(address, "S.sick", {0: records})
     assert_exactly_once(address, "S.sound", {0: records * 2})

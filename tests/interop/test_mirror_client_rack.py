@@ -8,43 +8,31 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from klamm.admin import AdminClient, NewTopic
 from klamm.client.cluster import Cluster
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from tests.support.copiers import copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
-from tests.support.kafka import KafkaCluster
 from tests.support.mirror import Seen, produce, wait_for_partitions
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import pytest
 
     from klamm.client.connection import Connection
+    from tests.support.kafka import KafkaCluster
 
 YEAR_2013 = 1_356_998_400_000
 LEADER, NEAR, LASTING = 1, 2, 3
-RACKS = {
-    "broker.rack": "rack-{node}",
-    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-}
-
-
-@pytest.fixture
-def cluster(java: None) -> Iterator[KafkaCluster]:
-    with KafkaCluster(3, RACKS) as started:
-        yield started
 
 
 def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_is_gone(
-    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+    real_kafka_3: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    address = cluster.bootstrap_servers
-    replicas = {"src": (LEADER, NEAR), "R.src": (LASTING,), "mm2-offsets.R.internal": (LASTING,)}
+    address = real_kafka_3.bootstrap_servers
+    replicas = {"racks": (LEADER, NEAR), "R.racks": (LASTING,), "mm2-offsets.R.internal": (LASTING,)}
     with AdminClient(address) as admin:
         new = [
             NewTopic(name=name, replicas_assignments={0: nodes}, configs={"retention.ms": "-1"})
@@ -65,12 +53,12 @@ def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_i
     settings = copy_settings(address, address, alias="R")
     settings = replace(settings, fetch_limits=settings.fetch_limits._replace(rack_id=f"rack-{NEAR}"))
     ending = threading.Event()
-    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [PartitionId("src", 0, "R.src")])) as copier:
+    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [PartitionId("racks", 0, "R.racks")])) as copier:
         monkeypatch.setattr(Cluster, "connection", noting)
         running = threads.submit(run_until, copier, ending.is_set, timeout_s=120)
 
         def write_and_wait(first: int) -> None:
-            produce(address, "src", [(0, record) for record in records[first : first + 100]])
+            produce(address, "racks", [(0, record) for record in records[first : first + 100]])
             wait_until(
                 lambda: [row.next_offset for row in copier.progress()] == [first + 100],
                 timeout_s=60,
@@ -85,11 +73,12 @@ def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_i
             # then
             assert set(asked) == {NEAR}
             # when
-            cluster.nodes[NEAR].kill()
+            real_kafka_3.nodes[NEAR].kill()
             write_and_wait(200)
             # then
             assert LEADER in asked
         finally:
             ending.set()
         running.result()
-    assert_exactly_once(address, "R.src", {0: records})
+    assert_exactly_once(address, "R.racks", {0: records})
+    real_kafka_3.nodes[NEAR].start(expected_nodes=3)

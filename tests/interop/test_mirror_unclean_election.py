@@ -7,31 +7,25 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.partition_progress import CopyState
 from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
-from tests.support.kafka import KafkaCluster
 from tests.support.mirror import Seen, produce, wait_for_partitions
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from tests.support.kafka import KafkaCluster
 
 YEAR_2013 = 1_356_998_400_000
 LEADER, STALE, LASTING = 1, 2, 3
+SOURCE = "unclean"
 SHARDS = {"Once": 1, "Least": 0, "Running": 1}
 """By alias of the flow: how it copies."""
-
-
-@pytest.fixture
-def cluster(java: None) -> Iterator[KafkaCluster]:
-    with KafkaCluster(3) as started:
-        yield started
 
 
 def numbered(first: int, count: int) -> list[Seen]:
@@ -39,12 +33,12 @@ def numbered(first: int, count: int) -> list[Seen]:
 
 
 def write(address: str, records: list[Seen]) -> None:
-    produce(address, "src", [(0, record) for record in records])
+    produce(address, SOURCE, [(0, record) for record in records])
 
 
 def in_sync(address: str) -> tuple[int, ...]:
     with AdminClient(address) as admin:
-        return admin.describe_topics(["src"]).values()["src"].result(30).partitions[0].isr
+        return admin.describe_topics([SOURCE]).values()[SOURCE].result(30).partitions[0].isr
 
 
 def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[str, str]) -> None:
@@ -55,25 +49,25 @@ def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[
 
 
 def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones_are_mirrored(
-    cluster: KafkaCluster,
+    real_kafka_3: KafkaCluster,
 ) -> None:
     """150 records are mirrored; the new leader has 100 of them, and 60 others by the time that it is asked."""
     # given
-    address = cluster.bootstrap_servers
-    create(address, "src", (LEADER, STALE), {"unclean.leader.election.enable": "true"})
+    address = real_kafka_3.bootstrap_servers
+    create(address, SOURCE, (LEADER, STALE), {"unclean.leader.election.enable": "true"})
     flows = {}
     for alias, shards in SHARDS.items():
-        create(address, f"{alias}.src", (LASTING,), {})
+        create(address, f"{alias}.{SOURCE}", (LASTING,), {})
         create(address, f"mm2-offsets.{alias}.internal", (LASTING,), {"cleanup.policy": "compact"})
         flows[alias] = copy_settings(address, address, alias=alias, shards=shards)
-    partition = {alias: PartitionId("src", 0, f"{alias}.src") for alias in flows}
+    partition = {alias: PartitionId(SOURCE, 0, f"{alias}.{SOURCE}") for alias in flows}
     settings = replace(flows["Running"], continue_after_loss=True)
     with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [partition["Running"]])) as copier:
         running = threads.submit(
             run_until, copier, lambda: sum(row.records for row in copier.progress()) >= 210, timeout_s=150
         )
         write(address, numbered(0, 100))
-        cluster.nodes[STALE].kill()
+        real_kafka_3.nodes[STALE].kill()
         wait_until(lambda: in_sync(address) == (LEADER,), timeout_s=30, what="the loss of the follower")
         write(address, numbered(100, 50))
         for alias in ("Once", "Least"):
@@ -82,8 +76,8 @@ def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones
         wait_until(
             lambda: [row.next_offset for row in copier.progress()] == [150], timeout_s=30, what="150 mirrored records"
         )
-        cluster.nodes[LEADER].kill()
-        cluster.nodes[STALE].start(expected_nodes=2)
+        real_kafka_3.nodes[LEADER].kill()
+        real_kafka_3.nodes[STALE].start(expected_nodes=2)
         wait_until(lambda: in_sync(address) == (STALE,), timeout_s=60, what="the unclean election")
         write(address, numbered(1000, 60))
         # then
@@ -97,5 +91,5 @@ def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones
             copy_all(replace(flows[alias], continue_after_loss=True), partition[alias])
         running.result(150)
     for alias in flows:
-        assert_exactly_once(address, f"{alias}.src", {0: numbered(0, 150) + numbered(1000, 60)})
-    cluster.nodes[LEADER].start(expected_nodes=3)
+        assert_exactly_once(address, f"{alias}.{SOURCE}", {0: numbered(0, 150) + numbered(1000, 60)})
+    real_kafka_3.nodes[LEADER].start(expected_nodes=3)

@@ -41,7 +41,7 @@ class Writer:
                 producer_epoch=producer_epoch,
                 base_sequence=0,
             )
-            for topic, timestamp in (("old", YEAR_2013), ("new", int(time.time() * 1000)))
+            for topic, timestamp in (("killed-old", YEAR_2013), ("killed-new", int(time.time() * 1000)))
         }
         for topic in self._batches:
             create_topic(address, topic, 1, {"retention.ms": "-1"})
@@ -78,9 +78,7 @@ class Writer:
 @pytest.fixture(params=["kafka", "klamm"])
 def broker(request: pytest.FixtureRequest) -> Iterator[KafkaCluster | KlammBroker]:
     if request.param == "kafka":
-        request.getfixturevalue("java")
-        with KafkaCluster() as kafka:
-            yield kafka
+        yield request.getfixturevalue("real_kafka")
     else:
         with KlammBroker() as klamm:
             yield klamm
@@ -97,7 +95,7 @@ def test_after_a_kill_kafka_appends_a_repeated_batch_with_old_timestamps_again(
     writer = Writer(broker.bootstrap_servers)
     for _ in range(2):
         writer.send()
-    assert writer.counts() == {"old": COUNT, "new": COUNT}
+    assert writer.counts() == {"killed-old": COUNT, "killed-new": COUNT}
     # when
     if isinstance(broker, KafkaCluster):
         broker.restart(kill=True)
@@ -107,5 +105,5 @@ def test_after_a_kill_kafka_appends_a_repeated_batch_with_old_timestamps_again(
     writer.send()
     # then
     repeats = COUNT if isinstance(broker, KafkaCluster) else 0
-    assert writer.counts() == {"old": COUNT + repeats, "new": COUNT}
+    assert writer.counts() == {"killed-old": COUNT + repeats, "killed-new": COUNT}
     writer.close()

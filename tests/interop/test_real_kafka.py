@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 
 from tests.support.class_archives import ROOT
-from tests.support.java import java_tool
-from tests.support.kafka import KafkaCluster
+from tests.support.kafka_tools import run_tool
 from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from tests.support.kafka import KafkaCluster
 
 _TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 
-def test_a_node_that_was_killed_comes_back_on_its_port_with_its_topics(java: None) -> None:
+def test_a_node_that_was_killed_comes_back_on_its_port_with_its_topics(real_kafka: KafkaCluster) -> None:
     # given
-    with KafkaCluster() as cluster:
-        address = cluster.bootstrap_servers
-        java_tool(_TOPICS, "--bootstrap-server", address, "--create", "--topic", "kept", "--partitions", "2")
-        # when
-        cluster.restart(1, kill=True)
-        # then
-        assert cluster.bootstrap_servers == address
-        assert "PartitionCount: 2" in java_tool(_TOPICS, "--bootstrap-server", address, "--describe", "--topic", "kept")
+    address, topic = real_kafka.bootstrap_servers, ("--topic", "oracle-kept")
+    run_tool(_TOPICS, "--bootstrap-server", address, "--create", *topic, "--partitions", "2")
+    # when
+    real_kafka.restart(1, kill=True)
+    # then
+    assert real_kafka.bootstrap_servers == address
+    assert "PartitionCount: 2" in run_tool(_TOPICS, "--bootstrap-server", address, "--describe", *topic)
 
 
 def test_three_nodes_replicate_a_topic(real_kafka_3: KafkaCluster) -> None:
     # given
     address = real_kafka_3.bootstrap_servers
     # when
-    java_tool(
+    run_tool(
         _TOPICS, "--bootstrap-server", address, "--create", "--topic", "oracle-of-three", "--replication-factor", "3"
     )
     # then
-    described = java_tool(_TOPICS, "--bootstrap-server", address, "--describe", "--topic", "oracle-of-three")
+    described = run_tool(_TOPICS, "--bootstrap-server", address, "--describe", "--topic", "oracle-of-three")
     assert "ReplicationFactor: 3" in described
 
 

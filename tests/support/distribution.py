@@ -1,8 +1,9 @@
 """Distribution of the tests to the workers of pytest-xdist.
 
-A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. The files that take longest
-come first, so that no worker is left alone with one of them at the end. Files that share three nodes of real Kafka are
-run by one worker, so that those nodes are started once.
+A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. Files that share three nodes
+of real Kafka are run by one worker, one after the other, and the nodes are stopped after the last of them: idle nodes
+cost CPU time. The files that take longest come first, so that no worker is left alone with one of them at the end.
+Among these, files that need the processors alternate with files that wait.
 """
 
 from __future__ import annotations
@@ -14,39 +15,57 @@ from typing import TYPE_CHECKING, Final
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_LONGEST: Final = (
-    "spark/test_mirror_rig.py",
-    "interop/test_mirror_kafka.py",
-    "spark/test_mirror_on_spark.py",
-    "spark/test_registrations.py",
-    "interop/test_client_families.py",
-    "spark/test_mirror_chaos.py",
-    "spark/test_writing.py",
-    "spark/test_mirror_interrupted.py",
-    "interop/test_lost_nodes.py",
-    "spark/test_mirror_security.py",
-    "interop/test_mirror_takeover.py",
-    "interop/test_wheel.py",
-    "spark/test_registrations_killed.py",
-    "spark/test_mirror_on_a_cluster.py",
-)
-"""Paths below ``tests``, the longest first."""
-_DIRECTORIES: Final = ("spark", "crash", "interop")
-"""Directories of the other files that take long."""
 _SHARED: Final = "real_kafka_3"
 """Fixture of three nodes."""
+_FIRST: Final = (
+    _SHARED,
+    "tests/spark/test_mirror_rig.py",
+    "tests/interop/test_client_families.py",
+    "tests/spark/test_registrations.py",
+    "tests/crash/test_unread_responses.py",
+    "tests/spark/test_mirror_on_spark.py",
+    "tests/crash/test_kill9.py",
+    "tests/interop/test_wheel.py",
+    "tests/interop/test_mirror_takeover.py",
+    "tests/interop/test_log_compaction.py",
+    "tests/spark/test_registrations_killed.py",
+    "tests/interop/test_mirror_source_loss.py",
+    "tests/interop/test_image_steps.py",
+    "tests/interop/test_mirror_exactly_once.py",
+    "tests/spark/test_writing.py",
+    "tests/interop/test_console_like_kafka.py",
+    "tests/spark/test_mirror_interrupted.py",
+    "tests/interop/test_security.py",
+    "tests/spark/test_mirror_chaos.py",
+    "tests/interop/test_throttling.py",
+    "tests/spark/test_mirror_on_a_cluster.py",
+    "tests/interop/test_cli_like_kafka.py",
+    "tests/spark/test_mirror_security.py",
+)
+"""Groups of files that take long, as ``_group`` names them, in the order in which workers begin them."""
+_DIRECTORIES: Final = ("spark", "crash", "interop")
+"""Directories of the other files that take long."""
 
 
 def rank(item: pytest.Item) -> int:
     """Return the rank of a test's file. Lower ranks run first."""
-    file = item.path.relative_to(_ROOT / "tests")
-    if file.as_posix() in _LONGEST:
-        return _LONGEST.index(file.as_posix())
-    directories = [*_DIRECTORIES, file.parts[0]]
-    return len(_LONGEST) + directories.index(file.parts[0])
+    file = item.path.relative_to(_ROOT)
+    group = _group(file.as_posix())
+    if group in _FIRST:
+        return _FIRST.index(group)
+    directories = [*_DIRECTORIES, file.parts[1]]
+    return len(_FIRST) + directories.index(file.parts[1])
+
+
+def last_with_three_nodes(items: Sequence[pytest.Item]) -> pytest.Item | None:
+    """Return the last of the sorted tests that may use three nodes of real Kafka."""
+    using = [item for item in items if _group(item.path.relative_to(_ROOT).as_posix()) == _SHARED]
+    return using[-1] if using else None
 
 
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]

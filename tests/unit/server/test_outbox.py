@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from klamm.protocol.errors import StorageError
 from klamm.server import outbox as module
+from klamm.server import time_slice
 from klamm.server.outbox import PIECE_BYTES, STALLED_S, Outbox, UnreadBudget
 
 if TYPE_CHECKING:
@@ -26,6 +28,12 @@ class Transport:
 
     def get_write_buffer_size(self) -> int:
         return len(self.kept)
+
+    def set_write_buffer_limits(self, high: int | None = None) -> None:
+        """Keep no limits."""
+
+    def is_closing(self) -> bool:
+        return False
 
     def write(self, data: bytes) -> None:
         self.kept += bytes(data)
@@ -180,5 +188,48 @@ def test_peers_that_read_are_waited_for_and_not_given_up() -> None:
                 for peer in peers:
                     peer.read()
         assert not any(peer.was_given_up for peer in peers)
+
+    run(test)
+
+
+class SlowFile(File):
+    """A range of which each piece takes a millisecond of a clock that the test owns."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.now = 0.0
+        self.pieces_at_once: list[int] = [0]
+
+    def read(self, start: int, size: int) -> bytes:
+        self._spend()
+        return super().read(start, size)
+
+    def send_to(self, socket: int, start: int, size: int) -> int:
+        self._spend()
+        return min(size, self.size - start)
+
+    def _spend(self) -> None:
+        self.now += 0.001
+        self.pieces_at_once[-1] += 1
+
+
+@pytest.mark.parametrize("socket", [None, 7], ids=["through the transport, as with TLS", "by the kernel"])
+def test_a_peer_that_reads_at_once_does_not_hold_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, socket: int | None
+) -> None:
+    """Others are served after each time slice, though the socket takes all bytes."""
+    file = SlowFile(40 * PIECE_BYTES)
+    monkeypatch.setattr(time_slice, "time", SimpleNamespace(perf_counter=lambda: file.now))
+
+    async def test(budget: UnreadBudget) -> None:
+        transport = Transport()
+        monkeypatch.setattr(transport, "write", lambda data: None)
+        outbox = Outbox(cast("Any", transport), budget, cast("Any", object()), socket)
+        sending = asyncio.create_task(outbox.send([file], len(file)))
+        while not sending.done():
+            file.pieces_at_once.append(0)
+            await asyncio.sleep(0)
+        assert sum(file.pieces_at_once) == 40
+        assert max(file.pieces_at_once) <= time_slice.SLICE_S / 0.001 + 1
 
     run(test)

@@ -157,6 +157,7 @@ class ConsumerGroup(ConsumerHeartbeats):
         """
         self.has_lost_member = False
         member_id = attempt.member_id or attempt.new_member_id
+        session_timeout_ms = attempt.enforced_session_timeout_ms or attempt.session_timeout_ms
         self._check_room(member_id)
         subscription = self._subscription_of(attempt)
         if not attempt.member_id and attempt.group_instance_id is None and attempt.requires_known_member_id:
@@ -172,7 +173,11 @@ class ConsumerGroup(ConsumerHeartbeats):
             server_assignor=None,
             client_id=attempt.client_id,
             client_host=attempt.client_host,
-            classic=ClassicTraits(session_timeout_ms=attempt.session_timeout_ms, protocols=attempt.protocols),
+            classic=ClassicTraits(
+                session_timeout_ms=session_timeout_ms,
+                requested_session_timeout_ms=attempt.session_timeout_ms,
+                protocols=attempt.protocols,
+            ),
         )
         if departed is not None:
             self.replace_static(departed, before)
@@ -182,7 +187,6 @@ class ConsumerGroup(ConsumerHeartbeats):
         after = self._reconcile(after, owned, topics, now)
         self._cancel_deadline(DeadlineKind.JOIN, member_id)
         self._cancel_deadline(DeadlineKind.REBALANCE, member_id)
-        session_timeout_ms = attempt.enforced_session_timeout_ms or attempt.session_timeout_ms
         self._set_deadline(DeadlineKind.SESSION, member_id, session_timeout_ms, now)
         self._set_deadline(DeadlineKind.SYNC, member_id, attempt.rebalance_timeout_ms, now)
         return JoinReply(
@@ -245,7 +249,9 @@ class ConsumerGroup(ConsumerHeartbeats):
             RebalanceInProgressError: The member has to join again, to revoke partitions or to get more.
         """
         member, traits = self._classic(member_id, group_instance_id, generation_id)
-        session_timeout_ms = enforced_session_timeout_ms or traits.session_timeout_ms
+        session_timeout_ms = enforced_session_timeout_ms or traits.requested_session_timeout_ms
+        if session_timeout_ms != traits.session_timeout_ms:
+            self.members[member_id] = replace(member, classic=replace(traits, session_timeout_ms=session_timeout_ms))
         self._set_deadline(DeadlineKind.SESSION, member_id, session_timeout_ms, now)
         has_step = (
             member.member_epoch < self.assignment_epoch

@@ -78,7 +78,7 @@ def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLi
                 client_id=member.client_id,
                 client_host=member.client_host,
                 session_timeout_ms=traits.session_timeout_ms,
-                requested_session_timeout_ms=traits.session_timeout_ms,
+                requested_session_timeout_ms=traits.requested_session_timeout_ms,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 protocols=traits.protocols,
                 assignment=_classic_assignment(group.target.get(member.member_id, {}), traits, topics),
@@ -119,7 +119,11 @@ def _consumer_member(
         previous_epoch=epoch,
         assigned=assigned,
         assignment_epochs={topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in assigned.items()},
-        classic=ClassicTraits(session_timeout_ms=member.requested_session_timeout_ms, protocols=member.protocols),
+        classic=ClassicTraits(
+            session_timeout_ms=member.session_timeout_ms,
+            requested_session_timeout_ms=member.requested_session_timeout_ms,
+            protocols=member.protocols,
+        ),
     )
 
 

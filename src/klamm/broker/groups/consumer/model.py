@@ -64,7 +64,8 @@ class ClassicTraits:
     """Facts about a member that uses the classic protocol in a consumer group, while the group migrates."""
 
     session_timeout_ms: int
-    """Session timeout that the member requests; the broker may enforce another one."""
+    """Session timeout in force: the requested one, or one that the broker enforces."""
+    requested_session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     """Protocol names with their metadata, in order of preference; at least one."""
 

@@ -111,6 +111,7 @@ def _member_to_facts(member: ConsumerMember) -> dict[str, Any]:
         if traits is None
         else {
             "session_timeout_ms": traits.session_timeout_ms,
+            "requested_session_timeout_ms": traits.requested_session_timeout_ms,
             "protocols": [[name, b64encode(metadata).decode("ascii")] for name, metadata in traits.protocols],
         }
     )
@@ -158,4 +159,10 @@ def _member_from_facts(facts: Mapping[str, Any]) -> ConsumerMember:
     if traits is None:
         return member
     protocols = tuple((name, b64decode(metadata)) for name, metadata in traits["protocols"])
-    return replace(member, classic=ClassicTraits(session_timeout_ms=traits["session_timeout_ms"], protocols=protocols))
+    session_timeout_ms = traits["session_timeout_ms"]
+    # absent in groups of earlier versions, which stored the requested session timeout alone
+    requested_ms = traits.get("requested_session_timeout_ms", session_timeout_ms)
+    classic = ClassicTraits(
+        session_timeout_ms=session_timeout_ms, requested_session_timeout_ms=requested_ms, protocols=protocols
+    )
+    return replace(member, classic=classic)

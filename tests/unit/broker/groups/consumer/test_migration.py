@@ -177,6 +177,32 @@ def test_classic_members_survive_a_restart() -> None:
     assert again.target == scene.group.target
 
 
+def test_an_enforced_session_timeout_outlives_the_sync_a_restart_and_the_migration() -> None:
+    """K649-94."""
+    # given
+    scene, classic = upgraded()
+    generation = classic.group.generation_id
+    scene.group.classic_heartbeat("c1", None, generation, scene.now, enforced_session_timeout_ms=60_000)
+    # when
+    scene.group = from_payload("group", GroupWriter().payload(scene.group), ConsumerLimits(), scene.now)
+    scene.group.resume(45_000, scene.now)
+    scene.classic_sync("c1", generation)
+    scene.wait(50)
+    # then
+    assert list(scene.group.members) == ["c1"]
+    # when: there and back again
+    again = to_classic(scene.group, scene.topics, GroupLimits(), scene.now)
+    migrated = to_consumer(again, scene.topics, ConsumerLimits(), scene.now)
+    # then
+    assert [member.session_timeout_ms for member in again.members] == [60_000]
+    assert migrated.members["c1"].classic == scene.group.members["c1"].classic
+    # when: the config is removed
+    scene.group.classic_heartbeat("c1", None, generation, scene.now)
+    scene.wait(11)
+    # then
+    assert not scene.group.members
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [

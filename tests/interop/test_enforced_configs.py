@@ -1,7 +1,8 @@
-"""Client configs that the broker enforces for clients that know nothing of them: confluent-kafka as it comes."""
+"""Client configs that the broker enforces for clients that know nothing of them: librdkafka and Java."""
 
 from __future__ import annotations
 
+import subprocess
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,15 @@ import klamm
 from klamm import cli
 from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, KafkaApiError
 from klamm.cli import clients as command
-from tests.support.processes import free_port
+from tests.support.java import start_java
+from tests.support.processes import free_port, stop_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SOON_S = 20.0
+JAVA_S = 60.0
+"""Time in which a Java process starts and joins a group, on a machine with other load."""
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +109,13 @@ def members(admin: AdminClient, group_id: str) -> tuple[str, ...]:
     return tuple(member.member_id for member in described.members)
 
 
-def beat(broker: klamm.Broker, consumer: Consumer, client_id: str) -> None:
+def beat(broker: klamm.Broker, client_id: str, poll: Callable[[float], object], soon_s: float = SOON_S) -> None:
     """Wait for two heartbeats of a client that begin from now on."""
     before = len(broker.requests("Heartbeat", client_id=client_id))
-    until = time.monotonic() + SOON_S
+    until = time.monotonic() + soon_s
     while len(broker.requests("Heartbeat", client_id=client_id)) < before + 2:
         assert time.monotonic() < until, "the consumer sends no heartbeats"
-        consumer.poll(0.05)
+        poll(0.05)
 
 
 def one(metrics: str, client_id: str) -> dict[str, Any]:
@@ -140,7 +144,7 @@ def test_a_classic_consumer_survives_a_pause_that_would_have_ended_it(
     assert found["drift"] == ["session.timeout.ms"]
     # when: the config is removed
     set_for(admin, "raised", "session.timeout.ms", None)
-    beat(broker, raised, "raised")
+    beat(broker, "raised", raised.poll)
     broker.advance_clock(60)
     # then
     assert members(admin, "raised") != before["raised"]
@@ -148,9 +152,15 @@ def test_a_classic_consumer_survives_a_pause_that_would_have_ended_it(
         consumer.close()
 
 
-def beats_every(broker: klamm.Broker, consumer: Consumer, client_id: str, is_expected: Callable[[int], bool]) -> None:
+def beats_every(
+    broker: klamm.Broker,
+    client_id: str,
+    poll: Callable[[float], object],
+    is_expected: Callable[[int], bool],
+    soon_s: float = SOON_S,
+) -> None:
     """Wait until the times between the last four heartbeats of a member are as expected, in milliseconds."""
-    end = time.monotonic() + SOON_S
+    end = time.monotonic() + soon_s
     before = len(broker.requests("ConsumerGroupHeartbeat", client_id=client_id))
     while True:
         found = broker.requests("ConsumerGroupHeartbeat", client_id=client_id)[before:][-4:]
@@ -158,7 +168,7 @@ def beats_every(broker: klamm.Broker, consumer: Consumer, client_id: str, is_exp
         if len(times) == 3 and all(map(is_expected, times)):
             return
         assert time.monotonic() < end, times
-        consumer.poll(0.05)
+        poll(0.05)
 
 
 def test_a_changed_heartbeat_interval_reaches_a_running_consumer_with_its_next_heartbeat(
@@ -167,15 +177,101 @@ def test_a_changed_heartbeat_interval_reaches_a_running_consumer_with_its_next_h
     """K649-95, -96."""
     # given
     consumer = joined(broker, "modern", **{"group.protocol": "consumer"})
-    beats_every(broker, consumer, "modern", lambda gap_ms: gap_ms >= 350)
+    beats_every(broker, "modern", consumer.poll, lambda gap_ms: gap_ms >= 350)
     # when
     set_for(admin, "modern", "heartbeat.interval.ms", "100")
     # then
-    beats_every(broker, consumer, "modern", lambda gap_ms: gap_ms < 350)
+    beats_every(broker, "modern", consumer.poll, lambda gap_ms: gap_ms < 350)
     found = one(metrics, "modern")
     assert (found["standing"], found["compliance"]) == ("enforced", {"heartbeat.interval.ms": "enforced"})
     # when: the config is removed
     set_for(admin, "modern", "heartbeat.interval.ms", None)
     # then
-    beats_every(broker, consumer, "modern", lambda gap_ms: gap_ms >= 350)
+    beats_every(broker, "modern", consumer.poll, lambda gap_ms: gap_ms >= 350)
     consumer.close()
+
+
+def java_consumer(broker: klamm.Broker, client_id: str, **settings: object) -> subprocess.Popen[bytes]:
+    """Start Kafka's console consumer, in a group named after it."""
+    words = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
+    given = [word for each in (f"client.id={client_id}", *words) for word in ("--consumer-property", each)]
+    at = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--group", client_id)
+    return start_java("org.apache.kafka.tools.consumer.ConsoleConsumer", *at, *given)
+
+
+@pytest.mark.usefixtures("java")
+def test_a_java_consumer_takes_a_changed_heartbeat_interval(broker: klamm.Broker, admin: AdminClient) -> None:
+    """K649-95."""
+    # given
+    consumer = java_consumer(broker, "java-modern", group_protocol="consumer")
+    try:
+        beats_every(broker, "java-modern", time.sleep, lambda gap_ms: gap_ms >= 350, JAVA_S)
+        # when
+        set_for(admin, "java-modern", "heartbeat.interval.ms", "100")
+        # then
+        beats_every(broker, "java-modern", time.sleep, lambda gap_ms: gap_ms < 350)
+        # when: the config is removed
+        set_for(admin, "java-modern", "heartbeat.interval.ms", None)
+        # then
+        beats_every(broker, "java-modern", time.sleep, lambda gap_ms: gap_ms >= 350)
+    finally:
+        stop_process(consumer)
+
+
+@pytest.mark.usefixtures("java")
+def test_a_classic_java_consumer_survives_a_pause_that_would_have_ended_it(
+    broker: klamm.Broker, admin: AdminClient
+) -> None:
+    """K649-94."""
+    # given
+    set_for(admin, "java-classic", "session.timeout.ms", "120000")
+    settings = {"group_protocol": "classic", "session_timeout_ms": 6000, "heartbeat_interval_ms": 100}
+    consumer = java_consumer(broker, "java-classic", **settings)
+    try:
+        beat(broker, "java-classic", time.sleep, JAVA_S)
+        before = members(admin, "java-classic")
+        # when
+        broker.advance_clock(60)
+        beat(broker, "java-classic", time.sleep)
+        # then
+        assert members(admin, "java-classic") == before != ()
+        # when: the config is removed
+        set_for(admin, "java-classic", "session.timeout.ms", None)
+        beat(broker, "java-classic", time.sleep)
+        broker.advance_clock(60)
+        # then
+        assert members(admin, "java-classic") != before
+    finally:
+        stop_process(consumer)
+
+
+@pytest.mark.usefixtures("java")
+def test_records_of_a_java_producer_with_acks_1_are_held_to_acks_all(broker: klamm.Broker, admin: AdminClient) -> None:
+    """K649-93."""
+    settings = ("acks=1", "enable.idempotence=false", "retries=0", "client.id=java-held")
+    given = [word for each in settings for word in ("--producer-property", each)]
+    at = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--timeout", "0")
+    producer = start_java("org.apache.kafka.tools.ConsoleProducer", *at, *given, stdin=subprocess.PIPE)
+    lines = producer.stdin
+    assert lines is not None
+
+    def fault_of_one_record(soon_s: float = SOON_S) -> str | None:
+        before, end = len(broker.requests("Produce", client_id="java-held")), time.monotonic() + soon_s
+        lines.write(b"value\n")
+        lines.flush()
+        while len(found := broker.requests("Produce", client_id="java-held")) == before:
+            assert time.monotonic() < end, "the producer sends nothing"
+            time.sleep(0.02)
+        return found[-1].fault
+
+    try:
+        with broker.inject("Produce", error="NOT_ENOUGH_REPLICAS", acks="all", times=None):
+            assert fault_of_one_record(JAVA_S) is None
+            # when, then
+            set_for(admin, "java-held", "acks", "all")
+            assert fault_of_one_record() == "NOT_ENOUGH_REPLICAS"
+            # when, then: the config is removed
+            set_for(admin, "java-held", "acks", None)
+            assert fault_of_one_record() is None
+    finally:
+        stop_process(producer)

@@ -1,4 +1,4 @@
-"""The gateway: its start and its end, and the parts that it consists of."""
+"""The gateway: its parts, its start and its stop."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from klamm.gateway.upstream import Upstream
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from klamm.gateway.dealt import DealtConnections
     from klamm.gateway.interceptors import Interception
+    from klamm.gateway.passed_connections import PassedConnections
     from klamm.gateway.settings import GatewaySettings
-    from klamm.gateway.workers import WorkerPool
+    from klamm.gateway.worker_pool import WorkerPool
     from klamm.server.listeners import Address
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class GatewayApp:
         interception: Interception = NO_INTERCEPTION,
         *,
         pool: WorkerPool | None = None,
-        dealt: DealtConnections | None = None,
+        dealt: PassedConnections | None = None,
     ) -> None:
         self._settings = settings
         self.pool = pool
@@ -82,7 +82,7 @@ class GatewayApp:
             max_frame_bytes=settings.max_frame_bytes,
         )
         self._arrivals = Arrivals(self.shared, self.upstream, entrance)
-        self._ports: BrokerPorts | DealtConnections
+        self._ports: BrokerPorts | PassedConnections
         if dealt is not None:
             dealt.attach(self.topology, self._arrivals.add)
             self._ports = dealt

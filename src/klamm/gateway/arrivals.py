@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_AT_MOST: Final = 512
-"""Connections that are being opened at one port at a time. A further one takes the place of the oldest: those that are
-served are open after some milliseconds, so the oldest waits for a broker or a client that does not respond.
+"""Maximum number of connections of one port that are being opened. Beyond it, the oldest one is closed: those that
+succeed are open after some milliseconds, so the oldest waits for a broker or a client that does not respond.
 """
 
 
@@ -34,7 +34,7 @@ class Arrivals:
     Args:
         shared: Objects that all relays share.
         upstream: The upstream cluster.
-        entrance: Settings of the clients' side.
+        entrance: Settings for admission.
     """
 
     def __init__(self, shared: Shared, upstream: Upstream, entrance: Entrance) -> None:

@@ -1,4 +1,4 @@
-"""Host names of brokers on one TLS port, told apart by the name that the client asks for (SNI)."""
+"""Host names of brokers that share one TLS port: the client names the broker in the TLS handshake (SNI)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.IGNORECASE)
 
 
 class BrokerHosts:
-    """One host name for each node id.
+    """Host names of all brokers, made from a pattern with the node id.
 
     Args:
         pattern: Host name with ``$(nodeId)`` in the place of the node id.
         setting: Name of the setting, for error messages.
 
     Raises:
-        SettingsError: The pattern is no host name, or has not one place for the node id.
+        SettingsError: The pattern is not a host name, or does not contain ``$(nodeId)`` exactly once.
     """
 
     def __init__(self, pattern: str, setting: str) -> None:
@@ -35,6 +35,6 @@ class BrokerHosts:
         return f"{self._before}{node_id}{self._after}"
 
     def node_of(self, name: str | None) -> int | None:
-        """Return the node id for a name that a client asks for; None if it is not the name of a broker."""
+        """Return the node id for a name that a client sent; None if it is not the name of a broker."""
         match = self._name.fullmatch(name or "")
         return None if match is None else int(match[1])

@@ -1,4 +1,4 @@
-"""Messages between a gateway and its worker processes: JSON over a Unix socket that keeps their bounds."""
+"""Messages between a gateway and its worker processes: JSON over a Unix socket that preserves message boundaries."""
 
 from __future__ import annotations
 

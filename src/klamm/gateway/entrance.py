@@ -28,13 +28,13 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrance:
-    """Settings that apply to every accepted connection."""
+    """Admission of accepted connections, by the settings of the listener."""
 
     endpoint: Endpoint
     tls: ssl.SSLContext | None
     hosts: BrokerHosts | None
     networks: tuple[Network, ...]
-    """Addresses of load balancers, whose connections begin with a PROXY header. Without any, no connection does."""
+    """Addresses of load balancers, whose connections begin with a PROXY header. Empty: no connection has one."""
 
     @classmethod
     def open(cls, settings: GatewaySettings) -> Entrance:
@@ -53,7 +53,7 @@ class Entrance:
         return cls(endpoint=endpoint, tls=tls, hosts=settings.broker_hosts, networks=settings.proxy_networks)
 
     async def admit(self, accepted: socket.socket, peer: Peer) -> Transport:
-        """Return the byte stream of a client. Complete the facts about the client in ``peer``.
+        """Return the byte stream of an admitted client, and store the facts about the client in ``peer``.
 
         Raises:
             ProtocolError: The PROXY header is missing or malformed, or the certificate names no principal.

@@ -12,7 +12,7 @@ from klamm.gateway.app import GatewayApp
 from klamm.gateway.hooks import start_hooks
 from klamm.gateway.metrics import GatewayMetrics
 from klamm.gateway.settings import GatewaySettings, parse_arguments
-from klamm.gateway.workers import WorkerPool
+from klamm.gateway.worker_pool import WorkerPool
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.signals import ProcessSignals

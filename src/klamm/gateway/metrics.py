@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.counts import MOST_CLIENT_IDS, OTHER
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
-from klamm.monitoring.merging import merged
+from klamm.monitoring.totals import merged
 from klamm.protocol.api import ApiKey
 
 if TYPE_CHECKING:

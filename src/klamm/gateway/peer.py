@@ -9,17 +9,17 @@ from klamm.security.principals import ANONYMOUS
 
 
 class ConnectionWatch(Protocol):
-    """Observer of one client connection. It sees which requests pass, and may replace three values in their frames.
+    """Observer of the requests of one client connection. It may replace three values in their frames.
 
     The values are patched in place, so the messages are not decoded. ``client_id`` is that of the request.
     """
 
     def on_software(self, name: str, version: str) -> None:
-        """Learn the client's software from ApiVersions (KIP-511)."""
+        """Record the client's software from ApiVersions (KIP-511)."""
         ...
 
     def on_request(self, api_key: int, client_id: str | None) -> None:
-        """Learn of a request of a client that is logged in, or need not log in."""
+        """Record a request of a client that is logged in, or need not log in."""
         ...
 
     def acks(self, requested: int, client_id: str | None) -> int:
@@ -35,7 +35,7 @@ class ConnectionWatch(Protocol):
         ...
 
     def close(self) -> None:
-        """Learn that the connection is closed."""
+        """Record the end of the connection."""
         ...
 
 
@@ -48,7 +48,7 @@ class Peer:
     node_id: int
     """Node id of the port or the host name that the client connected to."""
     is_bootstrap: bool = False
-    """Whether any other broker serves if that one cannot be reached."""
+    """Whether another broker is used if that one cannot be reached."""
     principal: str = ANONYMOUS
     client_id: str | None = None
     """Client id of the latest request."""

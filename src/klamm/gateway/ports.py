@@ -27,16 +27,16 @@ _FREE_BASES: Final = range(20_000, 31_000)
 """Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
 _ATTEMPTS: Final = 20
 _BASE: Final = 0
-"""Number of the base port: that of node 0, and of any broker while node 0 is unknown or down."""
+"""Node id of the base port: clients that connect to it reach node 0, or any broker if node 0 is unknown or down."""
 
 
 class BrokerPorts:
-    """The listening sockets. Used on the event loop only.
+    """Listening sockets of a gateway. Used on the event loop only.
 
     Args:
         settings: Settings of the gateway.
         topology: Brokers of the upstream. Its base is set when the ports are opened.
-        on_accepted: Function that takes over an accepted connection.
+        on_accepted: Function that serves an accepted connection.
     """
 
     def __init__(

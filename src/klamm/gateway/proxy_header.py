@@ -1,7 +1,7 @@
 """Header of the PROXY protocol, versions 1 and 2: the address of a client that connects through a load balancer.
 
 The header comes before all other bytes of a connection, also before a TLS handshake. ``ProxyHeader`` is sans-I/O: it
-says how many bytes to read next, never more than belong to the header.
+returns the number of bytes to read next, never more than belong to the header.
 
 ============  ==========================================================  ============================================
 Version       Form                                                        Limit
@@ -10,8 +10,8 @@ Version       Form                                                        Limit
 2             Signature, command, family, length, addresses, extensions   ``MOST_V2_BYTES``
 ============  ==========================================================  ============================================
 
-Without an address of the client (``UNKNOWN``, ``LOCAL``, Unix sockets) the address of the connection itself counts. A
-checksum among the extensions of version 2 is checked. Anything else than a header is refused.
+A header without an address of the client (``UNKNOWN``, ``LOCAL``, Unix sockets) leaves the address of the connection in
+force. A checksum among the extensions of version 2 is checked. Any other beginning of a connection is rejected.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ProxyHeader:
         """Add bytes, at most ``wanted``.
 
         Raises:
-            ProtocolError: The bytes are no valid header.
+            ProtocolError: The bytes are not a valid header.
         """
         self._kept += data
         self.wanted -= len(data)

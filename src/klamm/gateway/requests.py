@@ -65,7 +65,7 @@ MOST_IN_FLIGHT: Final = 1024
 MOST_DECODED_BYTES: Final = 32 * 1024 * 1024
 """Largest frame that is decoded. Frames that are forwarded unread are limited by ``socket.request.max.bytes``."""
 _ID_LENGTH_AT: Final = 12
-"""Position of the length of the client id, behind the correlation id."""
+"""Position of the length of the client id, after the correlation id."""
 _LEAST_FRAME: Final = REQUEST_HEAD.size - SIZE_BYTES
 _MOST_LOGIN_BYTES: Final = 524_288
 """Largest request before the login (``sasl.server.max.receive.size``)."""
@@ -74,9 +74,10 @@ _ACKS_WITHIN: Final = 128 * 1024
 
 
 class _Precedent:
-    """A request that was forwarded unread. Most requests of a connection begin with the same bytes as the one before.
+    """A request that was forwarded unread, for comparison with the next one. Most requests of a connection begin alike.
 
-    The bytes compared are those behind the correlation id: the client id, and of a Produce request all up to ``acks``.
+    The compared bytes are those after the correlation id: the client id, and of a Produce request all up to
+    ``acks``.
     """
 
     __slots__ = (
@@ -113,7 +114,7 @@ class _Precedent:
         self.on_response = None if exchange is None else exchange.on_response
 
     def is_like(self, api_key: int, api_version: int, size: int, frame: memoryview) -> bool:
-        """Return whether a request of which the first bytes are known is to be treated in the same way."""
+        """Return whether a request, of which the first bytes are known, can be forwarded in the same way."""
         end = self._end
         return (
             api_key == self.api_key
@@ -218,7 +219,7 @@ class RequestJudge:
         return PASS, head.size + SIZE_BYTES, ()
 
     def _renews(self) -> bool:
-        """Log in again at the upstream before the next request if that is due; return whether it is."""
+        """Start a new login at the upstream before the next request if it is due; return whether it is."""
         session = self._relay.session
         if session is None or not session.is_due:
             return False
@@ -297,13 +298,13 @@ class RequestJudge:
     # -- values that are replaced for the watch
 
     def _held_acks(self, head: RequestHead, frame: memoryview, end: int, acks: int) -> int:
-        """Return the acks by which a Produce request is served, and put them into the frame if they differ.
+        """Return the acks by which a Produce request is served, and write them into the frame if they differ.
 
         Args:
             head: Header of the request.
             frame: Bytes of the request, up to ``end`` at least.
             end: Position after ``acks``.
-            acks: Acks that the request has.
+            acks: Acks in the request.
         """
         if self._watch is None:
             return acks
@@ -313,12 +314,12 @@ class RequestJudge:
         return held
 
     def _swallow_if_raised(self, head: RequestHead, requested: int, held: int) -> None:
-        """Expect a response that the client does not expect, because its acks were raised from 0."""
+        """Drop the response to a Produce request whose acks were raised from 0: the client expects none."""
         if requested == 0 and held != 0:
             self._relay.exchanges.append(RelayedExchange(head.correlation_id, _swallow))
 
     def _patch_session_timeout(self, head: RequestHead, frame: memoryview, body: int) -> None:
-        """Replace the session timeout in a JoinGroup request. The upstream judges a malformed one."""
+        """Replace the session timeout in a JoinGroup request. The upstream rejects a malformed one."""
         if self._watch is None:
             return
         with contextlib.suppress(IndexError, struct.error, ProtocolError):
@@ -462,7 +463,7 @@ def _swallow(_frame: memoryview) -> Sequence[Piece]:
 
 
 def _is_unchanged(known: _Precedent, watch: ConnectionWatch) -> bool:
-    """Show a request to the watch unless its acks are to be changed; return whether they stay as they are."""
+    """Pass a request to the watch unless its acks are to be changed; return whether they stay unchanged."""
     if known.acks is not None and watch.acks(known.acks, known.client_id) != known.acks:
         return False
     watch.on_request(known.api_key, known.client_id)

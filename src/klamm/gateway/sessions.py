@@ -38,7 +38,7 @@ class UpstreamSession:
 
     @property
     def expires(self) -> bool:
-        """Return whether the connection must log in again at some time."""
+        """Return whether the session ends at some time, so that the connection must log in again."""
         return self._due_at != _NEVER
 
     @property
@@ -47,7 +47,7 @@ class UpstreamSession:
         return time.monotonic() >= self._due_at
 
     async def renew(self, call: Callable[[Message, type[Message]], Awaitable[Any]]) -> None:
-        """Log in again on the connection. No request of the client is forwarded meanwhile.
+        """Log in again on the connection. Meanwhile no request of the client is forwarded.
 
         Args:
             call: Function that sends a request on the connection, and returns its response of the given class.

@@ -176,10 +176,10 @@ def _terminates(listener: Listener, configs: Mapping[str, str]) -> bool:
 
 
 def _check_identities(*, terminates: bool, upstream: ConnectionSettings) -> None:
-    """Refuse a certificate of the gateway by which clients without a login of their own would act.
+    """Reject a certificate of the gateway with which clients without a login would act upstream.
 
     Raises:
-        SettingsError: The gateway would act by its certificate for all clients.
+        SettingsError: The gateway's certificate would name all clients upstream.
     """
     security = upstream.security
     has_certificate = any(name.startswith("ssl.keystore.") for name in security.tls)

@@ -31,7 +31,7 @@ _CHECKS_OF_ALL: Final = 10
 
 
 def close_stalled(shared: Shared, now: float, *, most_bytes: int = MOST_UNREAD_BYTES) -> None:
-    """Close the connections that have waited too long."""
+    """Close the connections that have exceeded a limit."""
     for relay in list(shared.relays):
         relay.expire(now, STUCK_S, ENDED_S)
     if shared.backlog.kept_bytes <= most_bytes:
@@ -43,7 +43,7 @@ def close_stalled(shared: Shared, now: float, *, most_bytes: int = MOST_UNREAD_B
 
 
 async def watch_stalls(shared: Shared) -> None:
-    """Check the connections every so often, until cancelled."""
+    """Check the connections at regular intervals, until cancelled."""
     loop = asyncio.get_running_loop()
     check = 0
     while True:

@@ -170,13 +170,13 @@ class RelayedSocket:
 
 
 class NamedSocket(ssl.SSLSocket):
-    """Server side of a TLS socket that knows the host name which the client asked for (SNI)."""
+    """Server side of a TLS socket, with the host name that the client sent (SNI)."""
 
     asked_name: str | None = None
 
 
 def keep_asked_name(connected: ssl.SSLSocket | ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
-    """Remember the host name that a client asks for; a ``sni_callback`` of contexts that make ``NamedSocket``."""
+    """Store the host name that a client sent. Used as ``sni_callback`` of contexts that create a ``NamedSocket``."""
     if isinstance(connected, NamedSocket):
         connected.asked_name = name
 
@@ -188,7 +188,7 @@ class AcceptedTls(TlsStream):
 
     @property
     def asked_name(self) -> str | None:
-        """Host name that the client asked for; None if it asked for none."""
+        """Host name that the client sent (SNI); None if it sent none."""
         return self._socket.asked_name if isinstance(self._socket, NamedSocket) else None
 
     @property

@@ -25,8 +25,8 @@ _SALT_BYTES = 20
 class ScramUsers:
     """SCRAM credentials by user, each derived at the first login of the user.
 
-    A broker keeps credentials in its metadata. A gateway keeps no state, so its users are options ``user_NAME`` of the
-    login module, as Kafka has them for PLAIN.
+    A broker keeps credentials in its metadata. A gateway has no such store: its users are options ``user_NAME`` of
+    the login module, as Kafka has them for PLAIN.
 
     Args:
         listener: Name of the listener.

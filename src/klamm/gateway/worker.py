@@ -1,6 +1,6 @@
 """One worker process of a gateway: ``python -m klamm.gateway.worker DESCRIPTOR NUMBER ARGUMENTS...``.
 
-It gets accepted connections from its parent (``workers``) in place of ports of its own.
+Its parent (``worker_pool``) passes accepted connections to it. It has no ports of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.gateway import control
 from klamm.gateway.app import GatewayApp
-from klamm.gateway.dealt import DealtConnections
 from klamm.gateway.hooks import start_hooks
 from klamm.gateway.metrics import GatewayMetrics
+from klamm.gateway.passed_connections import PassedConnections
 from klamm.gateway.settings import parse_arguments
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
-    signals, dealt = ProcessSignals(), DealtConnections(end)
+    signals, dealt = ProcessSignals(), PassedConnections(end)
     interception = await start_hooks(settings)
     app = GatewayApp(settings, interception, dealt=dealt)
     signals.reload = dealt.on_reload = interception.reload
@@ -80,7 +80,7 @@ async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
         await app.stop()
 
 
-def _send_page(dealt: DealtConnections, page: str) -> None:
+def _send_page(dealt: PassedConnections, page: str) -> None:
     for start in range(0, len(page), _PART):
         dealt.send({"page": page[start : start + _PART], "is_last": start + _PART >= len(page)})
 

@@ -1,4 +1,4 @@
-"""One page of Prometheus metrics from those of several processes that do the same work."""
+"""Totals of several pages of Prometheus metrics, those of processes that do the same work."""
 
 from __future__ import annotations
 

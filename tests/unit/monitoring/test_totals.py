@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.monitoring.exposition import Histogram, Page
-from klamm.monitoring.merging import merged
+from klamm.monitoring.totals import merged
 
 
 def page(requests: int, brokers: int, connections: int, *, client_id: str = "a b") -> str:

@@ -1,9 +1,10 @@
-"""Worker processes of a gateway. This process accepts all connections, and deals them to the workers in turn.
+"""Worker processes of a gateway. This process accepts all connections and passes each one to a worker.
 
-Sockets that several processes listen on (SO_REUSEPORT) would be simpler, but the kernel deals by a hash of addresses.
-Then two of few large connections often share a process. Here the worker with the fewest connections gets the next one.
+Sockets that several processes listen on (SO_REUSEPORT) would be simpler, but the kernel then selects the process by a
+hash of the addresses, so that two of few busy connections often share a process. Here the worker with the fewest
+connections gets the next one.
 
-A worker is a whole gateway without ports: it judges policies, learns the brokers and relays by itself. A worker that
+A worker is a whole gateway without ports: it asks policies, requests the topology and relays by itself. A worker that
 ends is replaced; its clients reconnect. When this process ends, its workers end.
 """
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _RESTART_S: Final = 1.0
 _STOP_S: Final = 5.0
-"""Seconds beyond the grace period after which a worker is killed."""
+"""Time in seconds beyond the grace period after which a worker is killed."""
 
 
 class Worker:
@@ -44,16 +45,16 @@ class Worker:
     def __init__(self, number: int, arguments: Sequence[str], on_message: Callable[[Worker, control.Message], None]):
         self.number = number
         self.connections = 0
-        """Open connections: those that the worker reported last, and those that were dealt to it since."""
+        """Open connections: those that the worker reported last, and those passed to it since."""
         self.dealt = 0
-        """Number of all connections that were dealt to the process."""
+        """Number of all connections that were passed to the process."""
         self.page = ""
         """Latest page of metrics."""
         self.why_not_ready: str | None = "a worker process starts"
         self.was_ready = False
         """Whether the worker has ever been ready."""
         self.failure: str | None = None
-        """Reason why the worker ended at its start."""
+        """Reason why the worker ended at its start; None if it did not."""
         self.has_reported: Final = asyncio.Event()
         """Set when the worker is ready, or has ended."""
         self._arguments = arguments
@@ -112,7 +113,7 @@ class Worker:
                 self._on_message(self, message)
 
     def take_page(self, part: str, *, is_last: bool) -> None:
-        """Take a part of the page of metrics."""
+        """Store a part of the page of metrics."""
         self._parts.append(part)
         if is_last:
             self.page, self._parts = "".join(self._parts), []
@@ -135,7 +136,7 @@ class WorkerPool:
         self._is_stopping = False
         self._turn = 0
         self.on_node: Callable[[int, str, int], None] = lambda *_: None
-        """Function that receives the address of a broker that a worker has learned."""
+        """Function that receives the address of a broker that a worker has found."""
 
     @property
     def pages(self) -> list[str]:
@@ -143,7 +144,7 @@ class WorkerPool:
         return [worker.page for worker in self._workers if worker.page]
 
     def why_not_ready(self) -> str | None:
-        """Return why a worker should get no connections at present; None if all may."""
+        """Return the reason why a worker should get no connections at present; None if all of them may."""
         return next((worker.why_not_ready for worker in self._workers if worker.why_not_ready is not None), None)
 
     async def start(self) -> None:
@@ -159,13 +160,13 @@ class WorkerPool:
                 raise SettingsError(worker.failure or "a worker process has ended, see the log")
 
     def announce(self, base: Address) -> None:
-        """Send the address that clients connect to."""
+        """Send the address that clients connect to, to all workers."""
         self._base = base
         for worker in self._workers:
             self._send_base(worker)
 
     def deal(self, accepted: socket.socket, peer: Peer) -> None:
-        """Hand an accepted connection to the worker with the fewest connections."""
+        """Pass an accepted connection to the worker with the fewest connections."""
         message = {"open": [peer.host, peer.port, peer.node_id, peer.is_bootstrap]}
         self._turn += 1
         count = len(self._workers)
@@ -179,12 +180,12 @@ class WorkerPool:
         logger.warning("Connection of %s closed: no worker process can take it", peer.name)
 
     def reload(self) -> None:
-        """Reload what can be reloaded, in all workers."""
+        """Reload policies and files in all workers, as on SIGHUP."""
         for worker in self._workers:
             worker.send({"reload": True})
 
     async def stop(self) -> None:
-        """Let the workers serve their requests in flight, and end."""
+        """Stop the workers after they have served their requests in flight."""
         self._is_stopping = True
         for worker in self._workers:
             worker.send({"stop": True})

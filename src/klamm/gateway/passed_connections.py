@@ -1,4 +1,4 @@
-"""Connections that a worker process of a gateway gets from its parent, in place of ports of its own."""
+"""Connections that the parent process passes to a worker of a gateway, which has no ports of its own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from klamm.gateway.topology import Topology
 
 
-class DealtConnections:
-    """The connections that the parent deals, in place of listening sockets. Used on the event loop only.
+class PassedConnections:
+    """Source of connections in a worker, in place of listening sockets. Used on the event loop only.
 
     Args:
         end: Socket to the parent.
@@ -36,12 +36,12 @@ class DealtConnections:
         """Whether connections are served."""
 
     def attach(self, topology: Topology, on_accepted: Callable[[socket.socket, Peer], None]) -> None:
-        """Set the topology whose base the parent announces, and the function that takes over a connection."""
+        """Set the topology whose base address the parent announces, and the function that serves a connection."""
         self._topology = topology
         self._on_accepted = on_accepted
 
     def open(self) -> None:
-        """Start to serve connections."""
+        """Start serving connections."""
         self.is_open = True
         asyncio.get_running_loop().add_reader(self._end.fileno(), self._receive)
 
@@ -77,6 +77,6 @@ class DealtConnections:
                 self._topology.base = Address(host=host, port=port)
             case {"reload": True}:
                 self.on_reload()
-            case _:  # it asks to stop, or has ended
+            case _:  # the parent asks the worker to stop, or has ended
                 self.close()
                 self.on_stop()

@@ -1,10 +1,10 @@
-"""Everything that a gateway's settings add to the relay of bytes: policies and client configs."""
+"""Hooks of the relay that the gateway's settings enable: policies and client configs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.gateway.client_configs.interception import client_configs
+from klamm.gateway.client_configs.hooks import client_configs
 from klamm.gateway.interceptors import merged
 from klamm.gateway.policies import start_policies
 

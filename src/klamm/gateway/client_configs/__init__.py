@@ -1,12 +1,12 @@
 """Client configs (KIP-649) for every client of the cluster behind the gateway.
 
 ========================  ============================================================================================
-``interception``          Hooks for the relay, made from the settings
+``hooks``                 Hooks for the relay, made from the settings
 ``requests``              DescribeClientConfigs and AlterClientConfigs, authorized by the upstream
 ``store``                 Owner of configs and registrations in memory, and the order of changes
 ``config_log``            Records of the configs in their internal topic
 ``internal_topic``        Blocking reads and writes of an internal topic of the upstream
-``following``             Image of an internal topic that is kept up to date
+``topic_image``           Image of an internal topic that is kept up to date
 ``watch``                 One client connection: its place in the list of clients, and the values enforced for it
 ========================  ============================================================================================
 

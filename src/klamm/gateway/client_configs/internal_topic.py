@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PARTITION: Final = 0
 _TIMEOUT_S: Final = 10.0
 _POLL_MS: Final = 500
-"""Time that the broker waits for a new record. A gateway that stops waits for this response."""
+"""Time that the broker waits for a new record. The stop of a gateway waits for this response."""
 _READ_MS: Final = 50
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Time after which the upstream aborts the transaction of a gateway that died, unless another one writes before."""

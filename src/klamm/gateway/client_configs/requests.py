@@ -75,7 +75,7 @@ class ClientConfigRequests:
     async def describe(
         self, request: DescribeClientConfigsRequest, context: InterceptedCall
     ) -> DescribeClientConfigsResponse:
-        """Answer an operator, or an application that requests its own configs and thereby registers."""
+        """Return the configs for an operator, or for an application that requests its own and thereby registers."""
         is_allowed = request.resolve_entity or await _may(AclOperation.DESCRIBE_CONFIGS, context)
 
         async def step() -> list[DescribeClientConfigsResponse.EntryData]:
@@ -107,7 +107,7 @@ class ClientConfigRequests:
         return resolved_entry(entity, values)
 
     async def alter(self, request: AlterClientConfigsRequest, context: InterceptedCall) -> AlterClientConfigsResponse:
-        """Answer with the outcome of each entry."""
+        """Return the outcome of each entry."""
         is_allowed = await _may(AclOperation.ALTER_CONFIGS, context)
         slices = TimeSlice()
         entries = await slices.listed(alter_entry(entry) for entry in request.entries)
@@ -129,7 +129,7 @@ class ClientConfigRequests:
 
 
 async def _may(operation: AclOperation, context: InterceptedCall) -> bool:
-    """Return whether the upstream lets the client's principal perform an operation on the cluster."""
+    """Return whether the upstream authorizes the client's principal for an operation on the cluster."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     response = await context.call(request, DescribeClusterResponse)
     return bool(response.error_code == ErrorCode.NONE and response.cluster_authorized_operations >> operation & 1)

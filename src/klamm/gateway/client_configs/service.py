@@ -14,11 +14,11 @@ from klamm.client_configs import registrations as registration_rules
 from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.resolution import resolve
 from klamm.gateway.client_configs import config_log
-from klamm.gateway.client_configs.following import FollowedTopic
 from klamm.gateway.client_configs.internal_topic import InternalTopic, TransactionalTopic
 from klamm.gateway.client_configs.registrations import UpstreamRegistrations
 from klamm.gateway.client_configs.settings import ENABLE
 from klamm.gateway.client_configs.store import ClientConfigStore
+from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.properties import SettingsError
 from klamm.protocol.errors import TopicAlreadyExistsError
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _MOST_REPLICAS: Final = 3
 _ASK_MS: Final = 2_000
 _LOAD_S: Final = 10.0
-"""Time that a start waits for the topics. After it the gateway listens, and answers that it is not ready."""
+"""Time that a start waits for the topics. After it the gateway listens, and ``/ready`` reports that it is not ready."""
 
 
 class UpstreamClientConfigs:
@@ -85,7 +85,7 @@ class UpstreamClientConfigs:
             logger.warning("Client configs are not loaded yet; until then nothing is enforced")
 
     def why_not_ready(self) -> str | None:
-        """Return why configs cannot be served; None when they can."""
+        """Return the reason why configs cannot be served; None when they can."""
         is_loaded = self._config_topic.is_loaded and self._registration_topic.is_loaded
         return None if is_loaded else "the client configs are being loaded"
 

@@ -1,7 +1,7 @@
 """Owner of the client configs of a cluster, in one gateway of several.
 
-A change is decided on all configs as they are, written upstream, and answered when it has been read back. Gateways
-exclude each other by one transactional id:
+A change is decided on all current configs and written upstream. The response is sent when the change has been read
+back. Gateways exclude each other by one transactional id:
 
 =============  ========================================================================================================
 State          Meaning
@@ -13,7 +13,7 @@ after an error The outcome of the change is unknown. The gateway takes over agai
                and finds the change in the topic or decides it again.
 =============  ========================================================================================================
 
-Changes that wait are written together, in one transaction.
+Waiting changes are written together, in one transaction.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.plan import AlterEntry
-    from klamm.gateway.client_configs.following import FollowedTopic
     from klamm.gateway.client_configs.internal_topic import TransactionalTopic
+    from klamm.gateway.client_configs.topic_image import FollowedTopic
     from klamm.protocol.records import Record
     from klamm.server.author import Author
 
@@ -78,7 +78,7 @@ class _Change:
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """Configs with the changes of some requests, of which the image knows nothing so far."""
+    """Configs with the changes of some requests that are not in the image yet."""
 
     image: Mapping[ClientConfigEntity, Mapping[str, str]]
     changed: dict[ClientConfigEntity, dict[str, str]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class ClientConfigStore:
         self._pending: deque[_PendingAlter] = deque()
         self._wanted = asyncio.Event()
         self._last: _Change | None = None
-        """Transaction that was not read back so far."""
+        """Transaction that has not been read back yet."""
         self._is_owner = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-write-{TOPIC}")
         self._task: asyncio.Task[None] | None = None
@@ -150,11 +150,11 @@ class ClientConfigStore:
             self._last.was_read.set()
 
     def start(self) -> None:
-        """Start to serve changes."""
+        """Start serving changes."""
         self._task = asyncio.create_task(self._write())
 
     async def close(self) -> None:
-        """Stop. Changes that wait get no answer."""
+        """Stop. Waiting changes get no response."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -223,7 +223,7 @@ class ClientConfigStore:
         """Decide and write requests in one transaction, and settle them when it has been read back."""
         if not self._is_owner:
             await self._take_over()
-        if self._last is not None:  # it was interrupted, and its outcome is known since the take-over
+        if self._last is not None:  # the commit was interrupted, and the take-over has revealed its outcome
             last, self._last = self._last, None
             if last.was_read.is_set():
                 self._settle(last.requests)
@@ -276,7 +276,7 @@ class ClientConfigStore:
 
 
 def _log_changes(pending: _PendingAlter) -> None:
-    """Log who changed what."""
+    """Log each change with its author."""
     author = pending.author
     for change in (change for plan in pending.plans for change in plan.changes if change.old != change.new):
         logger.info(

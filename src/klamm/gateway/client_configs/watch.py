@@ -43,10 +43,10 @@ class ClientWatch:
 
 
 class WatchedClient:
-    """Observer of one connection; see ``gateway.peer.ConnectionWatch``.
+    """Observer of one connection (see ``gateway.peer.ConnectionWatch``).
 
-    A member of the consumer protocol (KIP-848) keeps the session timeout of its group, because only the upstream counts
-    it. The heartbeat interval in its responses is the client's to follow, so it can be replaced.
+    A member of the consumer protocol (KIP-848) keeps the session timeout of its group, because only the upstream
+    measures it. The client itself follows the heartbeat interval in its responses, so that one can be replaced.
     """
 
     __slots__ = ("_peer", "_watch", "session")
@@ -63,12 +63,12 @@ class WatchedClient:
         )
 
     def on_software(self, name: str, version: str) -> None:
-        """Learn the client's software."""
+        """Record the client's software."""
         self.session.software_name = name or UNKNOWN_SOFTWARE
         self.session.software_version = version or UNKNOWN_SOFTWARE
 
     def on_request(self, api_key: int, client_id: str | None) -> None:
-        """Put the client on the list, and measure the time between heartbeats of the classic protocol."""
+        """Record the client in the list, and measure the time between heartbeats of the classic protocol."""
         session = self.session
         session.principal = self._peer.principal
         self._watch.registry.seen(session, client_id, api_key)
@@ -95,5 +95,5 @@ class WatchedClient:
         )
 
     def close(self) -> None:
-        """Learn that the connection is closed."""
+        """Record the end of the connection."""
         self._watch.registry.left(self.session)

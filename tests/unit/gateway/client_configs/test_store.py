@@ -12,8 +12,8 @@ from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
 from klamm.gateway.client_configs.config_log import apply_records
-from klamm.gateway.client_configs.following import FollowedTopic
 from klamm.gateway.client_configs.store import ClientConfigStore
+from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.author import Author
 from tests.support.fenced_log import FencedLog, FencedWriter

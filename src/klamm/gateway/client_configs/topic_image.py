@@ -27,7 +27,7 @@ _STALE_S: Final = 12 * 3600.0
 
 
 class TopicImage(Protocol):
-    """State that the records of a topic add up to."""
+    """State that results from the records of a topic."""
 
     def on_load(self, records: Sequence[Record]) -> None:
         """Replace the state by that of all records of the topic."""
@@ -41,7 +41,7 @@ class TopicImage(Protocol):
 class FollowedTopic:
     """Reader of an internal topic: all records at first, then each new one. Used on the event loop only.
 
-    Blocking calls run in a thread of their own. Records may also come from another reader of the same topic, by
+    Blocking calls run in a separate thread. Records may also come from another reader of the same topic, by
     ``take``; each is applied once, in the order of the log.
 
     Args:
@@ -74,7 +74,7 @@ class FollowedTopic:
         return self._loaded.is_set()
 
     def start(self, image: TopicImage) -> None:
-        """Start to load the topic into an image, and to follow it."""
+        """Load the topic into an image, then apply new records until ``close``."""
         self._image = image
         self._task = asyncio.create_task(self._run(image))
 
@@ -102,7 +102,7 @@ class FollowedTopic:
         self.position = max(self.position, position)
 
     async def close(self) -> None:
-        """Stop following, and close the connections."""
+        """Stop reading, and close the connections."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Connections that are dealt to worker processes: over a Unix socket, with what is known of the client."""
+"""Connections that are passed to worker processes over a Unix socket, with the facts about the client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from klamm.gateway import control
-from klamm.gateway.dealt import DealtConnections
+from klamm.gateway.passed_connections import PassedConnections
 from klamm.gateway.peer import Peer
 from klamm.gateway.topology import Topology
 from klamm.server.listeners import Address
@@ -19,7 +19,7 @@ from klamm.server.sockets import bind, bound_address, start_listening
 def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
     # given
     parent, end = control.channel()
-    dealt, topology = DealtConnections(end), Topology(Path("unused"))
+    dealt, topology = PassedConnections(end), Topology(Path("unused"))
     peers: list[Peer] = []
 
     def accept(sock: socket.socket, peer: Peer) -> None:

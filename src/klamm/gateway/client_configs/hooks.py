@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> Interception:
-    """Return the hooks of client configs; none when they are off.
+    """Return the hooks of client configs; no hooks if client configs are off.
 
     Args:
         upstream: Settings of connections to the upstream.

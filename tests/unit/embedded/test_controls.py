@@ -213,6 +213,28 @@ def test_transactions_and_offsets_of_groups_end_with_the_clock(tmp_path: Path) -
         assert broker.committed_offsets("g") == {}
 
 
+def test_compaction_is_done_when_the_clock_has_moved() -> None:
+    with klamm.Broker(control=True) as broker, client(broker) as wire:
+        # given
+        configs = {
+            "cleanup.policy": "compact",
+            "message.timestamp.type": "LogAppendTime",
+            "min.cleanable.dirty.ratio": 0,
+            "segment.ms": 60_000,
+        }
+        broker.create_topic("latest", configs=configs)
+        for value in (b"1", b"2", b"3"):
+            wire.produce("latest", 0, batch(value))
+        # when
+        broker.advance_clock(timedelta(minutes=2))
+        wire.produce("latest", 0, batch(b"4"))  # in a new segment
+        broker.advance_clock(timedelta(minutes=2))
+        # then
+        wait_until(
+            lambda: [one.value for one in broker.records("latest")] == [b"3", b"4"], timeout_s=30, what="compaction"
+        )
+
+
 def test_without_control_every_method_says_what_to_do() -> None:
     broker = klamm.Broker()
     with pytest.raises(RuntimeError, match=r"use klamm.Broker\(control=True\)"):

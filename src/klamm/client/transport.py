@@ -75,6 +75,8 @@ class PlainTransport:
     def send_views(self, views: Sequence[memoryview]) -> int:
         """Send as many bytes as possible without blocking, in order, and return their number."""
         try:
+            if len(views) == 1:
+                return self._socket.send(views[0])
             return self._socket.sendmsg(views[:_MAX_VIEWS])
         except (BlockingIOError, InterruptedError):
             return 0

@@ -201,7 +201,7 @@ class Relay:
         own responses are sent here too: requests that were kept because of them have no other trigger.
         """
         self._cut_once(chunk)
-        while self._may_resume and not self.exchanges:
+        while self._requests.is_stopped and self._may_resume and not self.exchanges:
             self._cut_once(None)
 
     @property
@@ -246,7 +246,7 @@ class Relay:
                 out.extend(self._ready_answers())
             if out:
                 self._traffic.to_clients += self._client.send(out)
-            if self._may_resume:
+            if self._requests.is_stopped and self._may_resume:
                 self._cut_requests(None)
         except Exception as error:  # noqa: BLE001 - see _break
             self._break(error)

@@ -21,6 +21,7 @@ from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +109,17 @@ def test_requests_in_flight_are_answered_when_the_gateway_stops(
             answers = stream.read()
     assert answers[4:8] == b"\0\0\0\7"
     assert not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]
+
+
+def test_workers_start_while_the_upstream_is_down_if_its_brokers_are_known(
+    make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
+) -> None:
+    for folder in (tmp_path, tmp_path / "worker-0", tmp_path / "worker-1"):
+        folder.mkdir(exist_ok=True)
+        (folder / "topology.json").write_text('{"cluster_id": null, "nodes": {"1": ["127.0.0.1", 1]}}')
+    gateway = make_klamm_gateway("127.0.0.1:1", data_dir=tmp_path, config={"processes": 2})
+    assert len(children(gateway.pid)) == 2
+    host, _, port = gateway.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        assert connection.recv(1) == b""
+    assert "broker 0 at 127.0.0.1:1" in gateway.log_text()

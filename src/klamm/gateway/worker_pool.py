@@ -51,12 +51,14 @@ class Worker:
         self.page = ""
         """Latest page of metrics."""
         self.why_not_ready: str | None = "a worker process starts"
+        self.is_up = False
+        """Whether the process has started, and has not ended. It may be unable to reach the upstream."""
         self.was_ready = False
-        """Whether the worker has ever been ready."""
+        """Whether the process has ever started."""
         self.failure: str | None = None
         """Reason why the worker ended at its start; None if it did not."""
         self.has_reported: Final = asyncio.Event()
-        """Set when the worker is ready, or has ended."""
+        """Set when the process has started, or has ended."""
         self._arguments = arguments
         self._on_message = on_message
         self._end: socket.socket | None = None
@@ -87,6 +89,7 @@ class Worker:
                 self._process.kill()
             raise
         finally:
+            self.is_up = False
             self.why_not_ready = "a worker process has ended"
             loop.remove_reader(end.fileno())
             end.close()
@@ -156,7 +159,7 @@ class WorkerPool:
         self._tasks = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
         for worker in self._workers:
             await worker.has_reported.wait()
-            if worker.why_not_ready is not None:
+            if not worker.is_up:
                 raise SettingsError(worker.failure or "a worker process has ended, see the log")
 
     def announce(self, base: Address) -> None:
@@ -173,7 +176,7 @@ class WorkerPool:
         order = sorted(self._workers, key=lambda each: (each.connections, (each.number - self._turn) % count))
         with accepted:
             for worker in order:
-                if worker.why_not_ready is None and worker.send(message, accepted.fileno()):
+                if worker.is_up and worker.send(message, accepted.fileno()):
                     worker.connections += 1
                     worker.dealt += 1
                     return
@@ -213,7 +216,7 @@ class WorkerPool:
             case {"ready": True}:
                 self._send_base(worker)
                 worker.why_not_ready = None
-                worker.was_ready = True
+                worker.is_up = worker.was_ready = True
                 worker.has_reported.set()
             case {"failed": str(reason)}:
                 worker.failure = reason

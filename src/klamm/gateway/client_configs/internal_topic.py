@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import EARLIEST, LATEST, Cluster
-from klamm.client.errors import ConnectionLostError
-from klamm.client.records import read_records, write_batches
+from klamm.client.errors import ConnectionLostError, TransactionLostError
+from klamm.client.records import RecordsRefusedError, read_records, write_batches
 from klamm.client.transactions import TransactionManager
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import encode_batch
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Time after which the upstream aborts the transaction of a gateway that died, unless another one writes before."""
 _OPEN_TRANSACTION_S: Final = 0.5
 _OPEN_PAUSE_S: Final = 0.02
+_FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 _MOST_BATCH_BYTES: Final = 256 * 1024
 """Size of keys and values after which another batch begins. Brokers take 1 MiB by default."""
 
@@ -175,15 +177,18 @@ class TransactionalTopic:
                 base_sequence=self._sequence,
                 is_transactional=True,
             )
-            write_batches(
-                self._topic.cluster,
-                self._name,
-                {PARTITION: batch},
-                timeout_s=_TIMEOUT_S,
-                transactional_id=self._name,
-            )
+            self._write(batch)
             self._sequence += len(some)
         self._transactions.commit(stamp)
+
+    def _write(self, batch: bytearray) -> None:
+        cluster, batches = self._topic.cluster, {PARTITION: batch}
+        try:
+            write_batches(cluster, self._name, batches, timeout_s=_TIMEOUT_S, transactional_id=self._name)
+        except RecordsRefusedError as error:
+            if error.codes & _FENCED:
+                raise TransactionLostError(str(error)) from error
+            raise
 
     def close(self) -> None:
         """Close the connections."""

@@ -32,6 +32,7 @@ from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
 from klamm.gateway.client_configs.config_log import TOPIC, apply_records, change_ids, config_records
 from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError
+from klamm.gateway.client_configs.topic_image import log_failure
 from klamm.protocol.errors import ErrorCode
 from klamm.server.time_slice import TimeSlice
 
@@ -152,6 +153,7 @@ class ClientConfigStore:
     def start(self) -> None:
         """Start serving changes."""
         self._task = asyncio.create_task(self._write())
+        self._task.add_done_callback(log_failure)
 
     async def close(self) -> None:
         """Stop. Waiting changes get no response."""

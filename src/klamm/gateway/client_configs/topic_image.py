@@ -26,6 +26,12 @@ _STALE_S: Final = 12 * 3600.0
 """
 
 
+def log_failure(task: asyncio.Task[None]) -> None:
+    """Log why a task ended that should run as long as the gateway: a defect."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("Client configs: a task has ended; restart the gateway", exc_info=error)
+
+
 class TopicImage(Protocol):
     """State that results from the records of a topic."""
 
@@ -77,6 +83,7 @@ class FollowedTopic:
         """Load the topic into an image, then apply new records until ``close``."""
         self._image = image
         self._task = asyncio.create_task(self._run(image))
+        self._task.add_done_callback(log_failure)
 
     async def loaded(self, timeout_s: float) -> bool:
         """Wait until the image is loaded; return whether it was loaded in time."""

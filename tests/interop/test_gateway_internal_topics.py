@@ -1,0 +1,146 @@
+"""Internal topics of the gateway on an upstream: fenced writers, what readers see, and topics that are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import AdminClient, NewTopic
+from klamm.client.errors import TransactionLostError
+from klamm.client.transport import ConnectionSettings
+from klamm.gateway.client_configs.config_log import TOPIC_CONFIGS
+from klamm.gateway.client_configs.internal_topic import InternalTopic, InternalTopicGoneError, TransactionalTopic
+from klamm.gateway.client_configs.topic_image import FollowedTopic
+from klamm.protocol.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import klamm
+
+
+@pytest.fixture
+def settings(klamm_session_broker: klamm.Broker) -> ConnectionSettings:
+    return ConnectionSettings.of((klamm_session_broker.bootstrap_servers,), {}, "test")
+
+
+@pytest.fixture
+def topic(make_klamm_topic: Callable[..., str]) -> str:
+    return make_klamm_topic(configs=dict(TOPIC_CONFIGS))
+
+
+@pytest.fixture
+def reader(settings: ConnectionSettings, topic: str) -> Iterator[InternalTopic]:
+    one = InternalTopic(settings, topic)
+    yield one
+    one.close()
+
+
+def record(value: bytes) -> Record:
+    return Record(key=b"k", value=value)
+
+
+def values(records: Sequence[Record]) -> list[bytes | None]:
+    return [each.value for each in records]
+
+
+def test_a_writer_that_takes_over_fences_the_one_before_and_reads_all_it_wrote(
+    settings: ConnectionSettings, topic: str, reader: InternalTopic
+) -> None:
+    one, two = TransactionalTopic(settings, topic), TransactionalTopic(settings, topic)
+    try:
+        assert one.take_over(0) == ([], 0)
+        one.commit([record(b"1")])
+        one.commit([record(b"2"), record(b"3")])
+        read, position = two.take_over(0)
+        assert values(read) == [b"1", b"2", b"3"]
+        with pytest.raises(TransactionLostError):
+            one.commit([record(b"fenced")])
+        two.commit([record(b"4")])
+        read, _ = one.take_over(position)
+        assert values(read) == [b"4"]
+        assert values(reader.load()[0]) == [b"1", b"2", b"3", b"4"]
+    finally:
+        one.close()
+        two.close()
+
+
+def test_a_large_change_is_written_in_several_batches(
+    settings: ConnectionSettings, topic: str, reader: InternalTopic
+) -> None:
+    writer = TransactionalTopic(settings, topic)
+    many = [Record(key=str(number).encode(), value=b"x" * 1000) for number in range(3000)]
+    try:
+        writer.take_over(0)
+        writer.commit(many)
+        writer.commit(many[:1])
+    finally:
+        writer.close()
+    records, position = reader.load()
+    assert [each.key for each in records] == [each.key for each in [*many, many[0]]]
+    assert reader.poll(position) == ([], position)
+
+
+def test_a_topic_that_was_deleted_is_noticed(
+    settings: ConnectionSettings, topic: str, reader: InternalTopic, klamm_session_broker: klamm.Broker
+) -> None:
+    reader.load()
+    reader.append([record(b"1")])
+    assert values(reader.poll(0)[0]) == [b"1"]
+    with AdminClient(klamm_session_broker.bootstrap_servers) as admin:
+        admin.delete_topics([topic]).all().result()
+        with pytest.raises(InternalTopicGoneError):
+            reader.poll(1)
+        with pytest.raises(InternalTopicGoneError):
+            reader.load()
+
+
+def test_a_follower_loads_a_topic_again_that_was_deleted(
+    settings: ConnectionSettings, topic: str, klamm_session_broker: klamm.Broker
+) -> None:
+    class Image:
+        def __init__(self) -> None:
+            self.values: list[bytes | None] = []
+            self.changed = asyncio.Event()
+
+        def on_load(self, records: Sequence[Record]) -> None:
+            self.values = []
+            self.on_records(records)
+
+        def on_records(self, records: Sequence[Record]) -> None:
+            self.values += values(records)
+            self.changed.set()
+
+        async def until(self, expected: list[bytes]) -> None:
+            async with asyncio.timeout(20):
+                while self.values != expected:
+                    await self.changed.wait()
+                    self.changed.clear()
+
+    async def run(admin: AdminClient) -> None:
+        async def create() -> None:
+            if topic not in await admin.list_topics():
+                await admin.create_topics([NewTopic(topic, 1, 1)])
+
+        image, follower = Image(), FollowedTopic(InternalTopic(settings, topic), create=create)
+        follower.start(image)
+        writer = InternalTopic(settings, topic)
+        try:
+            assert await follower.loaded(20)
+            await asyncio.to_thread(writer.append, [record(b"1")])
+            await image.until([b"1"])
+            await admin.delete_topics([topic])
+            await image.until([])
+            writer.close()
+            writer = InternalTopic(settings, topic)
+            await asyncio.to_thread(writer.append, [record(b"2")])
+            await image.until([b"2"])
+            assert follower.loads == 2
+        finally:
+            writer.close()
+            await follower.close()
+
+    with AdminClient(klamm_session_broker.bootstrap_servers) as admin:
+        asyncio.run(run(admin))

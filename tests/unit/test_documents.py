@@ -219,6 +219,31 @@ def test_rules_files_of_the_pages_are_valid(snippet: Snippet) -> None:
     assert parse_rules(snippet.text, source=where(snippet))
 
 
+GATEWAY_SETTINGS = [
+    snippet for snippet in SNIPPETS if snippet.page == "docs/gateway.md" and "listeners=" in snippet.text
+]
+
+
+@pytest.mark.parametrize("snippet", GATEWAY_SETTINGS, ids=where)
+def test_settings_of_the_gateways_page_are_understood(snippet: Snippet) -> None:
+    configs = parse_properties(snippet.text) | {"upstream.bootstrap.servers": "kafka:9092"}
+    settings = gateway_settings.read_settings(configs)
+    assert settings.broker_hosts is not None or settings.terminates
+
+
+NOT_RUN = re.compile(r"^(make |podman |spark-submit )|\+-{5,}|^A->B|^GROUP ")
+"""Other commands, which CI or tests/unit/test_containers.py run, pictures, and output of commands."""
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=where)
+def test_every_snippet_is_run_or_is_a_picture(snippet: Snippet) -> None:
+    is_run = snippet in PYTHON or snippet.language == "yaml" or snippet in GATEWAY_SETTINGS
+    is_run |= (
+        re.search(r"^clusters *=|^# server.properties|^(\$ )?klamm [a-z]+ ", snippet.text, re.MULTILINE) is not None
+    )
+    assert is_run or NOT_RUN.search(snippet.text)
+
+
 @pytest.mark.parametrize(
     "snippet",
     [snippet for snippet in SNIPPETS if re.search(r"^clusters *=", snippet.text, re.MULTILINE)],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.browser import Browser, find_browser
-from tests.support.distribution import FileScheduling, last_with_three_nodes, rank
+from tests.support.distribution import FileScheduling, is_fast, last_with_three_nodes, rank
 from tests.support.java import (
     KAFKA_RELEASE,
     JavaUnavailableError,
@@ -35,7 +35,8 @@ settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True
 settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci() else "dev")
 
 _LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
-_THREE_NODES = pytest.StashKey[KafkaCluster]()
+_CLUSTERS = pytest.StashKey[dict[int, KafkaCluster]]()
+"""Shared clusters of real Kafka that were started, by their number of nodes."""
 RACKS = {
     "broker.rack": "rack-{node}",
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
@@ -85,12 +86,15 @@ def pytest_runtest_call() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Stop the three nodes of real Kafka after the last test that may use them."""
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Stop real Kafka after the last test that may use it: an idle node takes 3 % of a core."""
     yield
-    cluster = item.session.stash.get(_THREE_NODES, None)
-    if cluster is not None and item is item.session.stash[_LAST_WITH_THREE_NODES]:
-        cluster.stop()
+    clusters = item.session.stash.get(_CLUSTERS, {})
+    if item is item.session.stash[_LAST_WITH_THREE_NODES] and 3 in clusters:
+        clusters[3].stop()
+    if nextitem is not None and is_fast(nextitem):
+        for cluster in clusters.values():
+            cluster.stop()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -131,15 +135,14 @@ def real_kafka_3(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCl
 
     A test that kills a node starts it again before it ends.
     """
-    for cluster in _cluster(3, request, RACKS):
-        request.session.stash[_THREE_NODES] = cluster
-        yield cluster
+    yield from _cluster(3, request, RACKS)
 
 
 def _cluster(
     nodes: int, request: pytest.FixtureRequest, properties: Mapping[str, str] = NO_PROPERTIES
 ) -> Iterator[KafkaCluster]:
     with KafkaCluster(nodes, properties, release=request.config.getoption("kafka_release")) as cluster:
+        request.session.stash.setdefault(_CLUSTERS, {})[nodes] = cluster
         yield cluster
         if request.session.testsfailed:
             cluster.keep_logs()

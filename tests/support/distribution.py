@@ -54,18 +54,18 @@ _DIRECTORIES: Final = ("spark", "crash", "interop")
 
 def rank(item: pytest.Item) -> int:
     """Return the rank of a test's file. Lower ranks run first."""
-    file = item.path.relative_to(_ROOT)
-    group = _group(file.as_posix())
-    if group in _FIRST:
-        return _FIRST.index(group)
-    directories = [*_DIRECTORIES, file.parts[1]]
-    return len(_FIRST) + directories.index(file.parts[1])
+    return _rank(item.path)
 
 
 def last_with_three_nodes(items: Sequence[pytest.Item]) -> pytest.Item | None:
     """Return the last of the sorted tests that may use three nodes of real Kafka."""
-    using = [item for item in items if _group(item.path.relative_to(_ROOT).as_posix()) == _SHARED]
-    return using[-1] if using else None
+    using = (item for item in reversed(items) if _rank(item.path) == _FIRST.index(_SHARED))
+    return next(using, None)
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Return whether a test is one of those that run last and need no real Kafka."""
+    return _rank(item.path) == len(_FIRST) + len(_DIRECTORIES)
 
 
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
@@ -73,6 +73,16 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid.partition("::")[0])
+
+
+@functools.cache
+def _rank(path: Path) -> int:
+    file = path.relative_to(_ROOT)
+    group = _group(file.as_posix())
+    if group in _FIRST:
+        return _FIRST.index(group)
+    directories = [*_DIRECTORIES, file.parts[1]]
+    return len(_FIRST) + directories.index(file.parts[1])
 
 
 @functools.cache

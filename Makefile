@@ -1,6 +1,5 @@
 # Everything begins with two commands: make demo, make test. Both set up what is missing first.
 PYTHON_BIN := .venv/bin
-WITH_JAVA := $(PYTHON_BIN)/python scripts/with_tools.py java --
 WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
 WITH_COMPILER := $(PYTHON_BIN)/python scripts/with_tools.py compiler --
 WITH_IMAGE_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py buildah --
@@ -19,7 +18,7 @@ WITH_OLDER_KAFKA := tests/interop/test_mirror_kafka.py \
 unexport PYTHONDONTWRITEBYTECODE
 
 # What the first set-up installs at the same time as the Python packages. The commands below check it again.
-demo: TOOLS := java
+demo: TOOLS := java maven
 test: TOOLS := java maven chromium compiler
 soak kafka-release: TOOLS := java maven
 bench bench-quick: TOOLS := java maven compiler
@@ -50,7 +49,7 @@ setup:
 	@TOOLS='$(TOOLS)' sh scripts/setup.sh
 
 demo: setup
-	@$(WITH_JAVA) klamm demo $(DEMO_FLAGS)
+	@$(WITH_JAVA_AND_MAVEN) klamm demo $(DEMO_FLAGS)
 
 check: setup
 	@$(MAKE) --no-print-directory --jobs=2 check-types check-style check-tests check-imports check-packages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import klamm
 from tests.support.mirror import (
     MirrorProcess,
     Seen,
@@ -39,9 +40,13 @@ def by_partition(records: list[tuple[int, Seen]], partitions: int) -> dict[int, 
 def test_a_mirror_that_is_killed_continues_where_its_positions_say(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
-    """K894-38: nothing is lost; what was not yet noted as mirrored may come twice."""
+    """K894-38: nothing is lost; what was not yet noted as mirrored may come twice. The mirror uses gateways."""
+    with klamm.Gateway(real_kafka.bootstrap_servers) as left, klamm.Gateway(real_kafka_3.bootstrap_servers) as right:
+        _kill_and_continue(left.bootstrap_servers, right.bootstrap_servers, tmp_path)
+
+
+def _kill_and_continue(source: str, target: str, tmp_path: Path) -> None:
     # given
-    source, target = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
     create_topic(source, "resumed", 2, FOREVER)
     records = list(numbered(20_000, 2))
     produce(source, "resumed", records)

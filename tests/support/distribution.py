@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import pytest
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_SHARED: Final = "real_kafka_3"
+SHARED: Final = "real_kafka_3"
 """Fixture of three nodes."""
-_FIRST: Final = (
-    _SHARED,
+FIRST: Final = (
+    SHARED,
     "tests/spark/test_mirror_rig.py",
     "tests/interop/test_client_families.py",
     "tests/spark/test_registrations.py",
@@ -59,13 +59,13 @@ def rank(item: pytest.Item) -> int:
 
 def last_with_three_nodes(items: Sequence[pytest.Item]) -> pytest.Item | None:
     """Return the last of the sorted tests that may use three nodes of real Kafka."""
-    using = (item for item in reversed(items) if _rank(item.path) == _FIRST.index(_SHARED))
+    using = (item for item in reversed(items) if _rank(item.path) == FIRST.index(SHARED))
     return next(using, None)
 
 
 def is_fast(item: pytest.Item) -> bool:
     """Return whether a test is one of those that run last and need no real Kafka."""
-    return _rank(item.path) == len(_FIRST) + len(_DIRECTORIES)
+    return _rank(item.path) == len(FIRST) + len(_DIRECTORIES)
 
 
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
@@ -79,12 +79,12 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
 def _rank(path: Path) -> int:
     file = path.relative_to(_ROOT)
     group = _group(file.as_posix())
-    if group in _FIRST:
-        return _FIRST.index(group)
+    if group in FIRST:
+        return FIRST.index(group)
     directories = [*_DIRECTORIES, file.parts[1]]
-    return len(_FIRST) + directories.index(file.parts[1])
+    return len(FIRST) + directories.index(file.parts[1])
 
 
 @functools.cache
 def _group(file: str) -> str:
-    return _SHARED if _SHARED in (_ROOT / file).read_text(encoding="utf-8") else file
+    return SHARED if SHARED in (_ROOT / file).read_text(encoding="utf-8") else file

@@ -1,0 +1,14 @@
+"""Order in which the workers of pytest-xdist begin the files of tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.distribution import FIRST, SHARED
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_files_that_come_first_exist() -> None:
+    """A file that was renamed would be begun later than it should, and end after all others."""
+    assert [name for name in FIRST if name != SHARED and not (ROOT / name).is_file()] == []

@@ -23,6 +23,8 @@ _HEAD: Final = struct.Struct(">ihhih")
 _VERSION: Final = 9
 """A version of Produce whose responses carry no addresses."""
 _IN_FLIGHT: Final = 5
+_OPENED_AT_ONCE: Final = 200
+"""Number of connections that are opened at a time. A gateway gives up those that wait when there are too many."""
 _FRAMES_PER_TURN: Final = 16
 """Frames that one connection sends at a time at most, so that all of them take part."""
 _BUFFER: Final = memoryview(bytearray(1024 * 1024))
@@ -165,16 +167,17 @@ def tls_throughput(port: int, *, size: int, seconds: float, authority: Path) -> 
 
 
 def idle_connections(port: int, count: int) -> list[socket.socket]:
-    """Open connections, and send one request on each, so that all of them are relayed."""
-    opened = []
-    for _ in range(count):
-        sock = socket.create_connection(("127.0.0.1", port), timeout=60)
-        sock.sendall(produce_frame(64))
-        opened.append(sock)
-    for sock in opened:
-        got = 0
-        while got < 9:  # noqa: PLR2004 - bytes of an answer
-            got += len(sock.recv(9 - got))
+    """Open connections, some at a time, and have one request answered on each, so that all of them are relayed."""
+    opened: list[socket.socket] = []
+    while len(opened) < count:
+        batch = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(_OPENED_AT_ONCE)]
+        for sock in batch:
+            sock.sendall(produce_frame(64))
+        for sock in batch:
+            got = 0
+            while got < 9:  # noqa: PLR2004 - bytes of an answer
+                got += len(sock.recv(9 - got))
+        opened += batch
     return opened
 
 

@@ -32,7 +32,8 @@ from tests.support.gateway_context import incremental
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from klamm.protocol.schema import Message
 
@@ -59,6 +60,14 @@ rules:
   - name: keep
     topics: "team[.]kept"
     deletion: forbidden
+"""
+HANGING = """
+import threading
+from klamm.policy import Policy
+class Hanging(Policy):
+    def validate_create_topic(self, details):
+        if details.topic == "hangs":
+            threading.Event().wait(60)
 """
 KINDS = ("create.topic", "alter.config", "create.partitions", "delete.topic")
 
@@ -296,3 +305,25 @@ def test_a_denial_is_logged_and_counted_by_the_gateway(both: Both) -> None:
     with urllib.request.urlopen(f"http://{both.metrics}/metrics", timeout=10) as answer:
         page = answer.read().decode()
     assert 'klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="refuse"}' in page
+
+
+def test_a_policy_that_hangs_delays_only_what_it_judges(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_klamm_gateway: Callable[..., klamm.Gateway]
+) -> None:
+    # given
+    (tmp_path / "policy_that_hangs.py").write_text(HANGING)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"create.topic.policy.class.name": "policy_that_hangs:Hanging", "policy.timeout.ms": 3000}
+    gateway = make_klamm_gateway(both.upstream.bootstrap_servers, config=config)
+    with WireClient(gateway.bootstrap_servers) as delayed, WireClient(gateway.bootstrap_servers) as other:
+        # when
+        delayed.send(CreateTopicsRequest(topics=[topic("hangs"), topic("next")]), 7)
+        slowest_s = max(other.time_raw(MetadataRequest(topics=[]), 9) for _ in range(20))
+        answer = delayed.receive(CreateTopicsResponse, 7)
+    # then
+    assert slowest_s < 2.5
+    assert [(entry.name, entry.error_code) for entry in answer.topics] == [
+        ("hangs", ErrorCode.POLICY_VIOLATION),
+        ("next", 0),
+    ]
+    assert "did not decide within 3000 ms" in (answer.topics[0].error_message or "")

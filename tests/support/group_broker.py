@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from klamm.protocol.schema import Message
+    from klamm.security.acls import AclOperation, AclResourceType
     from klamm.server.route import Route
     from klamm.storage.metadata.changes import (
         Change,
@@ -101,6 +102,21 @@ class MemoryStore(MetadataStore):
         return []
 
 
+class Denying(AllowAll):
+    """Authorizer that denies some operations."""
+
+    is_enabled = True  # type: ignore[misc]  # final in the class
+
+    def __init__(self, denied: set[tuple[AclOperation, str]]) -> None:
+        self._denied = denied
+
+    def is_allowed(
+        self, _session: Session, operation: AclOperation, _resource_type: AclResourceType, name: str
+    ) -> bool:
+        """Return whether an operation is not among the denied ones."""
+        return (operation, name) not in self._denied
+
+
 class GroupBroker:
     """Brokers 1..n with one group coordinator; a context manager."""
 
@@ -113,6 +129,8 @@ class GroupBroker:
         self.cluster = ClusterInfo(cluster_id="cluster", nodes=nodes)
         self.topics = OneTopicCatalog()
         self.enforcement = SameForAll()
+        self.denied: set[tuple[AclOperation, str]] = set()
+        """Operations that the principal may not perform, with the names of topics and groups."""
         self.groups = GroupCoordinator(
             MemoryStore(),
             CONFIG.__getitem__,
@@ -147,7 +165,7 @@ class GroupBroker:
             groups=self.groups,
             cluster=self.cluster,
             topics=topics,
-            authorizer=AllowAll(),
+            authorizer=Denying(self.denied) if self.denied else AllowAll(),
             enforcement=self.enforcement,
             now_ms=lambda: time.time_ns() // 1_000_000,
         )

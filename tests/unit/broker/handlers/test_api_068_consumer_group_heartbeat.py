@@ -21,6 +21,7 @@ from klamm.protocol.messages.consumer_group_heartbeat import (
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from klamm.security.acls import AclOperation
 from tests.support.group_broker import TOPIC_ID, GroupBroker
 
 if TYPE_CHECKING:
@@ -145,6 +146,23 @@ def test_a_wrong_regular_expression_leaves_no_group_behind(broker: GroupBroker) 
     assert (reply.error_message or "").startswith("SubscribedTopicRegex `(` is not a valid regular expression: ")
     assert describe(broker).error_message == "Group g not found."
     assert join(broker, subscribed_topic_names=None, subscribed_topic_regex="t|u").assignment is not None
+
+
+def test_rights_are_needed_on_the_group_and_on_its_topics(broker: GroupBroker) -> None:
+    denied_group, denied_topic = ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    broker.denied = {(AclOperation.READ, "g")}
+    assert join(broker).error_code == denied_group
+    broker.denied = {(AclOperation.DESCRIBE, "t")}
+    assert join(broker).error_code == denied_topic
+    by_regex = join(broker, subscribed_topic_names=None, subscribed_topic_regex="t")
+    assert (by_regex.error_code, by_regex.assignment) == (0, ConsumerGroupHeartbeatResponse.Assignment())
+
+    broker.denied = set()
+    assert beat(broker, by_regex.member_epoch, subscribed_topic_names=["t"]).error_code == 0
+    broker.denied = {(AclOperation.DESCRIBE, "g")}
+    assert describe(broker).error_code == denied_group
+    broker.denied = {(AclOperation.DESCRIBE, "t")}
+    assert (describe(broker).error_code, describe(broker).members) == (denied_topic, [])
 
 
 def test_the_oldest_version_gets_a_member_id(broker: GroupBroker) -> None:

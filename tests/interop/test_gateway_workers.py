@@ -50,6 +50,7 @@ def served_sockets(pid: int) -> int:
 
 
 def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gateway) -> None:
+    wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 0, timeout_s=60, what="none of another test")
     workers = children(gateway.pid)
     idle = {worker: served_sockets(worker) for worker in workers}
     clients = [WireClient(gateway.bootstrap_servers) for _ in range(10)]

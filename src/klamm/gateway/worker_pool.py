@@ -95,6 +95,7 @@ class Worker:
             end.close()
             self._end = None
             self.connections = self.dealt = 0
+            self.page, self._parts = "", []
             self.has_reported.set()
 
     def send(self, message: control.Message, descriptor: int | None = None) -> bool:

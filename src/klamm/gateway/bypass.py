@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 from klamm.client.errors import CLUSTER_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from klamm.admin import AdminClient
     from klamm.gateway.topology import Topology
+    from klamm.server.listeners import Address
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ class BypassCheck:
         start = self._next % len(groups) if len(groups) > MOST_GROUPS else 0
         asked = (groups[start:] + groups[:start])[:MOST_GROUPS]
         self._next = start + len(asked)
-        own = self._known_hosts | own_addresses(self._topology)
+        # in a thread, because the names of the brokers have to be resolved
+        own = self._known_hosts | await asyncio.to_thread(own_addresses, tuple(self._topology.nodes.values()))
         found: Counter[str] = Counter()
         for outcome in self._admin.describe_groups(asked).values().values() if asked else ():
             try:
@@ -91,10 +93,10 @@ class BypassCheck:
         self.members = dict(found)
 
 
-def own_addresses(topology: Topology) -> frozenset[str]:
+def own_addresses(brokers: Iterable[Address]) -> frozenset[str]:
     """Return the addresses of this machine from which it reaches the brokers. Nothing is sent."""
     addresses = set()
-    for at in topology.nodes.values():
+    for at in brokers:
         family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((at.host, at.port))

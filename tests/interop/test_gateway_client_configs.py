@@ -1,0 +1,276 @@
+"""Client configs (KIP-649) behind three gateways in front of real Apache Kafka, with clients as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+
+import klamm
+from klamm import cli
+from klamm.admin import (
+    AdminClient,
+    ClientConfigEntity,
+    ClientConfigOp,
+    ConfigResource,
+    EntityFilter,
+    EntityType,
+    FilterComponent,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from klamm.clients import KafkaProducer
+from klamm.protocol.types import ResourceType
+from tests.support.alterations import alter_all
+from tests.support.processes import free_port, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.kafka import KafkaCluster
+
+TOPIC = "gateway-client-configs"
+CONFIGS_TOPIC = "__klamm_client_configs"
+ALL_USERS = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)
+KEYS = {"acks": "all", "session.timeout.ms": "9000", "heartbeat.interval.ms": "500"}
+_SOON_S = 60.0
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _sockets_collected() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+class Rig:
+    """Three gateways and the addresses of their metrics."""
+
+    def __init__(self, cluster: KafkaCluster, gateways: list[klamm.Gateway], metrics: list[str]) -> None:
+        self.cluster = cluster
+        self.gateways = gateways
+        self.metrics = metrics
+
+    def page(self, number: int, path: str) -> str:
+        with urllib.request.urlopen(f"http://{self.metrics[number]}{path}", timeout=10) as response:
+            text: str = response.read().decode()
+            return text
+
+    def heartbeats(self, number: int, client_id: str) -> int:
+        """Return how many ConsumerGroupHeartbeat requests of a client have passed a gateway."""
+        prefix = f'klamm_gateway_requests_total{{api="CONSUMER_GROUP_HEARTBEAT",client_id="{client_id}"}} '
+        found = [line for line in self.page(number, "/metrics").splitlines() if line.startswith(prefix)]
+        return int(float(found[0].rpartition(" ")[2])) if found else 0
+
+
+def gateway_before(cluster: KafkaCluster, metrics: str) -> klamm.Gateway:
+    config = {
+        "client.configs.enable": "true",
+        "client.config.enforcement": "on",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "metrics.listen": metrics,
+    }
+    return klamm.Gateway(cluster.bootstrap_servers, config=config)
+
+
+@pytest.fixture(scope="module")
+def rig(real_kafka: KafkaCluster) -> Iterator[Rig]:
+    with contextlib.ExitStack() as stack:
+        metrics = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+        gateways = [stack.enter_context(gateway_before(real_kafka, each)) for each in metrics]
+        with AdminClient(gateways[0].bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(TOPIC, 1, 1)]).all().result()
+        yield Rig(real_kafka, gateways, metrics)
+
+
+@pytest.fixture
+def admins(rig: Rig) -> Iterator[list[AdminClient]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(AdminClient(each.bootstrap_servers)) for each in rig.gateways]
+
+
+def users(admin: AdminClient) -> dict[str, dict[str, str]]:
+    """Return the configs of all named users."""
+    return {
+        described.entity.user: dict(described.configs)
+        for described in admin.describe_client_configs(ALL_USERS).result()
+        if described.entity.user is not None and not described.entity.has_client_id and described.configs
+    }
+
+
+def set_for(admin: AdminClient, client_id: str, key: str, value: str | None) -> None:
+    entity = ClientConfigEntity.of_client("ANONYMOUS", client_id)
+    admin.alter_client_configs({entity: [ClientConfigOp(key, value)]}).all().result()
+
+
+def test_configs_set_through_one_gateway_are_served_by_all(
+    rig: Rig, admins: list[AdminClient], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two, _ = (each.bootstrap_servers for each in rig.gateways)
+    change = ("--alter", "--entity-type", "users", "--entity-name", "billing", "--add-config", "acks=all")
+    assert cli.main(["configs", "--bootstrap-server", one, *change]) == 0
+    wait_until(lambda: users(admins[1]).get("billing") == {"acks": "all"}, timeout_s=_SOON_S, what="the other gateway")
+    capsys.readouterr()
+    shown = ("--describe", "--entity-type", "users", "--entity-name", "billing")
+    assert cli.main(["configs", "--bootstrap-server", two, *shown]) == 0
+    assert "acks=all" in capsys.readouterr().out
+    # the SCRAM requests with the same API keys go upstream
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    admins[0].alter_user_scram_credentials([UserScramCredentialUpsertion("scram", info, "secret")]).all().result()
+    with AdminClient(rig.cluster.bootstrap_servers) as direct:
+        wait_until(
+            lambda: "scram" in direct.list_user_scram_credentials().result(), timeout_s=_SOON_S, what="credentials"
+        )
+    assert "scram" in admins[1].list_user_scram_credentials().result()
+    topic = admins[2].describe_topics([CONFIGS_TOPIC]).all().result()[CONFIGS_TOPIC]
+    assert [len(partition.replicas) for partition in topic.partitions] == [1]
+    resource = ConfigResource(ResourceType.TOPIC, CONFIGS_TOPIC)
+    configs = admins[2].describe_configs([resource]).all().result()[resource]
+    assert configs["cleanup.policy"].value == "compact"
+
+
+def test_a_thousand_concurrent_alterations_and_a_killed_gateway_lose_nothing(
+    rig: Rig, admins: list[AdminClient]
+) -> None:
+    """The three keys of each user are set at the same time through different gateways, one of which dies meanwhile."""
+    changes = [(f"user-{number}", key, value) for number in range(334) for key, value in KEYS.items()]
+
+    def kill_one(answered: int) -> None:
+        if answered == 400:
+            rig.gateways[0].kill()
+
+    addresses = [gateway.bootstrap_servers for gateway in rig.gateways]
+    try:
+        asyncio.run(alter_all(addresses, changes, at_once=120, on_answer=kill_one))
+    finally:
+        rig.gateways[0].start()
+    expected = {f"user-{number}": KEYS for number in range(334)}
+
+    def altered(admin: AdminClient) -> dict[str, dict[str, str]]:
+        return {user: own for user, own in users(admin).items() if user.startswith("user-")}
+
+    for admin in admins:
+        wait_until(lambda each=admin: altered(each) == expected, timeout_s=_SOON_S, what="all alterations")  # type: ignore[misc]
+
+
+def raised(rig: Rig) -> int:
+    """Return how many requests of the first gateway were held to enforced acks."""
+    prefix = 'klamm_enforced_client_configs_total{config="acks"} '
+    found = [line for line in rig.page(0, "/metrics").splitlines() if line.startswith(prefix)]
+    return int(float(found[0].rpartition(" ")[2])) if found else 0
+
+
+def test_acks_of_an_unmodified_producer_are_raised(rig: Rig, admins: list[AdminClient]) -> None:
+    """With acks=0 the client expects no response, so the following requests show that it got none."""
+    settings = {"bootstrap.servers": rig.gateways[0].bootstrap_servers, "client.id": "held", "log_level": 0}
+    for acks in (1, 0):
+        producer = Producer({**settings, "acks": acks})
+        errors: list[KafkaError | None] = []
+
+        def send(producer: Producer = producer, errors: list[KafkaError | None] = errors) -> None:
+            for _ in range(5):
+                producer.produce(TOPIC, b"value", on_delivery=lambda error, _: errors.append(error))
+                assert producer.flush(_SOON_S) == 0
+
+        before = raised(rig)
+        send()
+        assert raised(rig) == before
+        set_for(admins[0], "held", "acks", "all")
+        send()
+        after = raised(rig)
+        assert after >= before + 5
+        set_for(admins[0], "held", "acks", None)
+        send()
+        assert raised(rig) == after
+        assert errors == [None] * 15
+
+
+def consumer_of(rig: Rig, number: int, client_id: str, **settings: Any) -> Consumer:
+    servers = rig.gateways[number].bootstrap_servers
+    common = {"bootstrap.servers": servers, "client.id": client_id, "group.id": client_id, "log_level": 0}
+    consumer = Consumer(common | settings)
+    consumer.subscribe([TOPIC])
+    return consumer
+
+
+def test_the_session_timeout_of_a_classic_consumer_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
+    """Kafka refuses a timeout below ``group.min.session.timeout.ms``, so it has received another one."""
+    set_for(admins[0], "short", "session.timeout.ms", "9000")
+    wanted = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 300}
+    consumer = consumer_of(rig, 0, "short", **wanted)
+    try:
+        wait_until(
+            lambda: consumer.poll(0.05) is None and bool(consumer.assignment()), timeout_s=_SOON_S, what="assignment"
+        )
+        (client,) = [one for one in json.loads(rig.page(0, "/clients.json"))["clients"] if one["client_id"] == "short"]
+        assert client["reported"]["session.timeout.ms"] == "1000"
+        assert client["compliance"] == {"session.timeout.ms": "enforced"}
+        assert (client["standing"], client["drift"]) == ("enforced", ["session.timeout.ms"])
+    finally:
+        consumer.close()
+
+
+def test_the_heartbeat_interval_of_a_consumer_of_kip_848_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
+    set_for(admins[0], "beating", "heartbeat.interval.ms", "100")
+    consumer = consumer_of(rig, 0, "beating", **{"group.protocol": "consumer"})
+    try:  # by Kafka's own interval of 5 s they would take longer
+        wait_until(
+            lambda: consumer.poll(0.05) is None and rig.heartbeats(0, "beating") >= 20,
+            timeout_s=_SOON_S,
+            what="20 heartbeats",
+        )
+    finally:
+        consumer.close()
+    assert 'klamm_enforced_client_configs_total{config="heartbeat.interval.ms"}' in rig.page(0, "/metrics")
+
+
+def test_a_client_that_requests_its_configs_registers_for_all_gateways(rig: Rig, admins: list[AdminClient]) -> None:
+    set_for(admins[0], "dynamic", "acks", "all")
+    entity = ClientConfigEntity.of_client("ANONYMOUS", "dynamic")
+    producer = KafkaProducer(bootstrap_servers=rig.gateways[0].bootstrap_servers, client_id="dynamic")
+    try:
+        wait_until(lambda: producer.config["acks"] == -1, timeout_s=_SOON_S, what="acks=all")
+    finally:
+        producer.close()
+
+    def registered(admin: AdminClient) -> bool:
+        found = {described.entity: described for described in admin.describe_client_configs(_of("dynamic")).result()}
+        return entity in found and any("acks" in each.supported_configs for each in found[entity].compatibility)
+
+    for admin in admins:
+        wait_until(lambda each=admin: registered(each), timeout_s=_SOON_S, what="the registration")  # type: ignore[misc]
+    (client,) = [one for one in json.loads(rig.page(0, "/clients.json"))["clients"] if one["client_id"] == "dynamic"]
+    assert (client["standing"], client["compliance"]) == ("in line", {"acks": "follows"})
+
+
+def _of(client_id: str) -> EntityFilter:
+    return EntityFilter(
+        components=(
+            FilterComponent.of_entity(EntityType.USER, "ANONYMOUS"),
+            FilterComponent.of_entity(EntityType.CLIENT_ID, client_id),
+        ),
+        strict=True,
+    )
+
+
+def test_a_new_gateway_is_ready_with_ten_thousand_entities(
+    rig: Rig, admins: list[AdminClient], record_property: Any
+) -> None:
+    some = {ClientConfigEntity.of_user(f"many-{number}"): [ClientConfigOp("acks", "all")] for number in range(10_000)}
+    admins[1].alter_client_configs(some).all().result()
+    started = time.monotonic()
+    with gateway_before(rig.cluster, f"127.0.0.1:{free_port()}") as fresh:
+        ready_s = time.monotonic() - started
+        record_property("ready_s", ready_s)
+        with AdminClient(fresh.bootstrap_servers) as admin:
+            assert sum(user.startswith("many-") for user in users(admin)) == 10_000

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.support.klamm import KlammBroker
 from tests.support.scripts import load_script
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
@@ -38,6 +41,22 @@ def test_an_answer_that_differs_is_printed(release: Any, real_kafka: KafkaCluste
     assert text.startswith("create.duplicate-names: ")
     assert '-{"another": "answer"}' in text
     assert "INVALID_REQUEST" in text
+
+
+def test_klamm_serves_the_versions_of_the_release(real_kafka: KafkaCluster) -> None:
+    with KlammBroker() as klamm, WireClient(klamm.bootstrap_servers) as ours:
+        served = versions(ours)
+    with WireClient(real_kafka.bootstrap_servers) as theirs:
+        of_kafka = versions(theirs)
+
+    assert len(served) > 40
+    assert {key: served[key] for key in served if served[key] != of_kafka.get(key)} == {}
+
+
+def versions(client: WireClient) -> dict[int, tuple[int, int]]:
+    """Return the first and last version of each API by key, but for the client config APIs (docs/adr/0002)."""
+    keys = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).api_keys
+    return {api.api_key: (api.min_version, api.max_version) for api in keys if api.api_key not in {50, 51}}
 
 
 def test_the_command_says_which_release_is_asked(release: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,7 +202,7 @@ _NEVER_EMPTY_LISTS = {
     "process.roles",
 }
 
-# Order in which Kafka checks a topic's configs. The error names the first invalid one.
+# All topic configs, in the order in which Kafka checks them. The error names the first invalid one.
 _TOPIC_ORDER = (
     "segment.bytes",
     "segment.ms",

@@ -1,4 +1,4 @@
-"""Objects that all relays of a gateway share, and the facts about one client connection."""
+"""Objects that all relays of a gateway share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with the changes of an override applied. Pure."""
+"""Requests with the values that a policy sets instead of the given ones (action OVERRIDE). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All policies of a broker, and the responses to clients that follow from their decisions."""
+"""All policies of a broker or gateway, and the responses to clients that follow from their decisions."""
 
 from __future__ import annotations
 

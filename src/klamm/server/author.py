@@ -1,4 +1,4 @@
-"""Author of a change."""
+"""Author of a change: the principal, client id and listener that the history of changes names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners of a broker, by Kafka's settings.
+"""Listeners of a broker or gateway, by Kafka's settings.
 
 ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map`` have Kafka's meaning. ``--listen`` takes
 the same text, and plain HOST:PORT for a listener named PLAINTEXT. With several broker ids, a listener has one address

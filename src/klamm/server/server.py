@@ -1,4 +1,4 @@
-"""Listening sockets of the broker and the objects that all connections share."""
+"""Server of the broker: accepts connections on its listeners, and holds the objects that all connections share."""
 
 from __future__ import annotations
 

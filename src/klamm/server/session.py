@@ -1,4 +1,4 @@
-"""Facts about a client connection."""
+"""Facts about a client connection: principal, addresses, listener and software."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ def test_an_endless_loop_is_ended_and_closed_behind(rules: Any) -> None:
 
     async def use(policies: Policies) -> None:
         assert "timeout" in await create(policies, "endless-1")
-        for _ in range(200):
+        for _ in range(3000):
             if rules.module.CLOSED:
                 break
             await asyncio.sleep(0.01)

@@ -3,7 +3,10 @@
 ========================  ============================================================================================
 ``hooks``                 Hooks for the relay, made from the settings
 ``requests``              DescribeClientConfigs and AlterClientConfigs, authorized by the upstream
-``store``                 Owner of configs and registrations in memory, and the order of changes
+``settings``              Settings, with the names of the broker's configs
+``service``               Start and stop of the parts below, and what operators see
+``store``                 Owner of the configs: their image in memory, and the order of changes
+``registrations``         Registrations of clients in their internal topic
 ``config_log``            Records of the configs in their internal topic
 ``internal_topic``        Blocking reads and writes of an internal topic of the upstream
 ``topic_image``           Image of an internal topic that is kept up to date

@@ -1,4 +1,4 @@
-"""Registrations of clients in the internal topic of the upstream, in the form of the broker's."""
+"""Registrations of clients in the internal topic of the upstream, with the records that klamm's broker writes."""
 
 from __future__ import annotations
 

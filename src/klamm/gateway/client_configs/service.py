@@ -1,4 +1,4 @@
-"""Client configs and registrations of a cluster as one gateway knows them."""
+"""Service of client configs in one gateway: start and stop of its parts, and the view for operators."""
 
 from __future__ import annotations
 

@@ -117,13 +117,22 @@ def _fill(address: str, load: _Load) -> int:
         every = [number for _ in range(load.batches) for number in range(load.partitions)]
         at_once = min(max(_PRODUCED_AT_ONCE // len(batch), 1), load.partitions)
         for some in _batched(every, at_once):
-            data = [ProduceRequest.PartitionProduceData(index=number, records=batch) for number in some]
-            topic = ProduceRequest.TopicProduceData(name=_TOPIC, partition_data=data)
-            request = ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
-            (answer,) = client.ask(request, ProduceResponse, _PRODUCE_VERSION).responses
-            if any(partition.error_code for partition in answer.partition_responses):
-                raise RuntimeError(f"{answer}")
+            _produce(client, some, batch)
     return len(batch)
+
+
+def _produce(client: WireClient, partitions: Sequence[int], batch: bytes) -> None:
+    """Append the batch to each partition, once it has a leader."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while partitions:
+        data = [ProduceRequest.PartitionProduceData(index=number, records=batch) for number in partitions]
+        topic = ProduceRequest.TopicProduceData(name=_TOPIC, partition_data=data)
+        request = ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
+        (answer,) = client.ask(request, ProduceResponse, _PRODUCE_VERSION).responses
+        refused = [one for one in answer.partition_responses if one.error_code]
+        if refused and time.monotonic() > deadline:
+            raise RuntimeError(f"{refused[0]}")
+        partitions = [one.index for one in refused]
 
 
 def _batched(numbers: Sequence[int], count: int) -> Iterator[Sequence[int]]:

@@ -110,8 +110,8 @@ def _measure(cluster: Cluster, load: _Load, size: int) -> Mapping[str, float]:
 
 def _fill(address: str, load: _Load) -> int:
     """Produce the same batch over and over; return its size."""
-    value = os.urandom(load.batch_bytes // _RECORDS - 16)
-    batch = bytes(encode_batch([Record(None, value, (), 1, number) for number in range(_RECORDS)]))
+    value, now_ms = os.urandom(load.batch_bytes // _RECORDS - 16), time.time_ns() // 1_000_000
+    batch = bytes(encode_batch([Record(None, value, (), now_ms, number) for number in range(_RECORDS)]))
     with WireClient(address, timeout_s=_TIMEOUT_S) as client:
         client.create_topic(_TOPIC, partitions=load.partitions)
         every = [number for _ in range(load.batches) for number in range(load.partitions)]

@@ -232,8 +232,10 @@ def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> Non
     """Among them Produce and Fetch that are sent to a broker that does not lead the partition (KIP-951)."""
     topic = f"gateway-{uuid.uuid4().hex[:8]}"
     with AdminClient(rig.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (1, 2)})]).all().result(60)
-        topic_id = admin.describe_topics([topic]).values()[topic].result(60).topic_id
+        created = admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (1, 2)})]).values()[topic]
+        topic_id = created.result(60).topic_id
+    with WireClient(f"127.0.0.1:{rig.cluster.nodes[3].port}", timeout_s=60) as client:
+        wait_until(lambda: topic in client.topic_ids(), timeout_s=60, what="broker 3 to know the topic")
     led_elsewhere = ErrorCode.NOT_LEADER_OR_FOLLOWER
     data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch("x")))
     produced = ProduceRequest(

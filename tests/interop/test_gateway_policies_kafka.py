@@ -22,6 +22,7 @@ from klamm.admin import (
 )
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tests.support.kept_up import KeptUp
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -69,11 +70,19 @@ def admin(gateway: klamm.Gateway) -> Iterator[AdminClient]:
         yield admin
 
 
+@pytest.fixture(scope="module")
+def kept_up(real_kafka: KafkaCluster) -> Iterator[KeptUp]:
+    with KeptUp(real_kafka.bootstrap_servers) as broker:
+        yield broker
+
+
 def named(name: str) -> str:
     return f"{PREFIX}.{name}"
 
 
-def test_topics_are_created_grown_and_deleted_as_the_policy_allows(admin: AdminClient, gateway: klamm.Gateway) -> None:
+def test_topics_are_created_grown_and_deleted_as_the_policy_allows(
+    admin: AdminClient, gateway: klamm.Gateway, kept_up: KeptUp
+) -> None:
     # when
     created = admin.create_topics(
         [
@@ -95,6 +104,7 @@ def test_topics_are_created_grown_and_deleted_as_the_policy_allows(admin: AdminC
         "long": "PolicyViolationError",
         "invalid": "InvalidConfigError",
     }
+    kept_up.wait()
     assert admin.topic_configs(named("right")).result(60)["flush.ms"].value == "100"
     # when
     grown = admin.create_partitions({named("fine"): NewPartitions(3), named("kept"): NewPartitions(9)}).values()
@@ -114,7 +124,7 @@ def test_topics_are_created_grown_and_deleted_as_the_policy_allows(admin: AdminC
     assert [(entry.name, entry.error_code) for entry in deleted.responses] == [(named("kept"), 44), (named("fine"), 0)]
 
 
-def test_configs_are_altered_as_the_policy_allows(admin: AdminClient) -> None:
+def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: KeptUp) -> None:
     # given
     admin.create_topics([NewTopic(named("configs"), 1, configs={"segment.ms": "60000"})]).result(60)
     resource = ConfigResource(ResourceType.TOPIC, named("configs"))
@@ -130,6 +140,7 @@ def test_configs_are_altered_as_the_policy_allows(admin: AdminClient) -> None:
     dropping = admin.replace_all_configs({resource: [ConfigEntry("retention.ms", "6000")]}).values()[resource]
     with pytest.raises(PolicyViolationError, match=r"would remove segment\.ms"):
         dropping.result(60)
+    kept_up.wait()
     configs = admin.topic_configs(named("configs")).result(60)
     assert [configs[name].value for name in ("retention.ms", "cleanup.policy", "segment.ms")] == [
         "5000",

@@ -133,6 +133,20 @@ class FakeAdmin:
         return result
 
 
+class LaggingAdmin(FakeAdmin):
+    """Admin client whose broker does not know the topics in its first ``unknown_for`` answers."""
+
+    def __init__(self, topics: Mapping[str, Sequence[Sequence[int]]], *, unknown_for: int) -> None:
+        super().__init__({})
+        self._later = topics
+        self._unknown_for = unknown_for
+
+    def describe_topics(self, names: Collection[str]) -> DescribeTopicsResult:
+        if self.calls.count("describe_topics") == self._unknown_for:
+            self.topics = self._later
+        return super().describe_topics(names)
+
+
 def described(name: str, replicas: Sequence[Sequence[int]]) -> TopicDescription:
     """Return the description of a topic with these replicas."""
     return TopicDescription(

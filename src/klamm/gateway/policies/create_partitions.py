@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.gateway.policies.facts import describe_topics
+from klamm.gateway.policies.facts import WAITS_FOR_EXISTING, describe_topics
 from klamm.gateway.policies.parts import in_order, with_topics
 from klamm.gateway.policies.verdicts import denial
 from klamm.policy.kinds import CREATE_PARTITIONS
@@ -77,7 +77,7 @@ class CreatePartitionsJudge:
         entries = [entry for entry in trial.results if entry.error_code]
         passed = {entry.name: entry for entry in trial.results if not entry.error_code}
         asked = [topic for topic in request.topics if topic.name in passed]
-        known = await describe_topics(context.admin, [topic.name for topic in asked])
+        known = await describe_topics(context.admin, [topic.name for topic in asked], waits=WAITS_FOR_EXISTING)
         allowed: list[Asked] = []
         for topic in asked:
             error = await self._denial(topic, known[topic.name], context, validate_only=request.validate_only)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ConfigResource
@@ -18,7 +19,7 @@ from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTop
 from klamm.protocol.types import ConfigSource, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, ConfigEntry, TopicDescription
     from klamm.admin.results import PerKeyResult
@@ -30,8 +31,14 @@ Value = TypeVar("Value")
 
 HIDDEN: Final = "[hidden]"
 """Value of a secret. The upstream does not return secrets."""
-LAG_S: Final = 0.2
-"""Seconds after which a missing topic is looked up once more. A broker learns of a new topic after the controller."""
+FIRST_WAIT_S: Final = 0.05
+"""Seconds before a missing topic is looked up again. A broker learns of a new topic after the controller. Each further
+wait is twice as long.
+"""
+WAITS: Final = 4
+"""Number of these waits, together 0.75 seconds, when the topic may be missing because it does not exist."""
+WAITS_FOR_EXISTING: Final = 7
+"""Number of these waits, together 6.35 seconds, when the controller has accepted a request for the topic."""
 _OWN_SOURCE: Final = {
     ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
     ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
@@ -56,23 +63,38 @@ async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaA
     return found
 
 
-async def describe_topics(admin: AdminClient, names: Collection[str]) -> dict[str, TopicDescription | KafkaApiError]:
+async def _looked_up(
+    look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key], waits: int
+) -> dict[Key, Value | KafkaApiError]:
+    """Return the outcome of each key. Topics that the asked broker does not know are looked up again after waits."""
+    found: dict[Key, Value | KafkaApiError] = await outcomes(look_up(keys))
+    for number in range(waits):
+        missing = [key for key, each in found.items() if isinstance(each, UnknownTopicOrPartitionError)]
+        if not missing:
+            break
+        await asyncio.sleep(FIRST_WAIT_S * 2**number)
+        again: dict[Key, Value | KafkaApiError] = await outcomes(look_up(missing))
+        found |= again
+    return found
+
+
+async def describe_topics(
+    admin: AdminClient, names: Collection[str], *, waits: int = WAITS
+) -> dict[str, TopicDescription | KafkaApiError]:
     """Return the description of each topic, or the error because of which it cannot be described."""
-    first = await outcomes(admin.describe_topics(list(dict.fromkeys(names))))
-    missing = [name for name, each in first.items() if isinstance(each, UnknownTopicOrPartitionError)]
-    if not missing:
-        return first
-    await asyncio.sleep(LAG_S)
-    again = await outcomes(admin.describe_topics(missing))
-    return {**first, **again}
+    return await _looked_up(admin.describe_topics, list(dict.fromkeys(names)), waits)
 
 
 async def describe_configs(
     admin: AdminClient, resources: Collection[tuple[int, str]]
 ) -> dict[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]:
-    """Return the configs of each resource with their synonyms, or the error because of which they cannot be read."""
+    """Return the configs of each resource with their synonyms, or the error because of which they cannot be read.
+
+    The upstream has accepted an alteration of the resources, so topics exist.
+    """
     wanted = {ConfigResource(ResourceType(resource_type), name) for resource_type, name in resources}
-    found = await outcomes(admin.describe_configs(wanted, include_synonyms=True))
+    look_up = partial(admin.describe_configs, include_synonyms=True)
+    found = await _looked_up(look_up, wanted, WAITS_FOR_EXISTING)
     return {(int(resource.type), resource.name): each for resource, each in found.items()}
 
 

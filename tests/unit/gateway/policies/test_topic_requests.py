@@ -31,7 +31,7 @@ from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.security.acls import AclOperation
-from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, id_of
+from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, LaggingAdmin, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -294,7 +294,7 @@ def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]
 
 
 def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klamm.gateway.policies.facts.LAG_S", 0)
+    monkeypatch.setattr("klamm.gateway.policies.facts.FIRST_WAIT_S", 0)
     context = FakeContext(deletes(()), FakeAdmin({}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False), deletion("b", by_id=True)])
     response = asyncio.run(DeleteTopicsJudge(FakePolicies().as_policies()).handle(request, context))
@@ -303,6 +303,20 @@ def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted(monkeypatch: pyt
         ErrorCode.UNKNOWN_TOPIC_ID,
     ]
     assert context.forwarded == []
+
+
+def test_a_topic_that_a_broker_learns_of_late_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker lags behind its controller: the first look-ups after a creation may not find the topic."""
+    # given
+    monkeypatch.setattr("klamm.gateway.policies.facts.FIRST_WAIT_S", 0)
+    admin = LaggingAdmin({"a": [[1]]}, unknown_for=4)
+    context = FakeContext(deletes(NAMES), admin, api_version=6)
+    request = DeleteTopicsRequest(topics=[deletion("a", by_id=False)])
+    # when
+    response = asyncio.run(DeleteTopicsJudge(FakePolicies({"a"}).as_policies()).handle(request, context))
+    # then
+    assert [entry.error_code for entry in response.responses] == [DENIED]
+    assert admin.calls.count("describe_topics") == 5
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,10 @@ class BrowserError(RuntimeError):
     """The browser ended, did not answer in time, or refused a command."""
 
 
+class NavigatedError(BrowserError):
+    """The page was replaced by another one during the command."""
+
+
 def find_browser() -> str | None:
     """Return the program that ``CHROMIUM`` names, or a Chromium or Chrome on PATH; None if there is none."""
     named = os.environ.get("CHROMIUM")
@@ -96,10 +100,17 @@ class Page:
             BrowserError: It stayed false until the timeout. The message contains the visible text of the page.
         """
         deadline = time.monotonic() + timeout_s
-        while not self.evaluate(f"Boolean({condition})"):
+        while not self._holds(condition):
             if time.monotonic() > deadline:
                 raise BrowserError(f"Waited {timeout_s:g} s in vain for {condition} on a page that says: {self.text()}")
-            self.evaluate("new Promise(done => setTimeout(done, 50))")
+            time.sleep(0.05)
+
+    def _holds(self, condition: str) -> bool:
+        """Return whether a JavaScript expression is true. It is not while the page is replaced by the next one."""
+        try:
+            return bool(self.evaluate(f"Boolean({condition})"))
+        except NavigatedError:
+            return False
 
     def look(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Set the size of the screen in CSS pixels, and the preferred color scheme, dark or light."""
@@ -223,7 +234,8 @@ class Browser:
         self.listen_until(lambda: number in self._answers, what=f"an answer to {method}")
         answer = self._answers.pop(number)
         if "error" in answer:
-            raise BrowserError(f"{method}: {answer['error']}")
+            raised = NavigatedError if "navigated" in answer["error"].get("message", "") else BrowserError
+            raise raised(f"{method}: {answer['error']}")
         result: dict[str, Any] = answer["result"]
         return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.probe import Cluster
-
-
-if not os.environ.get("KLAMM_SOAK"):
-    collect_ignore = ["test_gateway_client_configs.py"]  # the long form; unit tests have the same cases over fakes
 
 
 @pytest.fixture(scope="module")

@@ -52,13 +52,13 @@ def test_a_writer_that_takes_over_fences_the_one_before_and_reads_all_it_wrote(
     one, two = TransactionalTopic(settings, topic), TransactionalTopic(settings, topic)
     try:
         assert one.take_over(0) == ([], 0)
-        one.commit([record(b"1")])
-        one.commit([record(b"2"), record(b"3")])
+        one.commit({topic: [record(b"1")]})
+        one.commit({topic: [record(b"2"), record(b"3")]})
         read, position = two.take_over(0)
         assert values(read) == [b"1", b"2", b"3"]
         with pytest.raises(TransactionLostError):
-            one.commit([record(b"fenced")])
-        two.commit([record(b"4")])
+            one.commit({topic: [record(b"fenced")]})
+        two.commit({topic: [record(b"4")]})
         read, _ = one.take_over(position)
         assert values(read) == [b"4"]
         assert values(reader.load()[0]) == [b"1", b"2", b"3", b"4"]
@@ -74,13 +74,31 @@ def test_a_large_change_is_written_in_several_batches(
     many = [Record(key=str(number).encode(), value=b"x" * 1000) for number in range(3000)]
     try:
         writer.take_over(0)
-        writer.commit(many)
-        writer.commit(many[:1])
+        writer.commit({topic: many})
+        writer.commit({topic: many[:1]})
     finally:
         writer.close()
     records, position = reader.load()
     assert [each.key for each in records] == [each.key for each in [*many, many[0]]]
     assert reader.poll(position) == ([], position)
+
+
+def test_a_transaction_has_records_of_further_topics_or_none(
+    settings: ConnectionSettings, topic: str, reader: InternalTopic, make_klamm_topic: Callable[..., str]
+) -> None:
+    further = make_klamm_topic()
+    other, writer = InternalTopic(settings, further), TransactionalTopic(settings, topic)
+    try:
+        writer.take_over(0)
+        for number in (b"1", b"2"):
+            writer.commit({topic: [record(number)], further: [record(b"of " + number)]})
+        with pytest.raises(InternalTopicGoneError, match="no-such-topic does not exist"):
+            writer.commit({topic: [record(b"3")], "no-such-topic": [record(b"3")]})
+        assert values(reader.load()[0]) == [b"1", b"2"]
+        assert [values(some) for some in other.read_all()] == [[b"of 1", b"of 2"]]
+    finally:
+        other.close()
+        writer.close()
 
 
 def test_a_topic_that_was_deleted_is_noticed(

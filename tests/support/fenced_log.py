@@ -6,9 +6,12 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from klamm.client.errors import ConnectionLostError, TransactionLostError
+from klamm.gateway.client_configs.config_log import TOPIC
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
+from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from klamm.gateway.client_configs.internal_topic import InternalTopic, TransactionalTopic
     from klamm.protocol.records import Record
@@ -19,6 +22,8 @@ class FencedLog:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.history: list[Record] = []
+        """Records of the topic with the history."""
         self.epoch = 0
         self.changed = threading.Condition()
 
@@ -56,7 +61,7 @@ class FencedWriter:
         self._log = log
         self._epoch = -1
         self.failures: list[str] = []
-        """``lost before``, ``lost after`` or empty for each next commit; empty when there are no more."""
+        """``lost before``, ``lost after``, ``gone`` or empty for each next commit; empty when there are no more."""
         self.commits = 0
 
     def as_topic(self) -> TransactionalTopic:
@@ -69,17 +74,20 @@ class FencedWriter:
             self._epoch = self._log.epoch
             return self._log.read(position)
 
-    def commit(self, records: Sequence[Record]) -> None:
+    def commit(self, records: Mapping[str, Sequence[Record]]) -> None:
         failure = self.failures.pop(0) if self.failures else ""
         if failure == "lost before":
             raise ConnectionLostError("no response")
+        if failure == "gone":
+            raise InternalTopicGoneError("no such topic")
         with self._log.changed:
             if self._epoch != self._log.epoch:
                 raise TransactionLostError("fenced")
             self.commits += 1
             self._log.records += [
-                record._replace(offset=len(self._log.records) + number) for number, record in enumerate(records)
+                record._replace(offset=len(self._log.records) + number) for number, record in enumerate(records[TOPIC])
             ]
+            self._log.history += records.get(HISTORY_TOPIC, ())
             self._log.changed.notify_all()
         if failure == "lost after":
             raise ConnectionLostError("no response")

@@ -1,24 +1,23 @@
 """Commands ``klamm clients history`` and ``klamm clients revert``: changes of client configs, and their reversal.
 
-The history is read from the broker's data directory, because Kafka has no request for it. A revert is an ordinary
-alter request: it needs the same ACLs, passes the same checks and is recorded in the history like any other change.
+``recorded_changes`` reads the history, from the broker's data directory or from the topic of gateways. A revert is an
+ordinary alter request: it needs the same ACLs, passes the same checks and is recorded like any other change.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
+from klamm.cli.recorded_changes import read_changes
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.configs.durations import with_duration
 from klamm.security.principals import user_name
-from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata.history import plan_revert, read_config_history
+from klamm.storage.metadata.history import plan_revert
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION: Final = (
     "Show the changes of client configs (history), or restore the configs of a user or client id at a time (revert).\n"
-    "The history is read from the broker's data directory. A revert is checked and recorded like any other change."
+    "The history is read from the broker's data directory, or from the topic of klamm gateways.\n"
+    "A revert is checked and recorded like any other change."
 )
 _ALL_LINES: Final = 1_000_000
 _SHOWN_LINES: Final = 50
@@ -47,15 +47,9 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("a name cannot be combined with --user-defaults or --client-defaults of the same kind")
     if action == "revert" and options.bootstrap_server is None:
         parser.error("--bootstrap-server must be specified")
-    run = _revert if action == "revert" else _history
-
-    def work() -> int:
-        try:
-            return run(options)
-        except DataDirectoryError as error:
-            raise RefusedError(str(error)) from error
-
-    return guarded(prog, work)
+    if options.data_dir is None and options.bootstrap_server is None:
+        parser.error("--data-dir or --bootstrap-server must be specified")
+    return guarded(prog, lambda: _revert(options) if action == "revert" else _history(options))
 
 
 def _parser(prog: str, action: str) -> ToolParser:
@@ -63,10 +57,9 @@ def _parser(prog: str, action: str) -> ToolParser:
     add_common(parser)
     parser.add_value(
         "--data-dir",
-        type=Path,
-        required=True,
         metavar="DIR",
-        help="the broker's data directory; the broker may be running",
+        help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server,"
+        " or the topic of klamm gateways)",
     )
     parser.add_value("--user", metavar="NAME", help="the user")
     parser.add_switch("--user-defaults", help="the default user")
@@ -88,10 +81,14 @@ def _entity(options: argparse.Namespace) -> ClientConfigEntity:
 
 
 def _history(options: argparse.Namespace) -> int:
-    lines = read_config_history(options.data_dir, resource=str(_entity(options)), limit=options.limit or _SHOWN_LINES)
+    lines = _read(options, limit=options.limit or _SHOWN_LINES)
     nothing = f"No change of {_entity(options)} is recorded."
     write(options.output, [_document(line) for line in lines], lambda: [*map(_line, lines)] or [nothing])
     return 0
+
+
+def _read(options: argparse.Namespace, *, limit: int) -> Sequence[PutHistory]:
+    return read_changes(options, str(_entity(options)), limit=limit)
 
 
 def _document(line: PutHistory) -> dict[str, Any]:
@@ -121,8 +118,7 @@ def _revert(options: argparse.Namespace) -> int:
     from klamm.cli.configs.clients import configs_of  # noqa: PLC0415
 
     entity = _entity(options)
-    history = read_config_history(options.data_dir, resource=str(entity), limit=_ALL_LINES)
-    reversals = plan_revert(history, resource=str(entity), to_ms=options.to)
+    reversals = plan_revert(_read(options, limit=_ALL_LINES), resource=str(entity), to_ms=options.to)
     if reversals:
         with connect(options) as admin:
             wanted = _wanted(reversals, configs_of(admin, entity))

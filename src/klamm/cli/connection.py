@@ -44,8 +44,7 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterato
     """
     from klamm.admin import AdminClient  # noqa: PLC0415  # --help and wrong flags need no network library
 
-    properties = {} if options.command_config is None else read_properties(Path(options.command_config))
-    properties = {"default.api.timeout.ms": str(timeout_ms), **properties}
+    properties = {"default.api.timeout.ms": str(timeout_ms), **client_properties(options)}
     addresses = _addresses(options.bootstrap_server)
     admin = AdminClient.from_properties(addresses, properties)
     limit_s = int(properties["default.api.timeout.ms"]) / 1000
@@ -57,6 +56,15 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterato
             yield admin
     finally:
         timer.cancel()
+
+
+def client_properties(options: argparse.Namespace) -> dict[str, str]:
+    """Return the properties of ``--command-config``; none without it.
+
+    Raises:
+        SettingsError: The file cannot be read.
+    """
+    return {} if options.command_config is None else read_properties(Path(options.command_config))
 
 
 def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float) -> None:

@@ -1,7 +1,6 @@
 """Commands ``klamm configs history`` and ``klamm configs revert``: past config changes, and their reversal.
 
-Kafka has no request for the history, so both commands read it from the broker's data directory; the broker may be
-running. Without ``--data-dir``, a broker on this machine is asked for its ``log.dirs``.
+``recorded_changes`` reads them, from the broker's data directory or from the topic of gateways.
 ``revert`` sends one alter request with the values at the given time. Configs that did not change since then are left
 alone. Quotas can be reverted too. SCRAM credentials cannot, because the history does not keep passwords.
 """
@@ -10,13 +9,13 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
+from klamm.cli.recorded_changes import is_client_resource, read_changes
 from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.display import counted
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from klamm.storage.metadata.changes import PutHistory
     from klamm.storage.metadata.history import Reversal
 
-_LOG_DIRS: Final = "log.dirs"
 ALL_LINES: Final = 1_000_000
 _SCRAM: Final = "SCRAM"
 _ENTITY_TYPES: Final = {"topics": "TOPIC", "brokers": "BROKER", "groups": "GROUP", "client-metrics": "CLIENT_METRICS"}
@@ -60,7 +58,8 @@ def parser(action: str) -> ToolParser:
     found.add_value(
         "--data-dir",
         metavar="DIR",
-        help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server)",
+        help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server,"
+        " or the topic of klamm gateways)",
     )
     add_common(found)
     found.add_value(
@@ -124,7 +123,7 @@ def _resource(flags: ToolParser, options: argparse.Namespace) -> str | None:
 
 
 def _history(options: argparse.Namespace) -> int:
-    lines = _read(options, _as_in_history(options.resource), limit=options.limit)
+    lines = read_changes(options, _as_in_history(options.resource), limit=options.limit)
     document = [
         {
             "at": shown_moment(line.at_ms),
@@ -150,7 +149,7 @@ def _revert(options: argparse.Namespace) -> int:
 
     resource = _as_in_history(options.resource) or ""
     change = _way_back(resource)
-    plan = plan_revert(_read(options, resource, limit=ALL_LINES), resource=resource, to_ms=_to_ms(options.to))
+    plan = plan_revert(read_changes(options, resource, limit=ALL_LINES), resource=resource, to_ms=_to_ms(options.to))
     unknown = [reversal.name for reversal in plan if not reversal.is_known]
     if unknown:
         raise RefusedError(
@@ -215,41 +214,13 @@ def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind
         admin.incremental_alter_configs({ConfigResource(kind, name): operations}, asked).all().result()
 
 
-def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[PutHistory]:
-    from klamm.storage.errors import DataDirectoryError  # noqa: PLC0415  # wrong flags need no database
-    from klamm.storage.metadata.history import read_config_history  # noqa: PLC0415
-
-    try:
-        return read_config_history(_data_dir(options), resource=resource, limit=limit)
-    except DataDirectoryError as error:
-        raise RefusedError(str(error)) from error
-
-
-def _data_dir(options: argparse.Namespace) -> Path:
-    """Return the data directory: the value of ``--data-dir``, or the ``log.dirs`` of the first broker of the cluster.
-
-    Raises:
-        RefusedError: The broker does not report a directory that exists on this machine.
-    """
-    if options.data_dir is not None:
-        return Path(options.data_dir)
-    from klamm.admin import ConfigResource  # noqa: PLC0415  # with the flag this needs no network library
-
-    with connect(options) as admin:
-        broker = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
-        entry = admin.describe_configs({broker: [_LOG_DIRS]}).all().result()[broker].get(_LOG_DIRS)
-    if entry is None or entry.value is None or not Path(entry.value).is_dir():
-        raise RefusedError("The broker's data directory was not found on this machine; name it with --data-dir")
-    return Path(entry.value)
-
-
 def _as_in_history(text: str | None) -> str | None:
     """Return a resource in the spelling of the history.
 
     Raises:
         SettingsError: The text is not ``TYPE:NAME`` with a known type, or not a valid quota entity.
     """
-    if text is None or "'" in text or text.startswith("the default"):  # a user or a client id of a user
+    if text is None or is_client_resource(text):
         return text
     kind, colon, name = text.partition(":")
     if kind.upper() == QUOTA_RESOURCE and colon:

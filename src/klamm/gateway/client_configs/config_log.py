@@ -39,7 +39,7 @@ _CHANGE: Final = "change"
 _RECORD_VERSION: Final = 0
 
 
-class _FormatError(ValueError):
+class RecordFormatError(ValueError):
     """A record cannot be read."""
 
 
@@ -59,7 +59,7 @@ def config_records(
         at_ms: Time of the change, in milliseconds since the epoch.
     """
     records = [
-        Record(key=_encode_key(entity), value=_encode_value(configs.get(entity), author), timestamp=at_ms)
+        Record(key=encode_entity(entity), value=_encode_value(configs.get(entity), author), timestamp=at_ms)
         for entity, author in changed
     ]
     records[-1] = records[-1]._replace(headers=((_CHANGE, change_id.encode()),))
@@ -80,9 +80,9 @@ def apply_records(configs: dict[ClientConfigEntity, dict[str, str]], records: Se
     """Update configs by records in the order of the log. A record that cannot be read is skipped and logged."""
     for record in records:
         try:
-            entity = _decode_key(record.key)
+            entity = decode_entity(record.key)
             own = _decode_value(record.value)
-        except _FormatError as error:
+        except RecordFormatError as error:
             logger.warning("Record %d of %s was skipped: %s", record.offset, TOPIC, error)
             continue
         if own:
@@ -91,14 +91,15 @@ def apply_records(configs: dict[ClientConfigEntity, dict[str, str]], records: Se
             configs.pop(entity, None)
 
 
-def _encode_key(entity: ClientConfigEntity) -> bytes:
-    return _json({kind.value: name for kind, name in entity.components})
+def encode_entity(entity: ClientConfigEntity) -> bytes:
+    """Return the key of a record that concerns an entity."""
+    return json_bytes({kind.value: name for kind, name in entity.components})
 
 
 def _encode_value(configs: Mapping[str, str] | None, author: Author) -> bytes | None:
     if not configs:
         return None
-    return _json(
+    return json_bytes(
         {
             "client_id": author.client_id,
             "configs": dict(configs),
@@ -108,11 +109,16 @@ def _encode_value(configs: Mapping[str, str] | None, author: Author) -> bytes | 
     )
 
 
-def _decode_key(key: bytes | None) -> ClientConfigEntity:
-    document = _document(key)
+def decode_entity(key: bytes | None) -> ClientConfigEntity:
+    """Return the entity that a record concerns.
+
+    Raises:
+        RecordFormatError: The key has another format.
+    """
+    document = json_object(key)
     user, client_id = document.get(EntityType.USER.value, 0), document.get(EntityType.CLIENT_ID.value)
     if not _is_name(user) or not _is_name(client_id):
-        raise _FormatError(f"the key must have a user, and may have a client id: {key!r}")
+        raise RecordFormatError(f"the key must have a user, and may have a client id: {key!r}")
     if EntityType.CLIENT_ID.value in document:
         return ClientConfigEntity.of_client(user, client_id)
     return ClientConfigEntity.of_user(user)
@@ -122,9 +128,9 @@ def _decode_value(value: bytes | None) -> dict[str, str]:
     """Return the configs of a value. Fields added by later versions are ignored."""
     if value is None:
         return {}
-    configs = _document(value).get("configs")
+    configs = json_object(value).get("configs")
     if not isinstance(configs, dict) or not all(isinstance(text, str) for text in configs.values()):
-        raise _FormatError(f"the value must have configs: {value!r}")
+        raise RecordFormatError(f"the value must have configs: {value!r}")
     return configs
 
 
@@ -132,15 +138,21 @@ def _is_name(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _document(data: bytes | None) -> dict[str, Any]:
+def json_object(data: bytes | None) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        RecordFormatError: The data is something else.
+    """
     try:
         document = json.loads(data or b"")
     except (ValueError, RecursionError) as error:
-        raise _FormatError(f"not JSON: {data!r}") from error
+        raise RecordFormatError(f"not JSON: {data!r}") from error
     if not isinstance(document, dict):
-        raise _FormatError(f"not a JSON object: {data!r}")
+        raise RecordFormatError(f"not a JSON object: {data!r}")
     return document
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
+def json_bytes(document: Mapping[str, Any]) -> bytes:
+    """Encode a JSON object."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.buffers import BufferPool
@@ -10,11 +11,11 @@ from klamm.client.cluster import EARLIEST, LATEST, Cluster
 from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.client.records import RecordsRefusedError, read_records, write_batches
 from klamm.client.transactions import TransactionManager
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.records import encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from klamm.client.batches import ProducerStamp
     from klamm.client.transport import ConnectionSettings
@@ -61,22 +62,23 @@ class InternalTopic:
         Raises:
             InternalTopicGoneError: The topic does not exist.
         """
-        self.cluster.topics.pop(self.name, None)
-        self._refresh()
-        self._topic_id = self.cluster.topic_id(self.name)
-        return self.read_to_end(self._offset(EARLIEST))
+        return self.read_to_end(self._first_offset())
+
+    def read_all(self) -> Iterator[list[Record]]:
+        """Yield all records up to the present end, some at a time.
+
+        Raises:
+            InternalTopicGoneError: The topic does not exist.
+        """
+        for records, _ in self._read_on(self._first_offset()):
+            yield records
 
     def read_to_end(self, position: int) -> tuple[list[Record], int]:
         """Return the records from a position to the present end, and the position after them."""
-        self._refresh()
-        end = self._offset(LATEST)
-        deadline = time.monotonic() + _TIMEOUT_S
         found: list[Record] = []
-        while position < end:
-            if time.monotonic() >= deadline:
-                raise ConnectionLostError(f"{self.name} cannot be read up to offset {end}: it ends at {position}")
-            records, position = self._read(position, max_wait_ms=_READ_MS)
+        for records, after in self._read_on(position):
             found += records
+            position = after
         return found, position
 
     def poll(self, position: int) -> tuple[list[Record], int]:
@@ -107,6 +109,26 @@ class InternalTopic:
         """Close the connections."""
         self.cluster.close()
 
+    def _first_offset(self) -> int:
+        self.cluster.topics.pop(self.name, None)
+        self._refresh()
+        self._topic_id = self.cluster.topic_id(self.name)
+        return self._offset(EARLIEST)
+
+    def _read_on(self, position: int) -> Iterator[tuple[list[Record], int]]:
+        """Read from a position to the present end: yield some records and the position after them, again and again."""
+        self._refresh()
+        end = self._offset(LATEST)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while position < end:
+            if time.monotonic() >= deadline:
+                raise ConnectionLostError(f"{self.name} cannot be read up to offset {end}: it ends at {position}")
+            before = position
+            records, position = self._read(position, max_wait_ms=_READ_MS)
+            if position > before:
+                deadline = time.monotonic() + _TIMEOUT_S
+                yield records, position
+
     def _refresh(self) -> None:
         if self.name not in self.cluster.topics:
             self.cluster.refresh([self.name])
@@ -134,6 +156,8 @@ class InternalTopic:
 class TransactionalTopic:
     """Writer of an internal topic, in transactions that fence the writers of other processes. Thread-confined.
 
+    Its transactions may contain records of further topics.
+
     Args:
         settings: Settings of connections to the upstream.
         name: Name of the topic, and transactional id of all its writers.
@@ -144,7 +168,8 @@ class TransactionalTopic:
         self._topic = InternalTopic(settings, name)
         self._transactions = TransactionManager(self._topic.cluster, name)
         self._stamp: ProducerStamp | None = None
-        self._sequence = 0
+        self._sequences: Counter[str] = Counter()
+        """Number of records written by the present epoch, by topic."""
 
     def take_over(self, position: int) -> tuple[list[Record], int]:
         """Fence all other writers. Return what they committed after a position, and the position after it.
@@ -155,36 +180,45 @@ class TransactionalTopic:
         while self._topic.has_open_transaction() and time.monotonic() < deadline:
             time.sleep(_OPEN_PAUSE_S)
         self._stamp = self._transactions.init(timeout_ms=_TRANSACTION_TIMEOUT_MS)
-        self._sequence = 0
+        self._sequences.clear()
         return self._topic.read_to_end(position)
 
-    def commit(self, records: Sequence[Record]) -> None:
+    def commit(self, records: Mapping[str, Sequence[Record]]) -> None:
         """Write records in one transaction. After any error, its outcome is known by ``take_over`` only.
+
+        Args:
+            records: Records by topic.
 
         Raises:
             TransactionLostError: Another writer has fenced this one.
+            InternalTopicGoneError: A topic does not exist.
         """
         stamp = self._stamp
         if stamp is None:
             raise ConnectionLostError("take_over was not called")
-        if refused := self._transactions.add(stamp, [(self._name, PARTITION)]):
-            raise ConnectionLostError(f"{self._name} cannot be written: {sorted(refused.values())}")
-        for some in _batches(records):
-            batch = encode_batch(
-                some,
-                producer_id=stamp.producer_id,
-                producer_epoch=stamp.producer_epoch,
-                base_sequence=self._sequence,
-                is_transactional=True,
-            )
-            self._write(batch)
-            self._sequence += len(some)
+        if refused := self._transactions.add(stamp, [(topic, PARTITION) for topic in records]):
+            gone = [topic for (topic, _), code in refused.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            if gone:
+                raise InternalTopicGoneError(f"{', '.join(gone)} does not exist")
+            reasons = (f"{topic} ({error_name(code)})" for (topic, _), code in refused.items())
+            raise ConnectionLostError(f"Topics cannot be written: {', '.join(reasons)}")
+        for topic, all_of_it in records.items():
+            for some in _batches(all_of_it):
+                batch = encode_batch(
+                    some,
+                    producer_id=stamp.producer_id,
+                    producer_epoch=stamp.producer_epoch,
+                    base_sequence=self._sequences[topic],
+                    is_transactional=True,
+                )
+                self._write(topic, batch)
+                self._sequences[topic] += len(some)
         self._transactions.commit(stamp)
 
-    def _write(self, batch: bytearray) -> None:
+    def _write(self, topic: str, batch: bytearray) -> None:
         cluster, batches = self._topic.cluster, {PARTITION: batch}
         try:
-            write_batches(cluster, self._name, batches, timeout_s=_TIMEOUT_S, transactional_id=self._name)
+            write_batches(cluster, topic, batches, timeout_s=_TIMEOUT_S, transactional_id=self._name)
         except RecordsRefusedError as error:
             if error.codes & _FENCED:
                 raise TransactionLostError(str(error)) from error

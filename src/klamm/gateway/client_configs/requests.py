@@ -28,7 +28,13 @@ from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from klamm.protocol.shapes import ALTER_KEY, DESCRIBE_KEY, is_client_configs_request
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 from klamm.server.attempt import ApiError, attempt
 from klamm.server.time_slice import TimeSlice
@@ -42,6 +48,10 @@ if TYPE_CHECKING:
     from klamm.gateway.interceptors import InterceptedCall
 
 _DENIED: Final = "Cluster authorization failed."
+_ALL_BROKERS: Final = ""
+"""Name of the resource with the default configs of all brokers."""
+_SOME_CONFIG: Final = "log.retention.ms"
+_AUTHORIZED: Final = frozenset({ErrorCode.NONE, ErrorCode.POLICY_VIOLATION})
 
 
 class ClientConfigRequests:
@@ -129,10 +139,48 @@ class ClientConfigRequests:
 
 
 async def _may(operation: AclOperation, context: InterceptedCall) -> bool:
-    """Return whether the upstream authorizes the client's principal for an operation on the cluster."""
+    """Return whether the upstream authorizes the client's principal for an operation on the cluster.
+
+    Kafka reports the authorized operations only to principals that may DESCRIBE the cluster. For all others, a request
+    that needs just this operation and changes nothing shows it.
+    """
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     response = await context.call(request, DescribeClusterResponse)
-    return bool(response.error_code == ErrorCode.NONE and response.cluster_authorized_operations >> operation & 1)
+    if response.error_code == ErrorCode.NONE:
+        operations = response.cluster_authorized_operations
+        if operations >> operation & 1:
+            return True
+        if operations >> AclOperation.DESCRIBE & 1:
+            return False
+    if operation is AclOperation.DESCRIBE_CONFIGS:
+        return await _may_describe_brokers(context)
+    return await _may_alter_brokers(context)
+
+
+async def _may_describe_brokers(context: InterceptedCall) -> bool:
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=ResourceType.BROKER, resource_name=_ALL_BROKERS, configuration_keys=[_SOME_CONFIG]
+            )
+        ]
+    )
+    results = (await context.call(request, DescribeConfigsResponse)).results
+    return [result.error_code for result in results] == [ErrorCode.NONE]
+
+
+async def _may_alter_brokers(context: InterceptedCall) -> bool:
+    """Return whether an empty alteration is accepted. A policy of the upstream is asked after the authorization."""
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=ResourceType.BROKER, resource_name=_ALL_BROKERS, configs=[]
+            )
+        ],
+        validate_only=True,
+    )
+    responses = (await context.call(request, IncrementalAlterConfigsResponse)).responses
+    return bool(responses) and {each.error_code for each in responses} <= _AUTHORIZED
 
 
 def _require(*, is_allowed: bool) -> None:

@@ -9,18 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import NewTopic
-from klamm.client.errors import CLUSTER_ERRORS
+from klamm.client.errors import CLUSTER_ERRORS, api_error
 from klamm.client_configs import registrations as registration_rules
 from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.resolution import resolve
 from klamm.gateway.client_configs import config_log
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS
 from klamm.gateway.client_configs.internal_topic import InternalTopic, TransactionalTopic
 from klamm.gateway.client_configs.registrations import UpstreamRegistrations
 from klamm.gateway.client_configs.settings import ENABLE
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.properties import SettingsError
-from klamm.protocol.errors import TopicAlreadyExistsError
+from klamm.protocol.errors import KafkaApiError, TopicAlreadyExistsError
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
 if TYPE_CHECKING:
@@ -55,18 +56,22 @@ class UpstreamClientConfigs:
         self._registrations = UpstreamRegistrations(settings, now_ms)
         self._config_topic = FollowedTopic(
             InternalTopic(settings, config_log.TOPIC),
-            create=partial(self._create, config_log.TOPIC, config_log.TOPIC_CONFIGS),
+            create=self._create_config_topics,
         )
         self._registration_topic = FollowedTopic(
             InternalTopic(settings, registration_rules.TOPIC),
-            create=partial(self._create, registration_rules.TOPIC, registration_rules.TOPIC_CONFIGS),
+            create=partial(self._create, {registration_rules.TOPIC: registration_rules.TOPIC_CONFIGS}),
         )
         self.store = ClientConfigStore(
-            self._config_topic, TransactionalTopic(settings, config_log.TOPIC), limits=limits, now_ms=now_ms
+            self._config_topic,
+            TransactionalTopic(settings, config_log.TOPIC),
+            limits=limits,
+            now_ms=now_ms,
+            create=self._create_config_topics,
         )
 
     async def start(self, admin: AdminClient) -> None:
-        """Load both topics, and create them if they do not exist.
+        """Load the topics, and create them if they do not exist.
 
         The gateway starts without them if the upstream does not respond, and loads them later.
 
@@ -126,22 +131,32 @@ class UpstreamClientConfigs:
         """
         await self._registrations.log.register(registered)
 
-    async def _create(self, name: str, configs: Mapping[str, str]) -> None:
-        """Create an internal topic, unless it exists.
+    async def _create_config_topics(self) -> None:
+        await self._create({config_log.TOPIC: config_log.TOPIC_CONFIGS, HISTORY_TOPIC: HISTORY_TOPIC_CONFIGS})
+
+    async def _create(self, topics: Mapping[str, Mapping[str, str]]) -> None:
+        """Create the internal topics that do not exist.
+
+        Args:
+            topics: Configs of each topic.
 
         Raises:
-            KafkaApiError: The topic does not exist and cannot be created.
+            KafkaApiError: A topic does not exist and cannot be created.
             ConnectionError: The upstream does not respond.
         """
         admin = self._admin
         if admin is None:
             raise RuntimeError("start was not called")
-        if name in await admin.list_topics(include_internal=True):
+        missing = topics.keys() - await admin.list_topics(include_internal=True)
+        if not missing:
             return
-        count = len((await admin.describe_cluster()).nodes)
-        topic = NewTopic(name, 1, min(count, _MOST_REPLICAS), configs=dict(configs))
-        try:
-            await admin.create_topics([topic]).all()
-        except TopicAlreadyExistsError:  # another gateway was faster
-            return
-        logger.info("Internal topic %s was created", name)
+        replicas = min(len((await admin.describe_cluster()).nodes), _MOST_REPLICAS)
+        created = admin.create_topics([NewTopic(name, 1, replicas, configs=dict(topics[name])) for name in missing])
+        for name, outcome in created.values().items():
+            try:
+                await outcome
+            except TopicAlreadyExistsError:  # another gateway was faster
+                continue
+            except KafkaApiError as error:
+                raise api_error(error.error_code, f"{name} cannot be created: {error}") from error
+            logger.info("Internal topic %s was created", name)

@@ -13,7 +13,7 @@ after an error The outcome of the change is unknown. The gateway takes over agai
                and finds the change in the topic or decides it again.
 =============  ========================================================================================================
 
-Waiting changes are written together, in one transaction.
+Waiting changes are written together, in one transaction, which has their history, too.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from klamm.client.errors import CLUSTER_ERRORS, TransactionLostError, api_error
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
 from klamm.gateway.client_configs.config_log import TOPIC, apply_records, change_ids, config_records
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, history_records
 from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError
 from klamm.gateway.client_configs.topic_image import log_failure
 from klamm.protocol.errors import ErrorCode
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.plan import AlterEntry
+    from klamm.client_configs.plan import AlterEntry, ClientConfigChange
     from klamm.gateway.client_configs.internal_topic import TransactionalTopic
     from klamm.gateway.client_configs.topic_image import FollowedTopic
     from klamm.protocol.records import Record
@@ -84,6 +85,8 @@ class _Draft:
     image: Mapping[ClientConfigEntity, Mapping[str, str]]
     changed: dict[ClientConfigEntity, dict[str, str]] = field(default_factory=dict)
     authors: dict[ClientConfigEntity, Author] = field(default_factory=dict)
+    history: list[tuple[ClientConfigChange, Author]] = field(default_factory=list)
+    """Changes that change a value."""
 
     @property
     def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
@@ -95,6 +98,8 @@ class _Draft:
         for change in plan.changes:
             own = self.changed.setdefault(change.entity, dict(self.image.get(change.entity, {})))
             self.authors[change.entity] = author
+            if change.new != change.old:
+                self.history.append((change, author))
             if change.new is None:
                 own.pop(change.name, None)
             else:
@@ -109,11 +114,20 @@ class ClientConfigStore:
         writer: Writer of the internal topic.
         limits: Limits for values.
         now_ms: Wall clock, in milliseconds since the epoch.
+        create: Coroutine function that creates the internal topics that do not exist.
     """
 
     def __init__(
-        self, topic: FollowedTopic, writer: TransactionalTopic, *, limits: BrokerLimits, now_ms: Callable[[], int]
+        self,
+        topic: FollowedTopic,
+        writer: TransactionalTopic,
+        *,
+        limits: BrokerLimits,
+        now_ms: Callable[[], int],
+        create: Callable[[], Awaitable[None]],
     ) -> None:
+        self._create = create
+        self._is_topic_gone = False
         self._topic = topic
         self._writer = writer
         self._limits = limits
@@ -196,6 +210,7 @@ class ClientConfigStore:
                     await self._commit(some)
                 except (*CLUSTER_ERRORS, TransactionLostError, InternalTopicGoneError) as error:
                     self._is_owner = False
+                    self._is_topic_gone = isinstance(error, InternalTopicGoneError)
                     failures += 1
                     logger.log(
                         logging.DEBUG if isinstance(error, TransactionLostError) else logging.WARNING,
@@ -235,16 +250,23 @@ class ClientConfigStore:
             pending.plans = await self._plan(pending.entries, draft, pending.author)
         if draft.authors:
             self._last = _Change(id=uuid.uuid4().hex, requests=some, was_read=asyncio.Event())
-            await self._call(
-                self._writer.commit,
-                config_records(draft.changed, draft.authors.items(), change_id=self._last.id, at_ms=self._now_ms()),
-            )
+            await self._call(self._writer.commit, self._records(draft, self._last.id))
             async with asyncio.timeout(_READ_BACK_S):
                 await self._last.was_read.wait()
             self._last = None
         self._settle(some)
 
+    def _records(self, draft: _Draft, change_id: str) -> dict[str, list[Record]]:
+        """Return the records of a change by topic."""
+        at_ms = self._now_ms()
+        records = {TOPIC: config_records(draft.changed, draft.authors.items(), change_id=change_id, at_ms=at_ms)}
+        if draft.history:
+            records[HISTORY_TOPIC] = history_records(draft.history, at_ms=at_ms)
+        return records
+
     async def _take_over(self) -> None:
+        if self._is_topic_gone:
+            await self._create()
         load = self._topic.loads
         records, position = await self._call(self._writer.take_over, self._topic.position)
         if load != self._topic.loads:

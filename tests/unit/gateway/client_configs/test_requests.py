@@ -16,6 +16,11 @@ from klamm.gateway.client_configs.requests import ClientConfigRequests
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from klamm.security.acls import AclOperation
 from klamm.server.session import Session
 from tests.support.alterations import alteration
@@ -26,15 +31,21 @@ if TYPE_CHECKING:
     from klamm.protocol.messages.alter_client_configs import AlterClientConfigsResponse
     from klamm.protocol.schema import Message
 
+ALTER_CONFIGS, DESCRIBE_CONFIGS = AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS
 ANNA = ClientConfigEntity.of_user("anna")
 ANYONE = DescribeClientConfigsRequest.ComponentData(entity_type="user", match_type=2, match=None)
 
 
 class Scene:
-    """A gateway with one config, and an upstream that allows some operations on the cluster."""
+    """A gateway with one config, and an upstream that allows some operations on the cluster.
 
-    def __init__(self, *operations: AclOperation) -> None:
+    As Kafka, the upstream reports them only to a client that may DESCRIBE the cluster.
+    """
+
+    def __init__(self, *operations: AclOperation, policy: bool = False) -> None:
         self.operations = operations
+        self.refusal = ErrorCode.POLICY_VIOLATION if policy else ErrorCode.NONE
+        """Answer to authorized alterations."""
         self.registered: list[Registration] = []
         self.altered: list[Any] = []
         configs = {ANNA: {"acks": "all"}}
@@ -57,10 +68,21 @@ class Scene:
         self.context = FakeContext(upstream=self.upstream, watch=SimpleNamespace(session=session))
 
     def upstream(self, request: Message) -> Message:
-        assert isinstance(request, DescribeClusterRequest)
-        return DescribeClusterResponse(
-            cluster_authorized_operations=sum(1 << operation for operation in self.operations)
+        if isinstance(request, DescribeClusterRequest):
+            reported = self.operations if AclOperation.DESCRIBE in self.operations else ()
+            return DescribeClusterResponse(cluster_authorized_operations=sum(1 << operation for operation in reported))
+        if isinstance(request, DescribeConfigsRequest):
+            described = DescribeConfigsResponse.DescribeConfigsResult(error_code=self.answer(DESCRIBE_CONFIGS))
+            return DescribeConfigsResponse(results=[described])
+        assert isinstance(request, IncrementalAlterConfigsRequest)
+        assert request.validate_only
+        altered = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+            error_code=self.answer(ALTER_CONFIGS) or self.refusal
         )
+        return IncrementalAlterConfigsResponse(responses=[altered])
+
+    def answer(self, operation: AclOperation) -> ErrorCode:
+        return ErrorCode.NONE if operation in self.operations else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def describe(self, **fields: Any) -> DescribeClientConfigsResponse:
         defaults: dict[str, Any] = {"components": [ANYONE], "supported_configs": None, "strict": False}
@@ -71,8 +93,9 @@ class Scene:
         return asyncio.run(self.requests.alter(alteration({"anna": {"acks": "1"}}), self.context))
 
 
-def test_an_operator_with_the_right_sees_the_configs() -> None:
-    response = Scene(AclOperation.DESCRIBE_CONFIGS).describe()
+@pytest.mark.parametrize("operations", [(DESCRIBE_CONFIGS,), (DESCRIBE_CONFIGS, AclOperation.DESCRIBE)])
+def test_an_operator_with_the_right_sees_the_configs(operations: tuple[AclOperation, ...]) -> None:
+    response = Scene(*operations).describe()
     (entry,) = response.entries or []
     assert [(value.key, value.value) for value in entry.values] == [("acks", "all")]
 
@@ -87,8 +110,10 @@ def test_an_operator_without_the_right_sees_and_changes_nothing(operations: tupl
     assert scene.altered == []
 
 
-def test_the_author_of_a_change_is_the_client() -> None:
-    scene = Scene(AclOperation.ALTER_CONFIGS)
+@pytest.mark.parametrize("operations", [(ALTER_CONFIGS,), (ALTER_CONFIGS, AclOperation.DESCRIBE)])
+@pytest.mark.parametrize("policy", [False, True])
+def test_the_author_of_a_change_is_the_client(operations: tuple[AclOperation, ...], policy: bool) -> None:
+    scene = Scene(*operations, policy=policy)
     assert [entry.error_code for entry in scene.alter().entries] == [ErrorCode.NONE]
     ((_, validate_only, author),) = scene.altered
     assert (validate_only, author.principal) == (False, "User:anna")
@@ -105,7 +130,7 @@ def test_an_application_gets_its_configs_without_any_right_and_registers() -> No
 
 
 def test_a_bad_filter_is_refused() -> None:
-    response = Scene(AclOperation.DESCRIBE_CONFIGS).describe(components=[])
+    response = Scene(DESCRIBE_CONFIGS).describe(components=[])
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 
 

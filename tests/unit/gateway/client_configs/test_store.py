@@ -12,6 +12,7 @@ from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
 from klamm.gateway.client_configs.config_log import apply_records
+from klamm.gateway.client_configs.history_log import history_entries
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.protocol.errors import KafkaApiError
@@ -36,11 +37,15 @@ class Gateway:
 
     def __init__(self, log: FencedLog) -> None:
         self.writer = FencedWriter(log)
-        self.topic = FollowedTopic(log.reader(), create=self._nothing)
-        self.store = ClientConfigStore(self.topic, self.writer.as_topic(), limits=BrokerLimits(), now_ms=lambda: 5)
+        self.created = 0
+        """Number of times that missing topics were created."""
+        self.topic = FollowedTopic(log.reader(), create=self._create)
+        self.store = ClientConfigStore(
+            self.topic, self.writer.as_topic(), limits=BrokerLimits(), now_ms=lambda: 5, create=self._create
+        )
 
-    async def _nothing(self) -> None:
-        pass
+    async def _create(self) -> None:
+        self.created += 1
 
     async def start(self) -> None:
         self.topic.start(self.store)
@@ -148,6 +153,49 @@ def test_a_gateway_that_ends_with_a_lost_response_leaves_nothing_to_repair() -> 
                 await two.alter(entry("b", acks="0"))
                 assert configs_in(log) == {"a": {"acks": "1"}, "b": {"acks": "0"}}
             dying.cancel()
+
+    asyncio.run(run())
+
+
+def history_in(log: FencedLog) -> list[tuple[str, str, str | None, str | None]]:
+    """Return resource, name, old and new value of each recorded change, after a check of the other fields."""
+    entries = list(history_entries(log.history))
+    assert {(one.principal, one.client_id, one.at_ms) for one in entries} <= {("User:ops", "tool", 5)}
+    return [(one.resource, one.name, one.old, one.new) for one in entries]
+
+
+@pytest.mark.parametrize("failure", ["", "lost before", "lost after", "gone"])
+def test_the_history_has_each_change_once(failure: str) -> None:
+    """K649-99: The old value is the one that the change replaced, also when two requests are written together."""
+
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            await one.alter(entry("a", acks="1"), entry("b", acks="2"))
+            one.writer.failures = [failure]
+            await asyncio.gather(
+                one.alter(entry("a", acks="all")), one.alter(entry("a", acks=None)), one.alter(entry("b", acks=None))
+            )
+            await one.alter(entry("a", acks=None), validate_only=True)
+            assert history_in(log) == [
+                ("user 'a'", "acks", None, "1"),
+                ("user 'a'", "acks", "1", "all"),
+                ("user 'a'", "acks", "all", None),
+            ]
+            assert one.created == 1 + (failure == "gone"), "a topic that was deleted is created again"
+
+    asyncio.run(run())
+
+
+def test_records_of_other_programs_are_skipped_in_the_history(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            await one.alter(entry("a", acks="1"))
+        log.history += [log.history[0]._replace(value=value) for value in (None, b"", b"[]", b'{"old":1}')]
+        log.history.append(log.history[0]._replace(key=b"{}"))
+        assert history_in(log) == [("user 'a'", "acks", None, "1")]
+        assert len(caplog.records) >= 5
 
     asyncio.run(run())
 

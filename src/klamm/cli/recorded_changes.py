@@ -1,0 +1,107 @@
+"""Recorded config changes, for the commands ``history`` and ``revert``. Kafka has no request for them.
+
+==========================  ==========================================================================================
+Where                       What
+==========================  ==========================================================================================
+``--data-dir``              All changes that a klamm broker has made. The broker may be running.
+``--bootstrap-server``      Of a cluster behind klamm gateways: changes of client configs, in an internal topic. Of a
+                            klamm broker on this machine: its data directory, which it reports as ``log.dirs``.
+==========================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli.connection import RefusedError, client_properties, connect
+from klamm.protocol.errors import KafkaApiError, TopicAuthorizationError, UnknownTopicOrPartitionError
+from klamm.protocol.types import ResourceType
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.storage.metadata.changes import PutHistory
+
+_LOG_DIRS: Final = "log.dirs"
+
+
+def read_changes(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[PutHistory]:
+    """Return the newest recorded changes, newest first.
+
+    Args:
+        options: Flags of the command: ``data_dir``, ``bootstrap_server`` and ``command_config``.
+        resource: Resource as the history shows it. None for all resources.
+        limit: Largest number of changes.
+
+    Raises:
+        RefusedError: No changes are recorded in this place.
+    """
+    if options.data_dir is not None:
+        return _of_directory(Path(options.data_dir), resource, limit)
+    with connect(options) as admin:
+        has_topic = _has_history_topic(admin)
+        directory = None if has_topic else _local_directory(admin)
+    if directory is not None:
+        return _of_directory(directory, resource, limit)
+    if not has_topic:
+        raise RefusedError(
+            "No history was found: the broker's data directory is not on this machine (name it with --data-dir), and"
+            " the cluster has no history of a klamm gateway that this principal may read"
+        )
+    if resource is not None and not is_client_resource(resource):
+        raise RefusedError(f"{resource}: the gateways of this cluster record changes of client configs only")
+    return _of_gateways(options, resource, limit)
+
+
+def is_client_resource(resource: str) -> bool:
+    """Return whether a resource, as the history shows it, is a user or a client id of a user."""
+    return "'" in resource or resource.startswith("the default")
+
+
+def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence[PutHistory]:
+    from klamm.storage.errors import DataDirectoryError  # noqa: PLC0415  # wrong flags need no database
+    from klamm.storage.metadata.history import read_config_history  # noqa: PLC0415
+
+    try:
+        return read_config_history(directory, resource=resource, limit=limit)
+    except DataDirectoryError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _of_gateways(options: argparse.Namespace, resource: str | None, limit: int) -> Sequence[PutHistory]:
+    from klamm.client.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.gateway.client_configs.history_log import read_change_history  # noqa: PLC0415
+    from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError  # noqa: PLC0415
+
+    servers = tuple(part.strip() for part in options.bootstrap_server.split(","))
+    settings = ConnectionSettings.of(servers, client_properties(options), "klamm-admin")
+    try:
+        return read_change_history(settings, resource=resource, limit=limit)
+    except InternalTopicGoneError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _has_history_topic(admin: AdminClient) -> bool:
+    """Return whether gateways keep a history in the cluster, as far as the principal may know."""
+    from klamm.gateway.client_configs.history_log import HISTORY_TOPIC  # noqa: PLC0415  # needs the network library
+
+    try:
+        admin.describe_topics([HISTORY_TOPIC]).all().result()
+    except (TopicAuthorizationError, UnknownTopicOrPartitionError):
+        return False
+    return True
+
+
+def _local_directory(admin: AdminClient) -> Path | None:
+    """Return the ``log.dirs`` of the first broker; None if it is not on this machine or must not be seen."""
+    from klamm.admin import ConfigResource  # noqa: PLC0415  # with --data-dir this needs no network library
+
+    broker = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
+    try:
+        entry = admin.describe_configs({broker: [_LOG_DIRS]}).all().result()[broker].get(_LOG_DIRS)
+    except KafkaApiError:
+        return None
+    return None if entry is None or entry.value is None or not Path(entry.value).is_dir() else Path(entry.value)

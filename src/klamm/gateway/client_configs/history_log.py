@@ -1,0 +1,129 @@
+"""History of client configs in an internal topic of its own: one record for each config that a change sets or removes.
+
+=========  ===========================================================================================================
+Part       Contents
+=========  ===========================================================================================================
+key        The entity, as in ``config_log``
+value      JSON: ``name``, ``old`` and ``new`` value (null: not set), ``principal`` and ``client_id`` of the request
+timestamp  Time of the change
+=========  ===========================================================================================================
+
+The records of a change are in the transaction of the change itself, so there is no change without them. The topic is
+not compacted: the upstream deletes the oldest records beyond ``retention.bytes``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.gateway.client_configs.config_log import (
+    RecordFormatError,
+    decode_entity,
+    encode_entity,
+    json_bytes,
+    json_object,
+)
+from klamm.gateway.client_configs.internal_topic import InternalTopic
+from klamm.protocol.records import Record
+from klamm.storage.metadata.changes import PutHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from klamm.client.transport import ConnectionSettings
+    from klamm.client_configs.plan import ClientConfigChange
+    from klamm.server.author import Author
+
+logger = logging.getLogger(__name__)
+
+HISTORY_TOPIC: Final = "__klamm_client_config_history"
+HISTORY_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "CreateTime",
+    # Some hundred thousand changes.
+    "retention.bytes": str(128 * 1024 * 1024),
+    "retention.ms": "-1",
+    "segment.bytes": str(16 * 1024 * 1024),
+}
+_RECORD_VERSION: Final = 0
+
+
+def history_records(changes: Iterable[tuple[ClientConfigChange, Author]], *, at_ms: int) -> list[Record]:
+    """Return the records of changes, each with its author.
+
+    Args:
+        changes: Changes in the order in which they were made.
+        at_ms: Time of the changes, in milliseconds since the epoch.
+    """
+    return [
+        Record(
+            key=encode_entity(change.entity),
+            value=json_bytes(
+                {
+                    "client_id": author.client_id,
+                    "name": change.name,
+                    "new": change.new,
+                    "old": change.old,
+                    "principal": author.principal,
+                    "version": _RECORD_VERSION,
+                }
+            ),
+            timestamp=at_ms,
+        )
+        for change, author in changes
+    ]
+
+
+def history_entries(records: Iterable[Record]) -> Iterable[PutHistory]:
+    """Yield the entries of records, as klamm's broker has them. A record that cannot be read is skipped and logged."""
+    for record in records:
+        try:
+            yield _entry(record)
+        except RecordFormatError as error:
+            logger.warning("Record %d of %s was skipped: %s", record.offset, HISTORY_TOPIC, error)
+
+
+def read_change_history(
+    settings: ConnectionSettings, *, resource: str | None = None, limit: int = 1000
+) -> tuple[PutHistory, ...]:
+    """Return the newest entries of the change history that gateways keep in a cluster, newest first.
+
+    Args:
+        settings: Settings of connections to the cluster.
+        resource: Entity as the history shows it. None for all.
+        limit: Largest number of entries.
+
+    Raises:
+        InternalTopicGoneError: The cluster has no such topic, or the principal may not describe it.
+        ConnectionLostError: The topic cannot be read.
+    """
+    topic = InternalTopic(settings, HISTORY_TOPIC)
+    newest: deque[PutHistory] = deque(maxlen=limit)
+    try:
+        for records in topic.read_all():
+            newest.extend(entry for entry in history_entries(records) if resource in (None, entry.resource))
+    finally:
+        topic.close()
+    return tuple(reversed(newest))
+
+
+def _entry(record: Record) -> PutHistory:
+    document = json_object(record.value)
+    return PutHistory(
+        at_ms=record.timestamp,
+        resource=str(decode_entity(record.key)),
+        name=_text(document, "name") or "",
+        old=_text(document, "old"),
+        new=_text(document, "new"),
+        principal=_text(document, "principal") or "",
+        client_id=_text(document, "client_id"),
+    )
+
+
+def _text(document: Mapping[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise RecordFormatError(f"{name} must be a string: {value!r}")
+    return value

@@ -154,6 +154,21 @@ def parse_int(key: str, value: str, *, at_least: int, at_most: int = 2**31 - 1) 
     return number
 
 
+def parse_bool(key: str, value: str) -> bool:
+    """Parse ``true`` or ``false``, ignoring the case as Kafka does.
+
+    Raises:
+        SettingsError: The value is neither.
+    """
+    match value.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise SettingsError(f"{key}={value}: expected true or false")
+
+
 def split_address(text: str) -> tuple[str, int] | None:
     """Return host and port of ``host:port``, IPv6 without its brackets. None means that it is not an address."""
     host, _, port = text.strip().rpartition(":")

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+from klamm.client_configs.json_records import RecordFormatError
 from klamm.client_configs.registrations import (
     Registration,
-    RegistrationFormatError,
     decode_key,
     decode_value,
     encode_key,
@@ -104,7 +104,7 @@ class RegistrationLog:
                 self._bytes_total -= self._bytes.pop(entity, 0)
             else:
                 self._learn(decode_value(entity, value))
-        except RegistrationFormatError as error:
+        except RecordFormatError as error:
             logger.warning("A registration record was skipped: %s", error)
 
     async def register(self, registered: Registration) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
+from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ MAX_KEYS: Final = 100
 MAX_BYTES: Final = 32 * 1024
 UNKNOWN_CLIENT: Final = "unknown"
 _RECORD_VERSION = 0
-
-
-class RegistrationFormatError(ValueError):
-    """A record of the registration topic cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +63,12 @@ def registration(entity: ClientConfigEntity, information: str, supported_configs
 
 def encode_key(entity: ClientConfigEntity) -> bytes:
     """Return the record key of a ``<user, client-id>``: JSON with sorted keys."""
-    return _json({EntityType.CLIENT_ID.value: entity.client_id, EntityType.USER.value: entity.user})
+    return encode_document({EntityType.CLIENT_ID.value: entity.client_id, EntityType.USER.value: entity.user})
 
 
 def encode_value(registered: Registration) -> bytes:
     """Return the record value: JSON with sorted keys."""
-    return _json(
+    return encode_document(
         {
             "client_information": registered.client_information,
             "supported_configs": registered.supported_configs,
@@ -81,20 +77,16 @@ def encode_value(registered: Registration) -> bytes:
     )
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
 def decode_key(key: bytes | None) -> ClientConfigEntity:
     """Decode a record key.
 
     Raises:
-        RegistrationFormatError: The bytes are not the key of a registration.
+        RecordFormatError: The bytes are not the key of a registration.
     """
-    document = _document(key)
+    document = decode_document(key)
     user, client_id = document.get(EntityType.USER.value), document.get(EntityType.CLIENT_ID.value)
     if not isinstance(user, str) or not isinstance(client_id, str):
-        raise RegistrationFormatError(f"Registration key must have a user and a client id: {key!r}")
+        raise RecordFormatError(f"Registration key must have a user and a client id: {key!r}")
     return ClientConfigEntity.of_client(user, client_id)
 
 
@@ -102,24 +94,14 @@ def decode_value(entity: ClientConfigEntity, value: bytes) -> Registration:
     """Decode a record value that is not a tombstone. Fields added by later versions are ignored.
 
     Raises:
-        RegistrationFormatError: The bytes are not the value of a registration.
+        RecordFormatError: The bytes are not the value of a registration.
     """
-    document = _document(value)
+    document = decode_document(value)
     information, supported = document.get("client_information"), document.get("supported_configs")
     if not isinstance(information, str) or not isinstance(supported, list) or not _all_strings(supported):
-        raise RegistrationFormatError(f"Registration value must have client information and configs: {value!r}")
+        raise RecordFormatError(f"Registration value must have client information and configs: {value!r}")
     return Registration(entity=entity, client_information=information, supported_configs=tuple(supported))
 
 
 def _all_strings(items: Iterable[object]) -> bool:
     return all(isinstance(item, str) for item in items)
-
-
-def _document(data: bytes | None) -> dict[str, Any]:
-    try:
-        document = json.loads(data or b"")
-    except (ValueError, RecursionError) as error:
-        raise RegistrationFormatError(f"Not JSON: {data!r}") from error
-    if not isinstance(document, dict):
-        raise RegistrationFormatError(f"Not a JSON object: {data!r}")
-    return document

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.transport import ConnectionSettings
-from klamm.properties import SettingsError, split_address, with_prefix
+from klamm.properties import SettingsError, parse_bool, split_address, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,10 +175,7 @@ def flag(name: str, given: Mapping[str, str], *, default: bool = True) -> bool:
     Raises:
         SettingsError: The value is neither true nor false.
     """
-    text = given.get(name.lower(), str(default)).strip().lower()
-    if text not in {"true", "false"}:
-        raise SettingsError(f"{name}={text}: expected true or false")
-    return text == "true"
+    return parse_bool(name, given.get(name.lower(), str(default)))
 
 
 def _isolation(text: str) -> bool:

@@ -126,7 +126,7 @@ class OwnLogin:
     """SASL logins of one connection, checked by the gateway. None of it is forwarded.
 
     Args:
-        relay: OpenRelay of the connection.
+        relay: Relay of the connection.
         login: State of the login; None if the clients of the listener do not log in by SASL.
     """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.client.transport import ConnectionSettings
 from klamm.gateway.broker_hosts import BrokerHosts
 from klamm.gateway.upstream import CLIENT_ID
-from klamm.properties import SettingsError, merged_properties, parse_int, split_address, with_prefix
+from klamm.properties import SettingsError, merged_properties, parse_bool, parse_int, split_address, with_prefix
 from klamm.server.arguments import CommandParser
 from klamm.server.listeners import Address, Listener, parse_listeners, setting_of
 
@@ -128,7 +128,7 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
         advertised=advertised,
         data_dir=Path(own.get(DATA_DIR, DEFAULT_DATA_DIR)),
         metrics=_metrics_address(own.get(METRICS_LISTEN, "").strip()),
-        admin_only=_boolean(ADMIN_ONLY, own.get(ADMIN_ONLY, "false")),
+        admin_only=parse_bool(ADMIN_ONLY, own.get(ADMIN_ONLY, "false")),
         configs=own,
         topology_interval_s=_milliseconds(own, TOPOLOGY_INTERVAL, 10_000),
         start_timeout_s=_milliseconds(configs, START_TIMEOUT, 60_000),
@@ -141,7 +141,7 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
         bypass_interval_s=parse_int(BYPASS_INTERVAL, own.get(BYPASS_INTERVAL, "60000"), at_least=0) / 1000,
         known_hosts=tuple(host.strip() for host in own.get(GATEWAY_HOSTS, "").split(",") if host.strip()),
         processes=parse_int(PROCESSES, own.get(PROCESSES, "1"), at_least=1),
-        reuses_ports=_boolean(REUSE_PORT, own.get(REUSE_PORT, "false")),
+        reuses_ports=parse_bool(REUSE_PORT, own.get(REUSE_PORT, "false")),
     )
 
 
@@ -196,7 +196,9 @@ def _broker_hosts(configs: Mapping[str, str], listener: Listener) -> BrokerHosts
     if not pattern:
         return None
     if not listener.protocol.uses_tls:
-        raise SettingsError(f"{BROKER_HOSTS}={pattern}: host names are told apart in TLS; use SSL:// or SASL_SSL://")
+        raise SettingsError(
+            f"{BROKER_HOSTS}={pattern}: brokers are distinguished by host names of TLS; use SSL:// or SASL_SSL://"
+        )
     return BrokerHosts(pattern, BROKER_HOSTS)
 
 
@@ -214,12 +216,6 @@ def _metrics_address(text: str) -> Address | None:
     if text and found is None:
         raise SettingsError(f"{METRICS_LISTEN}={text}: expected HOST:PORT")
     return None if found is None else Address(host=found[0], port=found[1])
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text.strip().lower() not in {"true", "false"}:
-        raise SettingsError(f"{name}={text}: expected true or false")
-    return text.strip().lower() == "true"
 
 
 def _milliseconds(configs: Mapping[str, str], name: str, default: int) -> float:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.json_records import RecordFormatError
 from klamm.client_configs.registrations import (
     TOPIC,
     TOPIC_CONFIGS,
     Registration,
-    RegistrationFormatError,
     client_information,
     decode_key,
     decode_value,
@@ -84,13 +84,13 @@ def test_what_is_written_is_read_back(user: str, client_id: str, information: st
 
 @pytest.mark.parametrize("key", [None, b"", b"{", b"[]", b'{"user":"alice"}', b'{"user":1,"client-id":"a"}', b"\xff"])
 def test_a_key_that_is_none_is_distinguished(key: bytes | None) -> None:
-    with pytest.raises(RegistrationFormatError):
+    with pytest.raises(RecordFormatError):
         decode_key(key)
 
 
 @pytest.mark.parametrize("value", [b"", b"1", b"{}", b'{"client_information":"a","supported_configs":[1]}'])
 def test_a_value_that_is_none_is_distinguished(value: bytes) -> None:
-    with pytest.raises(RegistrationFormatError):
+    with pytest.raises(RecordFormatError):
         decode_value(APP1, value)
 
 

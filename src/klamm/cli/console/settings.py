@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.connection import RefusedError, meaning_of
-from klamm.properties import read_properties
+from klamm.properties import parse_bool, read_properties
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ _HANDLED: Final = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "d
 """Beginnings of properties that the connection is made from."""
 _CODES: Final = frozenset(map(int, ErrorCode))
 _NUMBERS: Final = (int, float)
-_BOOLEANS: Final = {"true": True, "false": False}
 
 
 def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
@@ -52,8 +51,8 @@ def kafka_python_settings(properties: Mapping[str, str], known: Mapping[str, Any
         known: Settings of the kafka-python client with their defaults, by name.
 
     Raises:
-        RefusedError: A value has the wrong type.
-        SettingsError: The connection cannot be made from the properties.
+        RefusedError: A value is not a number.
+        SettingsError: A value is neither true nor false, or the connection cannot be made from the properties.
     """
     settings = _security(properties)
     for key, text in properties.items():
@@ -77,9 +76,7 @@ def _security(properties: Mapping[str, str]) -> dict[str, Any]:
 
 def _value(key: str, text: str, default: object) -> object:
     if isinstance(default, bool):
-        if text.lower() not in _BOOLEANS:
-            raise RefusedError(f"{key}={text}: expected true or false")
-        return _BOOLEANS[text.lower()]
+        return parse_bool(key, text)
     if isinstance(default, _NUMBERS) and not (key == "acks" and text == "all"):
         try:
             return int(text)

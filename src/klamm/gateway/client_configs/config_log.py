@@ -12,11 +12,11 @@ header     ``change``: id of the change, on its last record. Its writer waits un
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
+from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
 }
 _CHANGE: Final = "change"
 _RECORD_VERSION: Final = 0
-
-
-class RecordFormatError(ValueError):
-    """A record cannot be read."""
 
 
 def config_records(
@@ -93,13 +89,13 @@ def apply_records(configs: dict[ClientConfigEntity, dict[str, str]], records: Se
 
 def encode_entity(entity: ClientConfigEntity) -> bytes:
     """Return the key of a record that concerns an entity."""
-    return json_bytes({kind.value: name for kind, name in entity.components})
+    return encode_document({kind.value: name for kind, name in entity.components})
 
 
 def _encode_value(configs: Mapping[str, str] | None, author: Author) -> bytes | None:
     if not configs:
         return None
-    return json_bytes(
+    return encode_document(
         {
             "client_id": author.client_id,
             "configs": dict(configs),
@@ -115,7 +111,7 @@ def decode_entity(key: bytes | None) -> ClientConfigEntity:
     Raises:
         RecordFormatError: The key has another format.
     """
-    document = json_object(key)
+    document = decode_document(key)
     user, client_id = document.get(EntityType.USER.value, 0), document.get(EntityType.CLIENT_ID.value)
     if not _is_name(user) or not _is_name(client_id):
         raise RecordFormatError(f"the key must have a user, and may have a client id: {key!r}")
@@ -128,7 +124,7 @@ def _decode_value(value: bytes | None) -> dict[str, str]:
     """Return the configs of a value. Fields added by later versions are ignored."""
     if value is None:
         return {}
-    configs = json_object(value).get("configs")
+    configs = decode_document(value).get("configs")
     if not isinstance(configs, dict) or not all(isinstance(text, str) for text in configs.values()):
         raise RecordFormatError(f"the value must have configs: {value!r}")
     return configs
@@ -136,23 +132,3 @@ def _decode_value(value: bytes | None) -> dict[str, str]:
 
 def _is_name(value: object) -> bool:
     return value is None or isinstance(value, str)
-
-
-def json_object(data: bytes | None) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        RecordFormatError: The data is something else.
-    """
-    try:
-        document = json.loads(data or b"")
-    except (ValueError, RecursionError) as error:
-        raise RecordFormatError(f"not JSON: {data!r}") from error
-    if not isinstance(document, dict):
-        raise RecordFormatError(f"not a JSON object: {data!r}")
-    return document
-
-
-def json_bytes(document: Mapping[str, Any]) -> bytes:
-    """Encode a JSON object."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

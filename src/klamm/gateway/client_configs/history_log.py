@@ -18,13 +18,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.gateway.client_configs.config_log import (
-    RecordFormatError,
-    decode_entity,
-    encode_entity,
-    json_bytes,
-    json_object,
-)
+from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
+from klamm.gateway.client_configs.config_log import decode_entity, encode_entity
 from klamm.gateway.client_configs.internal_topic import InternalTopic
 from klamm.protocol.records import Record
 from klamm.storage.metadata.changes import PutHistory
@@ -60,7 +55,7 @@ def history_records(changes: Iterable[tuple[ClientConfigChange, Author]], *, at_
     return [
         Record(
             key=encode_entity(change.entity),
-            value=json_bytes(
+            value=encode_document(
                 {
                     "client_id": author.client_id,
                     "name": change.name,
@@ -110,7 +105,7 @@ def read_change_history(
 
 
 def _entry(record: Record) -> PutHistory:
-    document = json_object(record.value)
+    document = decode_document(record.value)
     return PutHistory(
         at_ms=record.timestamp,
         resource=str(decode_entity(record.key)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client_configs.definitions import SETTABLE, BrokerLimits, Switch
 from klamm.client_configs.enforcement import TimingLimits
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
-from klamm.properties import SettingsError, parse_int
+from klamm.properties import SettingsError, parse_bool, parse_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,11 +38,11 @@ def read_client_config_settings(configs: Mapping[str, str]) -> ClientConfigSetti
     Raises:
         SettingsError: A value is not allowed.
     """
-    if _one_of(configs, ENABLE, ("false", "true")) == "false":
+    if not parse_bool(ENABLE, configs.get(ENABLE, "false")):
         return None
     limits, timings = BrokerLimits(), TimingLimits()
     return ClientConfigSettings(
-        is_enforced=_one_of(configs, CLIENT_CONFIG_ENFORCEMENT, (Switch.OFF, Switch.ON)) == Switch.ON,
+        is_enforced=_is_on(CLIENT_CONFIG_ENFORCEMENT, configs.get(CLIENT_CONFIG_ENFORCEMENT, Switch.OFF)),
         limits=BrokerLimits(
             min_session_timeout_ms=_number(configs, MIN_SESSION, limits.min_session_timeout_ms),
             max_session_timeout_ms=_number(configs, MAX_SESSION, limits.max_session_timeout_ms),
@@ -55,12 +55,11 @@ def read_client_config_settings(configs: Mapping[str, str]) -> ClientConfigSetti
     )
 
 
-def _one_of(configs: Mapping[str, str], name: str, allowed: tuple[str, str]) -> str:
-    """Return the value of a setting; the first allowed one is the default."""
-    text = configs.get(name, allowed[0]).strip().lower()
-    if text not in allowed:
-        raise SettingsError(f"{name}={text}: expected {allowed[1]} or {allowed[0]}")
-    return text
+def _is_on(name: str, value: str) -> bool:
+    text = value.strip().lower()
+    if text not in {Switch.ON, Switch.OFF}:
+        raise SettingsError(f"{name}={text}: expected on or off")
+    return text == Switch.ON
 
 
 def _number(configs: Mapping[str, str], name: str, default: int) -> int:

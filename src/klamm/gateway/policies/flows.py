@@ -11,7 +11,7 @@ policy on flows is in use.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.gateway.interceptors import DividedRequest, RequestFilter
 from klamm.policy.answers import Override, Throttle
@@ -30,7 +30,7 @@ from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, Tx
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Answer
@@ -48,6 +48,7 @@ _MAGIC_AT: Final = 16
 _PRODUCER_ID_AT: Final = 43
 _PRODUCER_ID_SIZE: Final = 8
 
+Entry = TypeVar("Entry")
 TopicData = ProduceRequest.TopicProduceData
 TopicEntry = ProduceResponse.TopicProduceResponse
 
@@ -110,6 +111,23 @@ def _delayed(request: Message, delay_ms: int) -> DividedRequest:
         return changed
 
     return DividedRequest(request=request, merge=merge)
+
+
+def _refused_topics(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest, topic: Callable[..., Entry], partition: Callable[..., Any]
+) -> list[Entry]:
+    """Return the entries of a commit whose group is denied. ``topic`` and ``partition`` are types of its response."""
+    return [
+        topic(
+            name=each.name,
+            topic_id=each.topic_id,
+            partitions=[
+                partition(partition_index=one.partition_index, error_code=ErrorCode.INVALID_GROUP_ID)
+                for one in each.partitions
+            ],
+        )
+        for each in request.topics
+    ]
 
 
 class FlowJudge:
@@ -204,19 +222,9 @@ class FlowJudge:
         if not isinstance(self._ask_group(request.group_id, context), ApiError):
             return None
         answer = OffsetCommitResponse
-        topics = [
-            answer.OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    answer.OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=ErrorCode.INVALID_GROUP_ID
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-        return answer(topics=topics)
+        return answer(
+            topics=_refused_topics(request, answer.OffsetCommitResponseTopic, answer.OffsetCommitResponsePartition)
+        )
 
     def judge_transactional_commit(
         self, request: TxnOffsetCommitRequest, context: InterceptedCall
@@ -225,20 +233,11 @@ class FlowJudge:
         if not isinstance(self._ask_group(request.group_id, context), ApiError):
             return None
         answer = TxnOffsetCommitResponse
-        topics = [
-            answer.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    answer.TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=ErrorCode.INVALID_GROUP_ID
-                    )
-                    for partition in topic.partitions
-                ],
+        return answer(
+            topics=_refused_topics(
+                request, answer.TxnOffsetCommitResponseTopic, answer.TxnOffsetCommitResponsePartition
             )
-            for topic in request.topics
-        ]
-        return answer(topics=topics)
+        )
 
     def _ask_group(self, group_id: str, context: InterceptedCall) -> ApiError | Answer | None:
         author = context.author

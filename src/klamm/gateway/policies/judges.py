@@ -25,7 +25,6 @@ from klamm.policy.kinds import (
 )
 from klamm.policy_runtime import Policies, PolicyRuntime
 from klamm.policy_runtime.metrics import report_decisions
-from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -53,7 +52,6 @@ STREAMS_GROUP_HEARTBEAT: Final = 88
 class _Judged:
     """An API that policies of one kind decide on."""
 
-    key: ApiKey
     kind: PolicyKind
     request: type[Message]
     response: type[Message]
@@ -62,49 +60,42 @@ class _Judged:
 
 JUDGED: Final = (
     _Judged(
-        key=ApiKey.METADATA,
         kind=CREATE_TOPIC,
         request=MetadataRequest,
         response=MetadataResponse,
         interceptor=MetadataJudge,
     ),
     _Judged(
-        key=ApiKey.CREATE_TOPICS,
         kind=CREATE_TOPIC,
         request=CreateTopicsRequest,
         response=CreateTopicsResponse,
         interceptor=CreateTopicsJudge,
     ),
     _Judged(
-        key=ApiKey.DELETE_TOPICS,
         kind=DELETE_TOPIC,
         request=DeleteTopicsRequest,
         response=DeleteTopicsResponse,
         interceptor=DeleteTopicsJudge,
     ),
     _Judged(
-        key=ApiKey.ALTER_CONFIGS,
         kind=ALTER_CONFIG,
         request=AlterConfigsRequest,
         response=AlterConfigsResponse,
         interceptor=lambda policies: AlterConfigsJudge(policies, LEGACY),
     ),
     _Judged(
-        key=ApiKey.CREATE_PARTITIONS,
         kind=CREATE_PARTITIONS,
         request=CreatePartitionsRequest,
         response=CreatePartitionsResponse,
         interceptor=CreatePartitionsJudge,
     ),
     _Judged(
-        key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
         kind=ALTER_CONFIG,
         request=IncrementalAlterConfigsRequest,
         response=IncrementalAlterConfigsResponse,
         interceptor=lambda policies: AlterConfigsJudge(policies, INCREMENTAL),
     ),
     _Judged(
-        key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         kind=CREATE_PARTITIONS,
         request=AlterPartitionReassignmentsRequest,
         response=AlterPartitionReassignmentsResponse,
@@ -131,7 +122,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
 
     return Interception(
         interceptors={
-            judged.key: Interceptor(
+            judged.request.API_KEY: Interceptor(
                 request=judged.request, response=judged.response, handle=judged.interceptor(policies).handle
             )
             for judged in JUDGED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.configs.names import MAX_TOPIC_NAME_LENGTH, check_topic_name
 from klamm.mirror.filters import PatternList
 from klamm.mirror.settings import keys
-from klamm.properties import SettingsError, parse_int, with_prefix
+from klamm.properties import SettingsError, parse_bool, parse_int, with_prefix
 from klamm.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class KeyReader:
     def boolean(self, key: str, default: bool) -> bool:
         """Return a boolean."""
         found = self.find(key)
-        return keys.parse_bool(*found) if found else default
+        return parse_bool(*found) if found else default
 
     def integer(self, key: str, default: int, *, at_least: int, worker: bool = False) -> int:
         """Return an integer."""

@@ -117,21 +117,6 @@ class OffsetReset(StrEnum):
     LATEST = "latest"
 
 
-def parse_bool(key: str, value: str) -> bool:
-    """Parse ``true`` or ``false``, ignoring the case as Kafka does.
-
-    Raises:
-        SettingsError: The value is neither.
-    """
-    match value.strip().lower():
-        case "true":
-            return True
-        case "false":
-            return False
-        case _:
-            raise SettingsError(f"{key}={value}: expected true or false")
-
-
 def parse_seconds(key: str, value: str) -> timedelta:
     """Parse a duration in seconds, at least 1.
 

@@ -19,11 +19,10 @@ from klamm.mirror.settings.keys import (
     DEPRECATED,
     ONLY_OF_FLOWS,
     READ_IN_CASE,
-    parse_bool,
     parse_list,
     parse_seconds,
 )
-from klamm.properties import SettingsError, split_address
+from klamm.properties import SettingsError, parse_bool, split_address
 
 if TYPE_CHECKING:
     import logging

@@ -1,19 +1,42 @@
 """Answers of real Apache Kafka through a gateway: those that it gives without it.
 
 The recorded conformance cases, and logins with ACLs, are played against one node of Kafka directly and through a
-gateway. Only addresses, and what differs from run to run, are left out of the comparison.
+gateway. Only addresses, and what differs from run to run, are left out of the comparison. Client configs, which Kafka
+lacks, are compared with klamm's broker under the same ACLs; and clients of a gateway with users of its own act with
+the rights of the gateway.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 import klamm
+from klamm import cli
+from klamm.admin import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AdminClient,
+    ClientConfigEntity,
+    ClientConfigOp,
+    EntityFilter,
+    EntityType,
+    FilterComponent,
+    NewTopic,
+    PatternType,
+)
+from klamm.client_configs.registrations import TOPIC as REGISTRATION_TOPIC
+from klamm.gateway.client_configs.config_log import TOPIC
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
+from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -22,26 +45,36 @@ from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersions
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from klamm.security.acls import CLUSTER_NAME
 from tests.support.conformance_kit import KIT, load_runner
 from tests.support.kafka import KafkaCluster
-from tests.support.security import PASSWORDS, PLAIN_MODULE, SCRAM_MODULE, sasl_settings
+from tests.support.security import PASSWORDS, PLAIN_MODULE, SCRAM_MODULE, client_properties, log_in, sasl_settings
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from klamm.protocol.schema import Message
 
 RUNNER = load_runner()
 GOLDEN = json.loads((KIT / "golden-4.4.public.json").read_text(encoding="utf-8"))["cases"]
-SETTINGS = {
+USERS = PASSWORDS | {name: f"{name}-secret" for name in ("gateway", "lister", "setter", "viewer")}
+LOGINS = {
     **sasl_settings(authorizer=True),
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required "
+    + " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+    + ";",
+}
+SETTINGS = {
+    **LOGINS,
     **{
         f"listener.name.sasl_plaintext.{mechanism}.sasl.jaas.config": f"{SCRAM_MODULE} required;"
         for mechanism in ("scram-sha-256", "scram-sha-512")
@@ -97,16 +130,25 @@ def test_a_recorded_case_is_answered_as_without_the_gateway(case: Any, environme
 
 
 @pytest.fixture(scope="module")
-def logins(kafka: KafkaCluster) -> Iterator[Sides]:
-    """Addresses where clients log in."""
-    direct = f"127.0.0.1:{kafka.login_ports[1]}"
-    config = {
-        "upstream.security.protocol": "SASL_PLAINTEXT",
-        "upstream.sasl.mechanism": "PLAIN",
-        "upstream.sasl.jaas.config": f'{PLAIN_MODULE} required username="admin" password="{PASSWORDS["admin"]}";',
+def logins(own_users: Sides) -> Iterator[Sides]:
+    """Addresses where clients log in. The internal topics have been created by a gateway with few rights."""
+    config = towards_kafka("admin") | {"client.configs.enable": True}
+    with klamm.Gateway(own_users.direct, config=config) as gateway:
+        yield Sides(own_users.direct, gateway.bootstrap_servers)
+
+
+def towards_kafka(user: str) -> dict[str, object]:
+    """Return settings of a gateway that logs in at Kafka."""
+    return {f"upstream.{name}": value for name, value in login(user, USERS[user]).items()}
+
+
+def login(user: str, password: str) -> dict[str, str]:
+    """Return properties of a client that logs in by PLAIN."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{PLAIN_MODULE} required username="{user}" password="{password}";',
     }
-    with klamm.Gateway(direct, config=config) as gateway:
-        yield Sides(direct, gateway.bootstrap_servers)
 
 
 class Asked(NamedTuple):
@@ -224,3 +266,159 @@ def played(address: str, asked: list[Asked]) -> list[str]:
                     node.host, node.port = "host", 1
             answers.append(_MASKED.sub("", repr(answer)))
     return answers
+
+
+# -- client configs, and clients of a gateway with users of its own
+
+CAROL = "carol-secret"
+"""Password of a user of the gateway, whom Kafka does not know."""
+CLUSTER_RIGHTS = {
+    "lister": AclOperation.DESCRIBE_CONFIGS,
+    "setter": AclOperation.ALTER_CONFIGS,
+    "viewer": AclOperation.DESCRIBE,
+}
+"""The only operation on the cluster that each user may do."""
+ALL_USERS = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)
+
+
+def rights() -> list[Acl]:
+    """Return the ACLs of ``CLUSTER_RIGHTS``, and those that docs/gateway.md names for a gateway and for its clients."""
+    cluster, topic = AclResourceType.CLUSTER, AclResourceType.TOPIC
+    found = [acl(name, cluster, CLUSTER_NAME, operation) for name, operation in CLUSTER_RIGHTS.items()]
+    found += [
+        acl("gateway", cluster, CLUSTER_NAME, each) for each in (AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS)
+    ]
+    for name in (TOPIC, HISTORY_TOPIC, REGISTRATION_TOPIC, "own"):
+        needed = (AclOperation.CREATE, AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
+        found += [acl("gateway", topic, name, operation) for operation in needed]
+    writes = (AclOperation.WRITE, AclOperation.DESCRIBE)
+    found += [acl("gateway", AclResourceType.TRANSACTIONAL_ID, TOPIC, operation) for operation in writes]
+    return [*found, acl("gateway", AclResourceType.GROUP, "own", AclOperation.READ)]
+
+
+def acl(user: str, resource_type: AclResourceType, name: str, operation: AclOperation) -> Acl:
+    return Acl(
+        resource_type=resource_type,
+        resource_name=name,
+        pattern_type=PatternType.LITERAL,
+        principal=f"User:{user}",
+        host="*",
+        operation=operation,
+        permission=AclPermission.ALLOW,
+    )
+
+
+@pytest.fixture(scope="module")
+def own_users(kafka: KafkaCluster) -> Iterator[Sides]:
+    """Addresses of Kafka's listener with logins, and of a gateway with users of its own and few rights at Kafka."""
+    direct = f"127.0.0.1:{kafka.login_ports[1]}"
+    with AdminClient.from_properties(direct, login("admin", USERS["admin"])) as admin:
+        admin.create_acls(rights()).all().result()
+    config = towards_kafka("gateway") | {
+        "client.configs.enable": True,
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_carol="{CAROL}";',
+    }
+    with klamm.Gateway(direct, listen="SASL_PLAINTEXT://127.0.0.1:0", config=config) as gateway:
+        yield Sides(direct, gateway.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[klamm.Broker]:
+    """A klamm broker with the same users and ACLs."""
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=LOGINS) as broker:
+        with AdminClient.from_properties(broker.bootstrap_servers, login("admin", USERS["admin"])) as admin:
+            admin.create_acls(rights()).all().result()
+        yield broker
+
+
+def allowed(address: str, user: str) -> list[str]:
+    """Return what a user may do with client configs."""
+    entity = ClientConfigEntity.of_user("somebody")
+    done = []
+    with AdminClient.from_properties(address, login(user, USERS[user])) as admin:
+        with contextlib.suppress(ClusterAuthorizationError):
+            admin.describe_client_configs(ALL_USERS).result()
+            done.append("list")
+        with contextlib.suppress(ClusterAuthorizationError):
+            admin.alter_client_configs({entity: [ClientConfigOp("acks", "all")]}).all().result()
+            done.append("set")
+    return done
+
+
+def test_client_configs_need_the_rights_at_kafka_that_they_need_at_the_broker(
+    logins: Sides, broker: klamm.Broker
+) -> None:
+    """Kafka's own answers decide, also about users who may not DESCRIBE the cluster."""
+    users = [*CLUSTER_RIGHTS, "mallory", "admin"]
+    through = {user: allowed(logins.through, user) for user in users}
+    assert through == {user: allowed(broker.bootstrap_servers, user) for user in users}
+    assert through == {
+        "lister": ["list"],
+        "setter": ["list", "set"],  # Kafka: who may alter configs may describe them
+        "viewer": [],
+        "mallory": [],
+        "admin": ["list", "set"],
+    }
+
+
+def own_configs(client: WireClient) -> tuple[str | None, dict[str, str]]:
+    """Return the user to whom a gateway assigns a client, and the configs for that client."""
+    request = DescribeClientConfigsRequest(components=[], supported_configs=["acks"], resolve_entity=True)
+    response = client.ask(request, DescribeClientConfigsResponse, 0)
+    assert response.error_code == 0, response.error_message
+    (entry,) = response.entries or []
+    return entry.entity[0].entity_name, {value.key: value.value for value in entry.values}
+
+
+def test_users_of_the_gateway_are_known_by_name_and_have_its_rights(
+    logins: Sides, own_users: Sides, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given: a config that one gateway sets, and its history
+    start = login("carol", CAROL)
+    with AdminClient.from_properties(own_users.through, start) as admin:
+        entity = ClientConfigEntity.of_user("carol")
+        admin.alter_client_configs({entity: [ClientConfigOp("acks", "all")]}).all().result()
+        refused = admin.create_topics([NewTopic("not-its-own", 1)]).values()["not-its-own"].exception()
+        assert isinstance(refused, TopicAuthorizationError)
+    # then: both gateways give everyone their own configs
+    with log_in(own_users.through, "carol", CAROL) as client:
+        assert own_configs(client) == ("carol", {"acks": "all"})
+    with log_in(logins.through, "mallory") as client:
+        assert own_configs(client) == ("mallory", {})
+    # and the history has the user of the gateway, for those who may read the topic at Kafka
+    history = ("configs", "history", "--bootstrap-server", logins.through, "--resource", "user 'carol'", "-o", "json")
+
+    def as_user(user: str) -> int:
+        properties = client_properties(tmp_path / user, login(user, USERS[user]))
+        return cli.main([*history, "--command-config", str(properties)])
+
+    assert as_user("admin") == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert (entry["principal"], entry["name"], entry["old"], entry["new"]) == ("User:carol", "acks", None, "all")
+    assert as_user("mallory") == 1
+    assert "no history of a klamm gateway that this principal may read" in capsys.readouterr().err
+
+
+def test_records_pass_between_kafka_and_users_whom_it_does_not_know(own_users: Sides) -> None:
+    settings: dict[str, Any] = {
+        "bootstrap.servers": own_users.through,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "carol",
+        "sasl.password": CAROL,
+        "log_level": 0,
+    }
+    producer = Producer(settings)
+    producer.produce("own", b"hello")
+    assert producer.flush(60) == 0
+    consumer = Consumer({**settings, "group.id": "own", "auto.offset.reset": "earliest"})
+    try:
+        consumer.subscribe(["own"])
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.value() == b"hello"
+    finally:
+        consumer.close()
+    with pytest.raises(AssertionError, match="Authentication failed"):
+        log_in(own_users.direct, "carol", CAROL)

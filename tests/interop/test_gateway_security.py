@@ -13,10 +13,13 @@ from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, Us
 from kafka import KafkaConsumer, KafkaProducer
 
 import klamm
+from klamm.admin import AdminClient as KlammAdminClient
+from klamm.admin import NewTopic
 from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates, log_in, sasl_settings
 from tests.support.wire import WireClient
 
@@ -113,6 +116,56 @@ def test_records_of_any_size_pass_tls(tls_gateway: klamm.Gateway, certificates: 
     consumer = KafkaConsumer("tls", **settings, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
     assert [next(consumer).value for _ in values] == values
     consumer.close()
+
+
+def test_a_client_library_finds_each_broker_by_its_host_name_on_one_port(
+    make_klamm_gateway: Callable[..., klamm.Gateway],
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given: three brokers, and names that lead to the gateway only
+    store = certificates.issue("kafka", "/CN=kafka", hosts=("kafka.example", "*.kafka.example"))
+    asked = set()
+    resolve = socket.getaddrinfo
+
+    def to_the_gateway(host: str, *more: Any, **options: Any) -> Any:
+        asked.add(host)
+        return resolve("127.0.0.1" if host.endswith("kafka.example") else host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", to_the_gateway)
+    port = free_port()
+    config = {
+        "advertised.listeners": f"SSL://kafka.example:{port}",
+        "broker.host.pattern": "broker-$(nodeId).kafka.example",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+    }
+    with klamm.Broker(brokers=3) as upstream:
+        with KlammAdminClient(upstream.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("named", 3)]).all().result()
+            (topic,) = admin.describe_topics(["named"]).all().result().values()
+        make_klamm_gateway(upstream.bootstrap_servers, listen=f"SSL://127.0.0.1:{port}", config=config)
+        # when
+        settings: dict[str, Any] = {
+            "bootstrap_servers": f"kafka.example:{port}",
+            "security_protocol": "SSL",
+            "ssl_cafile": str(certificates.authority),
+        }
+        producer = KafkaProducer(**settings)
+        for partition in range(3):
+            producer.send("named", str(partition).encode(), partition=partition)
+        producer.flush(60)
+        producer.close()
+        consumer = KafkaConsumer(
+            "named", **settings, group_id="named", auto_offset_reset="earliest", consumer_timeout_ms=60_000
+        )
+        found = {next(consumer).value for _ in range(3)}
+        consumer.close()
+    # then
+    assert found == {b"0", b"1", b"2"}
+    leaders = {partition.leader for partition in topic.partitions}
+    assert len(leaders) == 3
+    assert {f"broker-{leader}.kafka.example" for leader in leaders} | {"kafka.example"} <= asked
 
 
 def test_a_plaintext_client_of_a_tls_gateway_is_closed_and_others_are_served(

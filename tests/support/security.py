@@ -11,7 +11,7 @@ from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -70,16 +70,17 @@ class Certificates:
         """Return the authority's certificate."""
         return self.directory / "ca.pem"
 
-    def issue(self, name: str, subject: str, *, days: int = 2) -> Path:
-        """Return a file with key and certificate for 127.0.0.1 and localhost.
+    def issue(self, name: str, subject: str, *, days: int = 2, hosts: Sequence[str] = ("localhost",)) -> Path:
+        """Return a file with key and certificate for 127.0.0.1 and for host names.
 
         Args:
             name: Name of the files.
             subject: Subject, such as ``/O=klamm/CN=a``.
             days: Days of validity from now on; negative: it has expired.
+            hosts: Host names, also with a wildcard.
         """
         extensions = self.directory / f"{name}.ext"
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        extensions.write_text(f"subjectAltName={''.join(f'DNS:{host},' for host in hosts)}IP:127.0.0.1\n")
         self._openssl("req", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
         self._openssl(
             "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import klamm
 
 EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples" / "gateway"
+PORTS: Final = "kubernetes.yaml"
+NAMES: Final = "kubernetes-sni.yaml"
 
 
 def read(name: str) -> str:
@@ -37,12 +39,12 @@ def systemd_unit() -> configparser.ConfigParser:
     return unit
 
 
-def kubernetes() -> dict[str, Any]:
-    return {document["kind"]: document for document in yaml.safe_load_all(read("kubernetes.yaml"))}
+def kubernetes(name: str = PORTS) -> dict[str, Any]:
+    return {document["kind"]: document for document in yaml.safe_load_all(read(name))}
 
 
-def kubernetes_properties() -> dict[str, str]:
-    return parse_properties(kubernetes()["Secret"]["stringData"]["gateway.properties"])
+def kubernetes_properties(name: str = PORTS) -> dict[str, str]:
+    return parse_properties(kubernetes(name)["Secret"]["stringData"]["gateway.properties"])
 
 
 def compose_service() -> dict[str, Any]:
@@ -81,7 +83,8 @@ def test_the_systemd_unit_starts_a_gateway_with_the_properties_beside_it() -> No
 
 def test_the_rules_of_the_examples_are_understood() -> None:
     assert parse_rules(read("rules.yaml"), source="rules.yaml")
-    assert parse_rules(kubernetes()["Secret"]["stringData"]["rules.yaml"], source="kubernetes.yaml")
+    for name in (PORTS, NAMES):
+        assert parse_rules(kubernetes(name)["Secret"]["stringData"]["rules.yaml"], source=name)
 
 
 def test_the_compose_file_publishes_the_ports_and_keeps_the_directory_of_its_gateway() -> None:
@@ -116,9 +119,33 @@ def test_the_kubernetes_service_has_the_port_of_each_broker() -> None:
     assert str(settings.advertised) == f"{name}.{namespace}.svc:{base}"
 
 
-def test_the_kubernetes_deployment_probes_stops_and_keeps_its_gateways() -> None:
+def test_the_names_of_all_brokers_lead_to_the_one_port_with_the_certificate_for_them() -> None:
     # given
-    documents, settings = kubernetes(), read_settings(kubernetes_properties())
+    documents, settings = kubernetes(NAMES), read_settings(kubernetes_properties(NAMES))
+    service, certificate = documents["Service"], documents["Certificate"]["spec"]
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (served,) = service["spec"]["ports"]
+    # then
+    assert settings.advertised is not None
+    assert settings.broker_hosts is not None
+    names = [settings.advertised.host, f"*.{settings.advertised.host}"]
+    assert settings.broker_hosts.host_of(7).partition(".")[2] == settings.advertised.host
+    assert certificate["dnsNames"] == names
+    assert service["metadata"]["annotations"]["external-dns.alpha.kubernetes.io/hostname"] == ",".join(names)
+    opened = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert opened == {served["targetPort"]: settings.listener.listen[0].port, "metrics": metrics_port(settings)}
+    assert served["port"] == settings.advertised.port
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert settings.configs["ssl.keystore.location"] == f"{mounted['certificate']}/tls-combined.pem"
+    (store,) = [volume for volume in pod["volumes"] if volume["name"] == "certificate"]
+    assert store["secret"]["secretName"] == certificate["secretName"]
+
+
+@pytest.mark.parametrize("name", [PORTS, NAMES])
+def test_the_kubernetes_deployment_probes_stops_and_keeps_its_gateways(name: str) -> None:
+    # given
+    documents, settings = kubernetes(name), read_settings(kubernetes_properties(name))
     deployment = documents["Deployment"]["spec"]
     pod = deployment["template"]["spec"]
     (container,) = pod["containers"]
@@ -134,7 +161,7 @@ def test_the_kubernetes_deployment_probes_stops_and_keeps_its_gateways() -> None
     assert pod["terminationGracePeriodSeconds"] > sleep + settings.shutdown_grace_s
     mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounted["data"] == str(settings.data_dir)
-    files = {f"{mounted['settings']}/{name}" for name in documents["Secret"]["stringData"]}
+    files = {f"{mounted['settings']}/{file}" for file in documents["Secret"]["stringData"]}
     assert container["args"] == ["gateway", "--config", f"{mounted['settings']}/gateway.properties"]
     assert {container["args"][-1], settings.configs["policy.rules.file"]} == files
     assert pod["volumes"][0]["secret"]["secretName"] == documents["Secret"]["metadata"]["name"]
@@ -142,8 +169,11 @@ def test_the_kubernetes_deployment_probes_stops_and_keeps_its_gateways() -> None
 
 def probed_paths() -> set[str]:
     """Return the paths that the examples ask, to be served by a gateway."""
-    (container,) = kubernetes()["Deployment"]["spec"]["template"]["spec"]["containers"]
-    paths = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
+    containers = [
+        kubernetes(name)["Deployment"]["spec"]["template"]["spec"]["containers"][0] for name in (PORTS, NAMES)
+    ]
+    probes = [container[f"{kind}Probe"] for container in containers for kind in ("readiness", "liveness")]
+    paths = {probe["httpGet"]["path"] for probe in probes}
     (asked,) = re.findall(r"http://127\.0\.0\.1:\d+(/\w+)", compose_service()["healthcheck"]["test"][-1])
     return {*paths, asked}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from klamm.client_config_runtime.enforcement import EnforcementService, report_enforced
 from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_page
 from klamm.client_configs.kinds import GroupProtocol
+from klamm.gateway.client_configs.limits import UpstreamLimits
 from klamm.gateway.client_configs.requests import ClientConfigRequests
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
 from klamm.gateway.client_configs.settings import read_client_config_settings
@@ -19,6 +20,7 @@ from klamm.server.client_registry import ClientRegistry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.admin import AdminClient
     from klamm.client.transport import ConnectionSettings
     from klamm.monitoring.exposition import Page
 
@@ -36,15 +38,25 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
     settings = read_client_config_settings(configs)
     if settings is None:
         return NO_INTERCEPTION
-    service = UpstreamClientConfigs(upstream, limits=settings.limits, now_ms=_now_ms)
+    limits = UpstreamLimits(settings)
+    service = UpstreamClientConfigs(upstream, limits=lambda: limits.values, now_ms=_now_ms)
     enforcement = EnforcementService(
         service,
         is_on=lambda: settings.is_enforced,
-        limits=lambda: settings.limits,
+        limits=lambda: limits.values,
         session_protocols=frozenset({GroupProtocol.CLASSIC}),
     )
+    limits.on_change = enforcement.refresh
     registry = ClientRegistry(now_ms=_now_ms)
-    watch = ClientWatch(registry, enforcement, timings=settings.timings)
+    watch = ClientWatch(registry, enforcement, timings=lambda: limits.timings)
+
+    async def start(admin: AdminClient) -> None:
+        await service.start(admin)
+        await limits.start(admin)
+
+    async def close() -> None:
+        await limits.close()
+        await service.close()
 
     def report(page: Page) -> None:
         report_enforced(page, enforcement)
@@ -61,9 +73,9 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
         features={CLIENT_CONFIGS_FEATURE: (1, 1)},
         pages={CLIENTS_PAGE: lambda: clients_page(registry, service, enforcement, _now_ms())},
         report=report,
-        start=service.start,
+        start=start,
         why_not_ready=service.why_not_ready,
-        close=service.close,
+        close=close,
     )
 
 

@@ -47,11 +47,13 @@ class UpstreamClientConfigs:
 
     Args:
         settings: Settings of connections to the upstream.
-        limits: Limits for values.
+        limits: Function that returns the limits for values.
         now_ms: Wall clock, in milliseconds since the epoch.
     """
 
-    def __init__(self, settings: ConnectionSettings, *, limits: BrokerLimits, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, *, limits: Callable[[], BrokerLimits], now_ms: Callable[[], int]
+    ) -> None:
         self._admin: AdminClient | None = None
         self._registrations = UpstreamRegistrations(settings, now_ms)
         self._config_topic = FollowedTopic(

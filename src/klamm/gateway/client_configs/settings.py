@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.client_configs.definitions import SETTABLE, BrokerLimits, Switch
-from klamm.client_configs.enforcement import TimingLimits
+from klamm.client_configs.definitions import SETTABLE, Switch
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
 from klamm.properties import SettingsError, parse_bool, parse_int
 
@@ -26,10 +25,10 @@ class ClientConfigSettings:
 
     is_enforced: bool
     """``client.config.enforcement``"""
-    limits: BrokerLimits
-    """Limits for values. They should be those of the upstream brokers."""
-    timings: TimingLimits
-    """Limits for heartbeat intervals that the gateway gives to members of the consumer protocol."""
+    allowed_keys: frozenset[str] | None
+    """``client.configs.allowed.keys``. None means that all keys are allowed."""
+    own_limits: Mapping[str, int]
+    """Limits for enforced values, by the broker's config. They narrow those of the upstream brokers."""
 
 
 def read_client_config_settings(configs: Mapping[str, str]) -> ClientConfigSettings | None:
@@ -40,18 +39,14 @@ def read_client_config_settings(configs: Mapping[str, str]) -> ClientConfigSetti
     """
     if not parse_bool(ENABLE, configs.get(ENABLE, "false")):
         return None
-    limits, timings = BrokerLimits(), TimingLimits()
     return ClientConfigSettings(
         is_enforced=_is_on(CLIENT_CONFIG_ENFORCEMENT, configs.get(CLIENT_CONFIG_ENFORCEMENT, Switch.OFF)),
-        limits=BrokerLimits(
-            min_session_timeout_ms=_number(configs, MIN_SESSION, limits.min_session_timeout_ms),
-            max_session_timeout_ms=_number(configs, MAX_SESSION, limits.max_session_timeout_ms),
-            allowed_keys=_allowed_keys(configs.get(ALLOWED_CLIENT_CONFIGS)),
-        ),
-        timings=TimingLimits(
-            min_heartbeat_interval_ms=_number(configs, MIN_INTERVAL, timings.min_heartbeat_interval_ms),
-            max_heartbeat_interval_ms=_number(configs, MAX_INTERVAL, timings.max_heartbeat_interval_ms),
-        ),
+        allowed_keys=_allowed_keys(configs.get(ALLOWED_CLIENT_CONFIGS)),
+        own_limits={
+            name: parse_int(name, configs[name], at_least=1)
+            for name in (MIN_SESSION, MAX_SESSION, MIN_INTERVAL, MAX_INTERVAL)
+            if name in configs
+        },
     )
 
 
@@ -60,10 +55,6 @@ def _is_on(name: str, value: str) -> bool:
     if text not in {Switch.ON, Switch.OFF}:
         raise SettingsError(f"{name}={text}: expected on or off")
     return text == Switch.ON
-
-
-def _number(configs: Mapping[str, str], name: str, default: int) -> int:
-    return parse_int(name, configs.get(name, str(default)), at_least=1)
 
 
 def _allowed_keys(text: str | None) -> frozenset[str] | None:

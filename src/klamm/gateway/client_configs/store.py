@@ -112,7 +112,7 @@ class ClientConfigStore:
     Args:
         topic: Reader of the internal topic, whose image this is.
         writer: Writer of the internal topic.
-        limits: Limits for values.
+        limits: Function that returns the limits for values.
         now_ms: Wall clock, in milliseconds since the epoch.
         create: Coroutine function that creates the internal topics that do not exist.
     """
@@ -122,7 +122,7 @@ class ClientConfigStore:
         topic: FollowedTopic,
         writer: TransactionalTopic,
         *,
-        limits: BrokerLimits,
+        limits: Callable[[], BrokerLimits],
         now_ms: Callable[[], int],
         create: Callable[[], Awaitable[None]],
     ) -> None:
@@ -289,7 +289,7 @@ class ClientConfigStore:
         appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
         plans: list[EntryPlan] = []
         async for entry, entity in slices.over(zip(entries, parsed, strict=True)):
-            plan = plan_entry(entry, entity, appearances, draft.configs, self._limits)
+            plan = plan_entry(entry, entity, appearances, draft.configs, self._limits())
             if author is not None:
                 draft.apply(plan, author)
             plans.append(plan)

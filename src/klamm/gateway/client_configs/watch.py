@@ -10,6 +10,8 @@ from klamm.protocol.api import ApiKey
 from klamm.server.session import UNKNOWN_SOFTWARE, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from klamm.client_config_runtime.enforcement import EnforcementService
     from klamm.client_configs.enforcement import TimingLimits
     from klamm.gateway.peer import Peer
@@ -22,7 +24,7 @@ class ClientWatch:
     Args:
         registry: List of clients.
         enforcement: Values enforced for clients.
-        timings: Limits for heartbeat intervals.
+        timings: Function that returns the limits for heartbeat intervals.
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class ClientWatch:
         registry: ClientRegistry,
         enforcement: EnforcementService,
         *,
-        timings: TimingLimits,
+        timings: Callable[[], TimingLimits],
     ) -> None:
         self.registry = registry
         self.enforcement = enforcement
@@ -91,7 +93,7 @@ class WatchedClient:
     def heartbeat_interval_ms(self, offered: int, client_id: str | None) -> int:
         """Return the enforced interval within the limits, or the one that the upstream offers."""
         return self._watch.enforcement.heartbeat_interval_ms(
-            offered, self.session, client_id, limits=self._watch.timings
+            offered, self.session, client_id, limits=self._watch.timings()
         )
 
     def close(self) -> None:

@@ -27,9 +27,13 @@ def test_the_settings_have_the_names_of_the_broker() -> None:
     )
     assert settings is not None
     assert settings.is_enforced
-    assert settings.limits.allowed_keys == frozenset({"acks", "heartbeat.interval.ms"})
-    assert (settings.limits.min_session_timeout_ms, settings.limits.max_session_timeout_ms) == (100, 200)
-    assert (settings.timings.min_heartbeat_interval_ms, settings.timings.max_heartbeat_interval_ms) == (3, 4)
+    assert settings.allowed_keys == frozenset({"acks", "heartbeat.interval.ms"})
+    assert settings.own_limits == {
+        "group.min.session.timeout.ms": 100,
+        "group.max.session.timeout.ms": 200,
+        "group.consumer.min.heartbeat.interval.ms": 3,
+        "group.consumer.max.heartbeat.interval.ms": 4,
+    }
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Gateway:
         """Number of times that missing topics were created."""
         self.topic = FollowedTopic(log.reader(), create=self._create)
         self.store = ClientConfigStore(
-            self.topic, self.writer.as_topic(), limits=BrokerLimits(), now_ms=lambda: 5, create=self._create
+            self.topic, self.writer.as_topic(), limits=BrokerLimits, now_ms=lambda: 5, create=self._create
         )
 
     async def _create(self) -> None:

@@ -37,7 +37,7 @@ class Scene:
             session_protocols=frozenset({GroupProtocol.CLASSIC}),
         )
         self.registry = ClientRegistry(now_ms=lambda: self.now_ms)
-        watch = ClientWatch(self.registry, self.enforcement, timings=TimingLimits())
+        watch = ClientWatch(self.registry, self.enforcement, timings=TimingLimits)
         self.peer = Peer(host="10.0.0.1", port=9, node_id=2)
         self.client: WatchedClient = watch.open(self.peer)
         self.peer.principal = "User:anna"  # by a login that passed

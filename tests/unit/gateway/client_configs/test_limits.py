@@ -1,0 +1,80 @@
+"""Limits for enforced values, read from the upstream brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import klamm
+from klamm.admin import AdminClient
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.enforcement import TimingLimits
+from klamm.gateway.client_configs.limits import UpstreamLimits, narrowed
+from klamm.gateway.client_configs.settings import read_client_config_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIN, MAX = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+MIN_INTERVAL, MAX_INTERVAL = "group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"
+
+
+@pytest.mark.parametrize(
+    ("own", "brokers", "session"),
+    [
+        ({}, [], (6_000, 1_800_000)),
+        ({MIN: 100}, [], (100, 1_800_000)),
+        ({}, [{MIN: 100, MAX: 900}, {MIN: 200, MAX: 1_000}], (200, 900)),
+        ({}, [{MIN: 100, MAX: 900}, {}], (6_000, 900)),
+        ({MIN: 50, MAX: 5_000}, [{MIN: 100, MAX: 900}], (100, 900)),
+        ({MIN: 300, MAX: 500}, [{MIN: 100, MAX: 900}], (300, 500)),
+        ({MIN: 2_000, MAX: 5_000}, [{MIN: 100, MAX: 900}], (100, 900)),
+    ],
+)
+def test_the_limits_of_all_brokers_hold(
+    own: Mapping[str, int], brokers: list[dict[str, int]], session: tuple[int, int]
+) -> None:
+    found = narrowed(own, brokers)
+    assert (found[MIN], found[MAX]) == session
+    assert (found[MIN_INTERVAL], found[MAX_INTERVAL]) == (5_000, 15_000)
+
+
+def upstream_limits(**own: str) -> UpstreamLimits:
+    settings = read_client_config_settings({"client.configs.enable": "true", **own})
+    assert settings is not None
+    return UpstreamLimits(settings)
+
+
+@pytest.mark.process
+def test_limits_are_read_again_and_changes_reported() -> None:
+    async def test(admin: AdminClient) -> None:
+        limits = upstream_limits()
+        changes: list[tuple[BrokerLimits, TimingLimits]] = []
+        limits.on_change = lambda: changes.append((limits.values, limits.timings))
+        await limits.start(admin)
+        await limits.refresh(admin)
+        await limits.close()
+        assert limits.values == BrokerLimits(min_session_timeout_ms=7_000, max_session_timeout_ms=90_000)
+        assert limits.timings == TimingLimits(min_heartbeat_interval_ms=1_000, max_heartbeat_interval_ms=9_000)
+        assert len(changes) == 1
+
+    config = {MIN: 7_000, MAX: 90_000, MIN_INTERVAL: 1_000, MAX_INTERVAL: 9_000}
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        asyncio.run(test(admin))
+
+
+def test_limits_that_cannot_be_read_stay_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
+    class Unreachable:
+        def describe_cluster(self, **_: Any) -> Any:
+            raise ConnectionError("nothing is there")
+
+    admin: Any = Unreachable()
+    limits = upstream_limits(**{MIN: "9000"})
+    for _ in range(2):
+        asyncio.run(limits.refresh(admin))
+    assert limits.values.min_session_timeout_ms == 9_000
+    assert [record.getMessage() for record in caplog.records] == [
+        "Limits of the brokers for enforced client configs cannot be read: nothing is there"
+    ]

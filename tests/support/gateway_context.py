@@ -183,6 +183,7 @@ class FakeContext:
     author: Author = ANNA
     client_host: str = "127.0.0.1"
     watch: Any = None
+    learned: Any = None
     forwarded: list[Any] = field(default_factory=list)
     """Requests that were forwarded, in order."""
     called: list[Any] = field(default_factory=list)

@@ -37,11 +37,22 @@ class InterceptedRequest:
         relay: Relay of the connection.
         head: Header of the request.
         interceptor: Interceptor that handles the request; None for a filter, which must not call the upstream.
+        received: The decoded request, and its frame as received; None for a filter.
+        learned: Result of the work for which a filter postponed its decision.
     """
 
     def __init__(
-        self, shared: Shared, relay: OpenRelay, head: RequestHead, interceptor: Interceptor | None = None
+        self,
+        shared: Shared,
+        relay: OpenRelay,
+        head: RequestHead,
+        interceptor: Interceptor | None = None,
+        *,
+        received: tuple[Message, memoryview] | None = None,
+        learned: object = None,
     ) -> None:
+        self.learned: Final = learned
+        self._received = received
         self._shared = shared
         self._relay = relay
         self._head = head
@@ -78,6 +89,8 @@ class InterceptedRequest:
     async def forward(self, request: Message) -> Any:
         """Send a request of the intercepted API in the same version; return the response.
 
+        The client's own request is sent as received, with all that the gateway cannot decode.
+
         Raises:
             ConnectionLostError: The connection broke.
         """
@@ -111,6 +124,11 @@ class InterceptedRequest:
             }
         return self._relay.upstream_versions
 
+    def _frame(self, request: Message, version: int) -> bytes | memoryview:
+        if self._received is not None and request is self._received[0]:
+            return self._received[1]
+        return request_frame(request, version, self._head.correlation_id, self._head.client_id)
+
     async def _send(self, request: Message, response_class: type[AnyResponse], version: int) -> AnyResponse:
         answer: asyncio.Future[AnyResponse] = asyncio.get_running_loop().create_future()
 
@@ -124,8 +142,7 @@ class InterceptedRequest:
         correlation_id = self._head.correlation_id
         self._waiting.add(answer)
         try:
-            frame = request_frame(request, version, correlation_id, self._head.client_id)
-            self._relay.send_upstream(frame, RelayedExchange(correlation_id, on_response))
+            self._relay.send_upstream(self._frame(request, version), RelayedExchange(correlation_id, on_response))
             return await answer
         finally:
             self._waiting.discard(answer)

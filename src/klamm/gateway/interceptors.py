@@ -8,7 +8,8 @@ Class               Use                                                 Effect o
 ``Interceptor``     Requests that are split, answered in parts, or      The next request of the connection is read
                     judged by a policy: the admin APIs. Asynchronous.   after the response is complete, as in Kafka.
 ``RequestFilter``   Frequent requests: Produce, JoinGroup.              None: requests stay pipelined.
-                    Synchronous, at most some microseconds.
+                    Synchronous, at most some microseconds. It may
+                    postpone its decision (``Postponed``).
 ==================  ==================================================  ==============================================
 
 Addresses in a response are rewritten after the interceptor returned it. An interceptor therefore sees the addresses of
@@ -22,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from klamm.admin import AdminClient
     from klamm.gateway.peer import ConnectionWatch, Peer
@@ -57,6 +58,11 @@ class InterceptedCall(Protocol):
         ...
 
     @property
+    def learned(self) -> Any:
+        """Result of ``Postponed.work`` when a filter judges a request for the second time; None at first."""
+        ...
+
+    @property
     def admin(self) -> AdminClient:
         """Admin client towards the upstream, with the gateway's own credentials. Await the results of its methods."""
         ...
@@ -65,7 +71,8 @@ class InterceptedCall(Protocol):
         """Send a request of the intercepted API, in the same version, and return the upstream's response.
 
         It is sent on the upstream connection of this client, so the upstream authorizes the client's principal. May be
-        called any number of times.
+        called any number of times. The request that the interceptor was given, the very object, is sent byte for byte
+        as it was received. Any other one is encoded, without unknown tagged fields.
 
         Raises:
             ConnectionLostError: The upstream closed the connection. Do not catch it: the client's connection is closed
@@ -110,16 +117,24 @@ class DividedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Postponed:
+    """Decision of a filter that needs time. No further request of the connection is read until it is made."""
+
+    work: Coroutine[Any, Any, object]
+    """Returns what the filter finds as ``InterceptedCall.learned`` when it judges the same request again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFilter:
     """Synchronous judge of all requests of one API."""
 
     request: type[Message]
     response: type[Message]
-    judge: Callable[[Any, InterceptedCall], Message | DividedRequest | None]
+    judge: Callable[[Any, InterceptedCall], Message | DividedRequest | Postponed | None]
     """Takes the decoded request and its context, whose ``forward`` and ``call`` must not be used. Returns None to
     forward the bytes as received, another message of class ``request`` to forward that one, a ``DividedRequest`` to
     change the response too, or a message of class ``response`` to answer at once. A response to Produce with ``acks=0``
-    closes the connection instead, as in Kafka.
+    closes the connection instead, as in Kafka. ``Postponed`` has the request judged again later.
     """
 
 

@@ -147,7 +147,7 @@ class Relay:
 
     # -- used by the judge of requests
 
-    def send_upstream(self, frame: bytes, exchange: RelayedExchange) -> None:
+    def send_upstream(self, frame: Piece, exchange: RelayedExchange) -> None:
         """Send a request of the gateway itself. Only while no request of the client is being forwarded.
 
         Raises:

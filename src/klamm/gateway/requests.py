@@ -25,7 +25,7 @@ from klamm.gateway.addresses import CARRIERS, replace_addresses
 from klamm.gateway.calls import InterceptedRequest
 from klamm.gateway.cutter import NEED, PASS, STOP, TAKE
 from klamm.gateway.exchange import RelayedExchange
-from klamm.gateway.interceptors import DividedRequest
+from klamm.gateway.interceptors import DividedRequest, Postponed
 from klamm.gateway.logins import LOGIN_APIS, OwnLogin, PassedLogin
 from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.wire import (
@@ -135,6 +135,8 @@ class RequestJudge:
         if shared.endpoint is not None:
             self._login = OwnLogin(relay, shared.endpoint.new_login())
         self._calls: InterceptedRequest | None = None
+        self._learned: object = None
+        """Result of the work for which a filter postponed its decision on the next request; None at all other times."""
         interception = shared.interception
         self._watch = None if interception.watch is None else interception.watch(relay.peer)
         relay.peer.watch = self._watch
@@ -192,7 +194,8 @@ class RequestJudge:
                 raise ProtocolError(f"A request of {total} bytes with key {head.api_key} is too large to be decoded")
             if available < total:
                 return NEED, total, ()
-            self._shared.counts.count(head.api_key, head.client_id)
+            if self._learned is None:
+                self._shared.counts.count(head.api_key, head.client_id)
             return self._decode(head, chunk[position : position + total], body)
         if head.api_key == ApiKey.PRODUCE:
             return self._produce(head, chunk[position : position + min(total, available, _ACKS_WITHIN)], total, body)
@@ -378,16 +381,24 @@ class RequestJudge:
         interceptor = interception.interceptors.get(head.api_key)
         if asked is not None:
             request = decode_request(asked.request, head, frame, body)
-            judged = asked.judge(request, InterceptedRequest(self._shared, self._relay, head))
+            context = InterceptedRequest(self._shared, self._relay, head, learned=self._learned)
+            self._learned = None
+            judged = asked.judge(request, context)
+            if isinstance(judged, Postponed):
+                self._relay.run(self._learn(judged))
+                return STOP, 0, ()
             if judged is not None:
                 return self._judged(head, frame, body, asked, judged)
         if interceptor is not None and (interceptor.claims is None or interceptor.claims(frame[body:])):
             kept = memoryview(bytes(frame))  # the request outlives this callback
             request = decode_request(interceptor.request, head, kept, body, is_whole=interceptor.claims is not None)
-            self._calls = InterceptedRequest(self._shared, self._relay, head, interceptor)
+            self._calls = InterceptedRequest(self._shared, self._relay, head, interceptor, received=(request, kept))
             self._relay.run(self._intercept(head, interceptor, request, self._calls))
             return TAKE, len(frame), ()
         return self._pass_whole(head, frame, body)
+
+    async def _learn(self, postponed: Postponed) -> None:
+        self._learned = await postponed.work
 
     def _pass_whole(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
         acks, held = ALL_REPLICAS, ALL_REPLICAS

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.gateway.addresses import AddressBook
+    from klamm.gateway.cutter import Piece
     from klamm.gateway.exchange import RelayedExchange
     from klamm.gateway.interceptors import Interception
     from klamm.gateway.peer import Peer
@@ -46,7 +47,7 @@ class OpenRelay(Protocol):
         """Run an interceptor; no further request is read until it is done."""
         ...
 
-    def send_upstream(self, frame: bytes, exchange: RelayedExchange) -> None:
+    def send_upstream(self, frame: Piece, exchange: RelayedExchange) -> None:
         """Send a request of the gateway itself.
 
         Raises:

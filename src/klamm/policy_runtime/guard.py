@@ -7,6 +7,7 @@ Policy               Where it runs                                      Other re
 ===================  =================================================  ==============================================
 only computes        on the event loop (``_ask_here``)                  not served. A call of 10 ms or more moves the
                                                                         policy to its thread until it is reloaded.
+                                                                        A gateway uses the thread from the beginning.
 others, last call    in its thread; the event loop blocks for up to     served only if the call takes longer than that
 took less than 1 ms  ``PATIENCE_S`` (1 ms)
 all others           in its thread                                      served
@@ -38,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.policy.errors import PolicyLoadError, PolicyTimeoutError
 from klamm.policy.loader import FreshModules, LoadedPolicy, load_policy
+from klamm.policy_runtime.outcomes import KnownOutcomes
 from klamm.policy_runtime.worker import PolicyOutcome, PolicyWorker
 
 if TYPE_CHECKING:
@@ -82,13 +84,22 @@ class PolicyGuard:
         properties: Properties of the broker.
         timeout_s: Time limit of a call, in seconds.
         instance: First instance.
+        in_thread: Whether to call the policy in its thread even if it only computes.
     """
 
     def __init__(
-        self, spec: PolicySpec, *, properties: Mapping[str, str], timeout_s: float, instance: Instance
+        self,
+        spec: PolicySpec,
+        *,
+        properties: Mapping[str, str],
+        timeout_s: float,
+        instance: Instance,
+        in_thread: bool = False,
     ) -> None:
         self.spec = spec
         self.turn = asyncio.Lock()
+        self.known = KnownOutcomes()
+        """Outcomes of ``learn``."""
         self._properties = properties
         self._timeout_s = timeout_s
         self._instance = instance
@@ -98,18 +109,21 @@ class PolicyGuard:
         None when there is none.
         """
         self._stragglers: list[PolicyWorker] = []
-        self._is_inline = instance.loaded.only_computes
+        self._in_thread = in_thread
+        self._is_inline = instance.loaded.only_computes and not in_thread
         """Whether the event loop itself calls the policy."""
 
     @classmethod
-    async def load(cls, spec: PolicySpec, *, properties: Mapping[str, str], timeout_s: float) -> PolicyGuard:
+    async def load(
+        cls, spec: PolicySpec, *, properties: Mapping[str, str], timeout_s: float, in_thread: bool = False
+    ) -> PolicyGuard:
         """Create the policy. No time limit applies, because the broker does not serve clients yet.
 
         Raises:
             PolicyLoadError: The policy cannot be created.
         """
         instance = await make_instance(spec, properties)
-        return cls(spec, properties=properties, timeout_s=timeout_s, instance=instance)
+        return cls(spec, properties=properties, timeout_s=timeout_s, instance=instance, in_thread=in_thread)
 
     def follow(self, properties: Mapping[str, str], *, timeout_s: float) -> None:
         """Use a changed time limit for further calls, and changed properties for further instances."""
@@ -142,9 +156,17 @@ class PolicyGuard:
             outcome = await self._finish(self._unfinished)
         return outcome
 
-    def ask_now(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
-        """Ask a policy that only computes, on the event loop and outside its turn. It has no time limit."""
-        return _outcome_of(self._instance.loaded.questions[kind], details)
+    async def learn(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
+        """Ask the policy in its turn and remember the outcome, unless an equal question was asked meanwhile."""
+        async with self.turn:
+            outcome = self.known.get(details)
+            if outcome is None:
+                try:
+                    outcome = await self.ask(kind, details)
+                except PolicyTimeoutError as error:
+                    outcome = PolicyOutcome(None, error.with_traceback(None))
+                self.known.put(details, outcome)
+            return outcome
 
     async def _ask_here(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
         """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""
@@ -209,7 +231,8 @@ class PolicyGuard:
         """Replace the instance after the current turn."""
         async with self.turn:
             old, self._instance, self._unfinished = self._instance, instance, None
-            self._is_inline = instance.loaded.only_computes
+            self._is_inline = instance.loaded.only_computes and not self._in_thread
+            self.known.clear()
         old.retire(self.spec)
 
     async def close(self) -> None:

@@ -40,13 +40,20 @@ class PolicyRuntime:
         self._tried: tuple[Mapping[str, str], PreparedPolicies] | None = None
 
     @classmethod
-    async def load(cls, properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> PolicyRuntime:
+    async def load(
+        cls, properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS, *, in_threads: bool = False
+    ) -> PolicyRuntime:
         """Create the policies that the properties name for these kinds of requests.
+
+        Args:
+            properties: Properties of a broker or a gateway.
+            kinds: Kinds of requests that it asks policies about.
+            in_threads: Whether to call every policy in its thread, also one that only computes.
 
         Raises:
             PolicyLoadError: A policy cannot be created.
         """
-        return cls(await Policies.load(properties, kinds), properties)
+        return cls(await Policies.load(properties, kinds, in_threads=in_threads), properties)
 
     def start(self) -> None:
         """Start to reload policies whose files change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -18,6 +19,7 @@ from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds,
 from klamm.policy_runtime.decision import decide_and_check
 from klamm.policy_runtime.guard import PolicyGuard
 from klamm.policy_runtime.refusals import LogLimit, RefusedCreations
+from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from klamm.policy.answers import Answer
     from klamm.policy.details import Details
     from klamm.policy_runtime.decision import Revision
-    from klamm.policy_runtime.worker import PolicyOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -100,12 +101,15 @@ class Policies:
         self._log_limit = LogLimit()
 
     @classmethod
-    async def load(cls, properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> Policies:
+    async def load(
+        cls, properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS, *, in_threads: bool = False
+    ) -> Policies:
         """Create the policies that the properties of a broker or a gateway name.
 
         Args:
             properties: The properties.
             kinds: Kinds of requests that it asks policies about.
+            in_threads: Whether to call every policy in its thread, also one that only computes.
 
         Raises:
             PolicyLoadError: A policy cannot be created. The broker must not start.
@@ -115,7 +119,8 @@ class Policies:
         guards: list[PolicyGuard] = []
         try:
             for spec in specs:
-                guards.append(await PolicyGuard.load(spec, properties=properties, timeout_s=timeout_s))  # noqa: PERF401
+                guard = await PolicyGuard.load(spec, properties=properties, timeout_s=timeout_s, in_thread=in_threads)
+                guards.append(guard)
         except BaseException:
             for guard in guards:
                 await guard.close()
@@ -210,29 +215,41 @@ class Policies:
         try:
             outcome = await guard.ask(kind, details)
         except PolicyTimeoutError as timeout:
-            self._conclude(kind, details, "timeout", refusal=timeout, failure=None, reason=None)
-            if self._is_enforced(kind):
-                raise
-            return None
-        answer = self._answer(kind, details, outcome)
+            outcome = PolicyOutcome(None, timeout)
+        answer = self.answer(kind, details, outcome)
         return answer if isinstance(answer, Override) else None
 
-    def check_now(self, kind: PolicyKind, details: Details) -> Answer | None:
-        """Ask a policy that only computes, without waiting for a turn; return its answer, None when it allows.
+    def known(self, kind: PolicyKind, details: Details) -> PolicyOutcome | None:
+        """Return the outcome of an equal question of a moment ago; None if the policy must be asked (``learn``)."""
+        return self._by_kind[kind].known.get(details)
+
+    async def learn(
+        self, kind: PolicyKind, questions: Mapping[Details, PolicyOutcome | None]
+    ) -> dict[Details, PolicyOutcome]:
+        """Ask the policy the questions without an outcome, each in its turn; return the outcomes of all of them.
+
+        Outcomes are remembered for a while. They are counted and logged by ``answer`` only.
+        """
+        guard = self._by_kind[kind]
+        found: dict[Details, PolicyOutcome] = {}
+        for details, outcome in questions.items():
+            found[details] = await guard.learn(kind, details) if outcome is None else outcome
+            await asyncio.sleep(0)  # a request with many questions must not delay others
+        return found
+
+    def answer(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Answer | None:
+        """Count and log the outcome of a call; return the policy's answer if it is enforced, None when it allows.
 
         Raises:
-            KafkaApiError: As in ``check``.
+            KafkaApiError: The policy denies the change, as ``check`` describes.
         """
-        guard = self._by_kind.get(kind)
-        return None if guard is None else self._answer(kind, details, guard.ask_now(kind, details))
-
-    def _answer(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Answer | None:
-        """Count and log the outcome of a call; return the policy's answer if it is enforced, or raise its denial."""
         answer, error = outcome
         refusal: KafkaApiError | None = None
         failure: BaseException | None = None
         action = "allow"
-        if isinstance(error, KafkaApiError):
+        if isinstance(error, PolicyTimeoutError):
+            refusal, action = error, "timeout"
+        elif isinstance(error, KafkaApiError):
             refusal, action = _readable(error), "refuse"
         elif error is not None:
             refusal, failure, action = PolicyFailedError(), error, "fail"

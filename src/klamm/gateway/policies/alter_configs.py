@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.gateway.policies.facts import config_decision, describe_configs
-from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.parts import are_same, in_order
 from klamm.gateway.policies.verdicts import Allowed, judge, verdict
 from klamm.policy.kinds import ALTER_CONFIG
 from klamm.policy_runtime.details import alter_config_details
@@ -90,8 +90,13 @@ class AlterConfigsJudge:
     def with_resources(
         self, request: Request, resources: Collection[Asked], *, validate_only: bool | None = None
     ) -> Request:
-        """Return a request for some of its resources. ``validate_only`` None keeps that of the request."""
+        """Return a request for some of its resources, or the request itself if nothing changes.
+
+        ``validate_only`` None keeps that of the request.
+        """
         only = request.validate_only if validate_only is None else validate_only
+        if only == request.validate_only and are_same(resources, request.resources):
+            return request
         made: Request = self._api.request(resources=list(resources), validate_only=only)
         return made
 

@@ -139,7 +139,8 @@ class DeleteTopicsJudge:
         rest = [entry for entry in wanted if entry not in settled]
         if not rest:
             return merge_entries(wanted, settled.values(), throttle_time_ms=0)
-        real: DeleteTopicsResponse = await context.forward(with_wanted(request, rest, context.api_version))
+        kept = with_wanted(request, rest, context.api_version) if settled else request
+        real: DeleteTopicsResponse = await context.forward(kept)
         return merge_entries(wanted, [*settled.values(), *real.responses], throttle_time_ms=real.throttle_time_ms)
 
     async def _denial(self, topic: TopicDescription, context: InterceptedCall) -> ApiError | None:

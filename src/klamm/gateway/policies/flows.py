@@ -1,8 +1,10 @@
 """Policies on requests that flow through the gateway: Produce, and the names of groups that consumers join.
 
-A policy on flows only computes, so it is asked synchronously and the requests of a connection stay pipelined. Denied
-topics are cut out of a Produce request, and their entries are added to the response. With ``acks=0`` there is no
-response: a request with a denied topic then closes the connection, as an error does in Kafka.
+The policy runs in its own thread, with a time limit. Its decisions are remembered for a while, so most requests are
+judged at once and the requests of a connection stay pipelined. A request with a new question waits for the policy, and
+so do the later ones of its connection. Denied topics are cut out of a Produce request, and their entries are added to
+the response. With ``acks=0`` there is no response: a request with a denied topic then closes the connection, as an
+error does in Kafka.
 
 Other APIs by which a client joins a group, and versions of Produce that name topics by id only, are not offered while a
 policy on flows is in use.
@@ -13,7 +15,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from klamm.gateway.interceptors import DividedRequest, RequestFilter
+from klamm.gateway.interceptors import DividedRequest, Postponed, RequestFilter
+from klamm.gateway.policies.parts import in_order
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
@@ -30,11 +33,13 @@ from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, Tx
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Answer
+    from klamm.policy.details import Details
     from klamm.policy_runtime import Policies
+    from klamm.policy_runtime.worker import PolicyOutcome
     from klamm.protocol.schema import Message
 
 SHARE_GROUP_HEARTBEAT: Final = 76
@@ -92,17 +97,28 @@ def denied_topics(topics: Iterable[TopicData], denied: Mapping[str, ApiError]) -
     ]
 
 
-def merge_topics(response: ProduceResponse, denied: list[TopicEntry], *, delay_ms: int) -> ProduceResponse:
-    """Return the upstream's response with the entries of denied topics, and a pause for the client."""
+def merge_topics(
+    order: Iterable[str], response: ProduceResponse, denied: list[TopicEntry], *, delay_ms: int
+) -> ProduceResponse:
+    """Return the upstream's response with the entries of denied topics, in the given order, and a pause."""
     return ProduceResponse(
-        responses=[*response.responses, *denied],
+        responses=in_order(order, [*response.responses, *denied], lambda entry: entry.name),
         throttle_time_ms=max(response.throttle_time_ms, delay_ms),
         node_endpoints=response.node_endpoints,
     )
 
 
-def _delayed(request: Message, delay_ms: int) -> DividedRequest:
-    """Return a request to forward as it is, with a pause for the client in the response."""
+def _group_error(error: ApiError) -> int:
+    """Return the code for a group that the policy denies, or about which it did not decide."""
+    failed = ErrorCode.UNKNOWN_SERVER_ERROR
+    return failed if error.error_code == failed else ErrorCode.INVALID_GROUP_ID
+
+
+def _slowed(request: Message, answer: Answer | Postponed | None) -> DividedRequest | Postponed | None:
+    """Return a request to forward as it is, with a pause for the client in the response if the policy asks for one."""
+    if not isinstance(answer, Throttle):
+        return answer if isinstance(answer, Postponed) else None
+    delay_ms = answer.delay_ms
 
     def merge(response: Any) -> Message:
         fields = {field.name: getattr(response, field.name) for field in type(response).FIELDS}
@@ -114,7 +130,10 @@ def _delayed(request: Message, delay_ms: int) -> DividedRequest:
 
 
 def _refused_topics(
-    request: OffsetCommitRequest | TxnOffsetCommitRequest, topic: Callable[..., Entry], partition: Callable[..., Any]
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    denied: ApiError,
+    topic: Callable[..., Entry],
+    partition: Callable[..., Any],
 ) -> list[Entry]:
     """Return the entries of a commit whose group is denied. ``topic`` and ``partition`` are types of its response."""
     return [
@@ -122,7 +141,7 @@ def _refused_topics(
             name=each.name,
             topic_id=each.topic_id,
             partitions=[
-                partition(partition_index=one.partition_index, error_code=ErrorCode.INVALID_GROUP_ID)
+                partition(partition_index=one.partition_index, error_code=_group_error(denied))
                 for one in each.partitions
             ],
         )
@@ -163,21 +182,28 @@ class FlowJudge:
 
     def judge_produce(
         self, request: ProduceRequest, context: InterceptedCall
-    ) -> ProduceRequest | ProduceResponse | DividedRequest | None:
+    ) -> ProduceRequest | ProduceResponse | DividedRequest | Postponed | None:
         """Ask the policy about each topic of a Produce request."""
         author = context.author
-        denied: dict[str, ApiError] = {}
-        acks, delay_ms = request.acks, 0
-        for data in request.topic_data:
-            details = ProduceDetails(
+        principal, client_id, listener = author.principal, author.client_id, author.listener
+        questions = [
+            ProduceDetails(
                 topic=data.name,
                 acks=request.acks,
                 is_idempotent=is_idempotent(data),
-                principal=author.principal,
-                client_id=author.client_id,
-                listener=author.listener,
+                principal=principal,
+                client_id=client_id,
+                listener=listener,
             )
-            match self._ask(details):
+            for data in request.topic_data
+        ]
+        answers = self._ask(questions, context)
+        if isinstance(answers, Postponed):
+            return answers
+        denied: dict[str, ApiError] = {}
+        acks, delay_ms = request.acks, 0
+        for data, answer in zip(request.topic_data, answers, strict=True):
+            match answer:
                 case ApiError() as error:
                     denied[data.name] = error
                 case Override(acks=int(raised)):
@@ -193,61 +219,86 @@ class FlowJudge:
         kept = with_topics(request, rest, acks=acks)
         if request.acks == 0:  # no response can ask for a pause
             return kept
-        return DividedRequest(request=kept, merge=lambda response: merge_topics(response, refused, delay_ms=delay_ms))
+        order = [data.name for data in request.topic_data]
+        return DividedRequest(
+            request=kept, merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms)
+        )
 
     def judge_join(
         self, request: JoinGroupRequest, context: InterceptedCall
-    ) -> JoinGroupResponse | DividedRequest | None:
+    ) -> JoinGroupResponse | DividedRequest | Postponed | None:
         """Ask the policy about the name of a group that a consumer is about to join."""
         answer = self._ask_group(request.group_id, context)
         if isinstance(answer, ApiError):
-            return JoinGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID, members=[])
-        return _delayed(request, answer.delay_ms) if isinstance(answer, Throttle) else None
+            return JoinGroupResponse(error_code=_group_error(answer), members=[])
+        return _slowed(request, answer)
 
     def judge_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, context: InterceptedCall
-    ) -> ConsumerGroupHeartbeatResponse | DividedRequest | None:
+    ) -> ConsumerGroupHeartbeatResponse | DividedRequest | Postponed | None:
         """Ask the policy about the name of a group that a consumer is about to join by the protocol of KIP-848."""
         if request.member_epoch != _JOINING:
             return None
         answer = self._ask_group(request.group_id, context)
         if isinstance(answer, ApiError):
-            return ConsumerGroupHeartbeatResponse(
-                error_code=ErrorCode.INVALID_GROUP_ID, error_message=answer.error_message
-            )
-        return _delayed(request, answer.delay_ms) if isinstance(answer, Throttle) else None
+            return ConsumerGroupHeartbeatResponse(error_code=_group_error(answer), error_message=answer.error_message)
+        return _slowed(request, answer)
 
-    def judge_commit(self, request: OffsetCommitRequest, context: InterceptedCall) -> OffsetCommitResponse | None:
+    def judge_commit(
+        self, request: OffsetCommitRequest, context: InterceptedCall
+    ) -> OffsetCommitResponse | Postponed | None:
         """Ask the policy about the name of a group whose offsets are about to be committed."""
-        if not isinstance(self._ask_group(request.group_id, context), ApiError):
-            return None
+        denied = self._ask_group(request.group_id, context)
+        if not isinstance(denied, ApiError):
+            return denied if isinstance(denied, Postponed) else None
         answer = OffsetCommitResponse
         return answer(
-            topics=_refused_topics(request, answer.OffsetCommitResponseTopic, answer.OffsetCommitResponsePartition)
+            topics=_refused_topics(
+                request, denied, answer.OffsetCommitResponseTopic, answer.OffsetCommitResponsePartition
+            )
         )
 
     def judge_transactional_commit(
         self, request: TxnOffsetCommitRequest, context: InterceptedCall
-    ) -> TxnOffsetCommitResponse | None:
+    ) -> TxnOffsetCommitResponse | Postponed | None:
         """Ask the policy about the name of a group whose offsets are about to be committed in a transaction."""
-        if not isinstance(self._ask_group(request.group_id, context), ApiError):
-            return None
+        denied = self._ask_group(request.group_id, context)
+        if not isinstance(denied, ApiError):
+            return denied if isinstance(denied, Postponed) else None
         answer = TxnOffsetCommitResponse
         return answer(
             topics=_refused_topics(
-                request, answer.TxnOffsetCommitResponseTopic, answer.TxnOffsetCommitResponsePartition
+                request, denied, answer.TxnOffsetCommitResponseTopic, answer.TxnOffsetCommitResponsePartition
             )
         )
 
-    def _ask_group(self, group_id: str, context: InterceptedCall) -> ApiError | Answer | None:
+    def _ask_group(self, group_id: str, context: InterceptedCall) -> ApiError | Answer | Postponed | None:
         author = context.author
         details = GroupDetails(
             group_id=group_id, principal=author.principal, client_id=author.client_id, listener=author.listener
         )
-        return self._ask(details)
+        answers = self._ask([details], context)
+        return answers if isinstance(answers, Postponed) else answers[0]
 
-    def _ask(self, details: ProduceDetails | GroupDetails) -> ApiError | Answer | None:
+    def _ask(
+        self, questions: Sequence[Details], context: InterceptedCall
+    ) -> list[ApiError | Answer | None] | Postponed:
+        """Return the answers to questions about one request. Unless all are known, the request is judged again."""
+        learned: Mapping[Details, PolicyOutcome] | None = context.learned
+        found = {
+            details: self._policies.known(FLOW, details) if learned is None else learned[details]
+            for details in questions
+        }
+        answers = []
+        for details in questions:
+            outcome = found[details]
+            if outcome is None:
+                return Postponed(work=self._policies.learn(FLOW, found))
+            answers.append((details, outcome))
+        return [self._answer(details, outcome) for details, outcome in answers]
+
+    def _answer(self, details: Details, outcome: PolicyOutcome) -> ApiError | Answer | None:
         try:
-            return self._policies.check_now(FLOW, details)
+            return self._policies.answer(FLOW, details, outcome)
         except KafkaApiError as error:
             return ApiError(error.error_code, error.error_message)

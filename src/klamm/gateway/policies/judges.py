@@ -107,12 +107,13 @@ JUDGED: Final = (
 async def start_policies(configs: Mapping[str, str]) -> Interception:
     """Create the policies that the gateway's settings name, and start to reload them when their files change.
 
-    An API without a policy is not intercepted.
+    An API without a policy is not intercepted. Every policy is called in its thread, so that one that hangs delays only
+    what it judges.
 
     Raises:
         PolicyLoadError: A policy cannot be created.
     """
-    runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS)
+    runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS, in_threads=True)
     runtime.start()
     policies = runtime.policies
 

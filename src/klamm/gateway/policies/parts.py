@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +17,22 @@ TopicsRequest = TypeVar("TopicsRequest", CreateTopicsRequest, CreatePartitionsRe
 
 
 def with_topics(request: TopicsRequest, topics: Collection[Any], *, validate_only: bool | None = None) -> TopicsRequest:
-    """Return a request for some of its topics. ``validate_only`` None keeps that of the request."""
-    return type(request)(
-        topics=list(topics),
-        timeout_ms=request.timeout_ms,
-        validate_only=request.validate_only if validate_only is None else validate_only,
-    )
+    """Return a request for some of its topics, or the request itself if nothing changes.
+
+    Args:
+        request: The request.
+        topics: Topics to keep.
+        validate_only: Whether the result only validates; None keeps that of the request.
+    """
+    only = request.validate_only if validate_only is None else validate_only
+    if only == request.validate_only and are_same(topics, request.topics):
+        return request
+    return type(request)(topics=list(topics), timeout_ms=request.timeout_ms, validate_only=only)
+
+
+def are_same(parts: Collection[object], others: Collection[object]) -> bool:
+    """Return whether two collections have the same objects in the same order."""
+    return len(parts) == len(others) and all(map(operator.is_, parts, others))
 
 
 def in_order(order: Iterable[Hashable], entries: Iterable[Entry], key_of: Callable[[Entry], Hashable]) -> list[Entry]:

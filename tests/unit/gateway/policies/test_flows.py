@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from klamm.gateway.interceptors import DividedRequest
 from klamm.gateway.policies import start_policies
 from klamm.gateway.policies.flows import FlowJudge, is_idempotent
-from klamm.policy import Override, PolicyLoadError, PolicyViolationError, ProduceDetails, Throttle
+from klamm.policy import Override, PolicyLoadError, PolicyTimeoutError, PolicyViolationError, ProduceDetails, Throttle
+from klamm.policy.kinds import FLOW
+from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -23,7 +25,7 @@ from klamm.protocol.messages.consumer_group_heartbeat import (
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
-from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tests.support.gateway_context import FakeContext
 
 if TYPE_CHECKING:
@@ -35,19 +37,24 @@ RULES = "klamm.policy.rules:RulesPolicy"
 
 
 class FlowPolicies:
-    """Policies that answer by the name of the topic or group."""
+    """Policies that answer by the name of the topic or group, and know all their answers."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
         self.asked: list[Any] = []
 
-    def check_now(self, kind: object, details: Any) -> Any:
-        assert kind is not None
-        self.asked.append(details)
+    def known(self, kind: object, details: Any) -> PolicyOutcome:
+        assert kind is FLOW
         answer = self.answers.get(details.topic if isinstance(details, ProduceDetails) else details.group_id)
-        if isinstance(answer, PolicyViolationError):
-            raise answer
-        return answer
+        is_denied = isinstance(answer, KafkaApiError)
+        return PolicyOutcome(None if is_denied else answer, answer if is_denied else None)
+
+    def answer(self, kind: object, details: Any, outcome: PolicyOutcome) -> Any:
+        assert kind is FLOW
+        self.asked.append(details)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
 
 
 def judge(answers: Mapping[str, Any]) -> tuple[FlowJudge, FlowPolicies]:
@@ -133,16 +140,19 @@ def test_each_topic_is_denied_or_forwarded(
             merged = judged.merge(answered(kept))
             assert isinstance(merged, ProduceResponse)
             assert merged.throttle_time_ms == max(2, delay_ms)
-            assert {
-                topic.name: [(each.index, each.error_code, each.error_message) for each in topic.partition_responses]
+            assert [
+                (topic.name, [(each.index, each.error_code, each.error_message) for each in topic.partition_responses])
                 for topic in merged.responses
-            } == {
-                name: [
-                    (index, ErrorCode.POLICY_VIOLATION, f"{name}: no") if name in denied else (index, 0, None)
-                    for index in (0, 3)
-                ]
+            ] == [
+                (
+                    name,
+                    [
+                        (index, ErrorCode.POLICY_VIOLATION, f"{name}: no") if name in denied else (index, 0, None)
+                        for index in (0, 3)
+                    ],
+                )
                 for name in names
-            }
+            ]
     assert request == produce(*names, acks=acks), "the request is not changed"
 
 
@@ -181,6 +191,13 @@ def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:
     assert filters.judge_commit(commit, context()) is None
 
 
+def test_a_group_about_which_the_policy_did_not_decide_gets_another_error() -> None:
+    filters, _ = judge({"slow": PolicyTimeoutError("too late")})
+    refused = filters.judge_join(JoinGroupRequest(group_id="slow"), context())
+    assert isinstance(refused, JoinGroupResponse)
+    assert refused.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 @pytest.mark.parametrize("topic", [{"name": "t"}, {"name": "", "topic_id": UUID(int=3)}])
 def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(topic: dict[str, Any]) -> None:
     filters, _ = judge({"bad": PolicyViolationError("no")})
@@ -191,7 +208,7 @@ def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(topic:
         topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(**topic, partitions=[partition])],
     )
     answer = filters.judge_transactional_commit(commit, context())
-    assert answer is not None
+    assert isinstance(answer, TxnOffsetCommitResponse)
     (found,) = answer.topics
     assert {name: getattr(found, name) for name in topic} == topic
     assert [(each.partition_index, each.error_code) for each in found.partitions] == [(4, ErrorCode.INVALID_GROUP_ID)]

@@ -1,0 +1,185 @@
+"""A policy on flows that hangs, between relays and scripted brokers: only what it judges is delayed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from klamm.gateway.policies import start_policies
+from klamm.gateway.wire import response_frame
+from klamm.protocol.api import ApiKey
+from klamm.protocol.codec import decode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.relay_rig import RelayRig, request, shared_objects, until
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from klamm.gateway.interceptors import Interception
+
+VERSION = 9
+POLICY = """
+import threading
+from klamm.policy import PolicyViolationError
+
+ASKED = []
+GO_ON = threading.Event()
+
+class Hanging:
+    only_computes = True
+
+    def validate_flow(self, details):
+        name = getattr(details, "topic", None) or details.group_id
+        ASKED.append(name)
+        if name.startswith("loop"):
+            while True: pass
+        if name.startswith("wait"): GO_ON.wait(20)
+        if name.startswith("denied"): raise PolicyViolationError("no")
+"""
+
+
+def produce(topic: str) -> bytes:
+    data = ProduceRequest.PartitionProduceData(index=0, records=b"")
+    topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    return request_frame(ProduceRequest(acks=1, timeout_ms=5, topic_data=topics), VERSION)
+
+
+def produced(topic: str) -> bytes:
+    entry = ProduceResponse.PartitionProduceResponse(index=0)
+    topics = [ProduceResponse.TopicProduceResponse(name=topic, partition_responses=[entry])]
+    return response_frame(ProduceResponse(responses=topics), VERSION, 1)
+
+
+async def errors(rig: RelayRig) -> list[tuple[str, int]]:
+    """Return the topics and error codes of the next response to Produce."""
+    frame = await rig.client.read_frame()
+    answer = decode(ProduceResponse, VERSION, frame, 5)
+    return [(topic.name, each.error_code) for topic in answer.responses for each in topic.partition_responses]
+
+
+async def is_produced(rig: RelayRig, topic: str) -> bool:
+    """Return whether a Produce request is forwarded as it is, and its response returned."""
+    frame = produce(topic)
+    await rig.client.send(frame)
+    forwarded = await rig.upstream.read(len(frame))
+    await rig.upstream.send(produced(topic))
+    return forwarded == frame and await errors(rig) == [(topic, 0)]
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Function that runs a test with the policy; the module is the second argument of the test."""
+    name = f"hanging_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(POLICY)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def play(
+        test: Callable[[Interception, list[str], Callable[[], None]], Awaitable[None]], timeout_ms: int = 20_000
+    ) -> None:
+        async def run() -> None:
+            configs = {"flow.policy.class.name": f"{name}:Hanging", "policy.timeout.ms": str(timeout_ms)}
+            interception = await start_policies(configs)
+            module = __import__(name)
+            try:
+                async with asyncio.timeout(30):
+                    await test(interception, module.ASKED, module.GO_ON.set)
+            finally:
+                module.GO_ON.set()
+                await interception.close()
+
+        asyncio.run(run())
+
+    return play
+
+
+def test_a_policy_that_hangs_delays_only_what_it_judges(played: Callable[..., None]) -> None:
+    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+        shared = shared_objects(interception)
+        with RelayRig(shared) as judged, RelayRig(shared) as other:
+            assert await is_produced(other, "known")
+            # when
+            await judged.client.send(produce("waits"))
+            await until(lambda: "waits" in asked)
+            for _number in range(5):
+                assert await other.is_served()
+                assert await is_produced(other, "known")
+            # then
+            assert judged.relay.is_intercepting
+            decide()
+            assert await judged.upstream.read(len(produce("waits"))) == produce("waits")
+            assert asked == ["known", "waits"]
+            assert shared.counts.counts[ApiKey.PRODUCE, "wire"] == 7
+
+    played(test)
+
+
+def test_a_request_gets_an_error_when_the_policy_computes_forever(played: Callable[..., None]) -> None:
+    async def test(interception: Interception, asked: list[str], _: object) -> None:
+        shared = shared_objects(interception)
+        with RelayRig(shared) as judged, RelayRig(shared) as other:
+            await judged.client.send(produce("loops") + request(ApiKey.HEARTBEAT, 0, b"next", correlation_id=3))
+            await until(lambda: "loops" in asked)
+            assert await other.is_served()
+            assert await errors(judged) == [("loops", ErrorCode.UNKNOWN_SERVER_ERROR)]
+            assert (await judged.upstream.read_frame())[4:8] == (3).to_bytes(4)
+            # an equal request gets its error at once, and the policy decides on others
+            await judged.client.send(produce("loops"))
+            await other.client.send(produce("denied"))
+            assert await errors(other) == [("denied", ErrorCode.POLICY_VIOLATION)]
+            assert asked == ["loops", "denied"]
+
+    played(test, timeout_ms=300)
+
+
+def test_requests_behind_one_that_is_judged_keep_their_order(played: Callable[..., None]) -> None:
+    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+        with RelayRig(shared_objects(interception)) as rig:
+            frames = [produce("first"), produce("waits"), produce("first"), produce("denied"), produce("last")]
+            await rig.client.send(b"".join(frames))
+            await until(lambda: "waits" in asked)
+            assert await rig.upstream.read(len(frames[0])) == frames[0]
+            decide()
+            assert await rig.upstream.read(sum(map(len, frames[1:3] + frames[4:]))) == b"".join(
+                frames[1:3] + frames[4:]
+            )
+            for topic in ("first", "waits", "first", "last"):
+                await rig.upstream.send(produced(topic))
+            found = [await errors(rig) for _ in frames]
+            assert [name for ((name, _),) in found] == ["first", "waits", "first", "denied", "last"]
+            assert asked == ["first", "waits", "denied", "last"], "each question is asked once"
+
+    played(test)
+
+
+def test_a_client_that_leaves_while_its_request_is_judged_harms_no_other(played: Callable[..., None]) -> None:
+    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+        shared = shared_objects(interception)
+        with RelayRig(shared) as gone, RelayRig(shared) as other:
+            await gone.client.send(produce("waits"))
+            await until(lambda: "waits" in asked)
+            gone.relay.close("the client is gone")
+            await other.client.send(request_frame(JoinGroupRequest(group_id="denied", protocols=[]), 4))
+            decide()
+            frame = await other.client.read_frame()
+            assert decode(JoinGroupResponse, 4, frame, 4).error_code == ErrorCode.INVALID_GROUP_ID
+            assert await gone.upstream.read(1) == b""
+            assert shared.request_budget.held_bytes == 0
+
+    played(test)
+
+
+def test_an_endless_number_of_questions_is_not_remembered(played: Callable[..., None]) -> None:
+    async def test(interception: Interception, asked: list[str], _: object) -> None:
+        with RelayRig(shared_objects(interception)) as rig:
+            for _number in range(2):
+                assert await is_produced(rig, "x" * 2_000)
+            assert len(asked) == 2
+
+    played(test)

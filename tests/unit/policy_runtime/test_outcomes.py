@@ -1,0 +1,46 @@
+"""Memory of decisions on requests that flow in numbers."""
+
+from __future__ import annotations
+
+from klamm.policy import GroupDetails, PolicyTimeoutError, PolicyViolationError
+from klamm.policy_runtime.outcomes import DECISION_LASTS_S, FAILURE_LASTS_S, MOST_OUTCOMES, KnownOutcomes
+from klamm.policy_runtime.worker import PolicyOutcome
+
+ALLOWED = PolicyOutcome(None, None)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_decision_is_known_for_a_while_and_a_failure_for_a_moment() -> None:
+    clock = Clock()
+    known = KnownOutcomes(clock)
+    decisions = [ALLOWED, PolicyOutcome(None, PolicyViolationError("no"))]
+    failures = [PolicyOutcome(None, ValueError("oops")), PolicyOutcome(None, PolicyTimeoutError("late"))]
+    questions = [GroupDetails(group_id=str(number)) for number in range(4)]
+    for question, outcome in zip(questions, decisions + failures, strict=True):
+        known.put(question, outcome)
+    assert known.get(GroupDetails(group_id="1")) == decisions[1]
+    assert known.get(GroupDetails(group_id="1", client_id="other")) is None
+    clock.now += FAILURE_LASTS_S
+    assert [known.get(question) for question in questions] == [*decisions, None, None]
+    clock.now += DECISION_LASTS_S
+    assert [known.get(question) for question in questions] == [None] * 4
+
+
+def test_the_oldest_outcomes_make_room_for_new_ones() -> None:
+    known = KnownOutcomes(Clock())
+    for number in range(MOST_OUTCOMES + 3):
+        known.put(GroupDetails(group_id=str(number)), ALLOWED)
+    held = [number for number in range(MOST_OUTCOMES + 3) if known.get(GroupDetails(group_id=str(number))) is not None]
+    assert held == list(range(3, MOST_OUTCOMES + 3))
+
+
+def test_long_texts_are_not_kept() -> None:
+    known = KnownOutcomes(Clock())
+    known.put(GroupDetails(group_id="g" * 600, client_id="c" * 600), ALLOWED)
+    assert known.get(GroupDetails(group_id="g" * 600, client_id="c" * 600)) is None

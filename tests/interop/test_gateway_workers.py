@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -31,10 +32,15 @@ def gateway(klamm_session_broker: klamm.Broker) -> Iterator[klamm.Gateway]:
         yield gateway
 
 
-def metric(gateway: klamm.Gateway, name: str) -> float:
+def fetched(gateway: klamm.Gateway, path: str) -> str:
     address = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
-        page = answer.read().decode()
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def metric(gateway: klamm.Gateway, name: str) -> float:
+    page = fetched(gateway, "/metrics")
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
 
 
@@ -64,6 +70,20 @@ def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gatewa
         for client in clients:
             client.close()
     wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 0, timeout_s=60, what="none left")
+
+
+def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway) -> None:
+    clients = [WireClient(gateway.bootstrap_servers, client_id="in-both") for _ in range(4)]
+    try:
+        for client in clients:
+            assert client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
+        row = 'in-both</td><td class="word">127.0.0.1</td><td class="number">4</td>'
+        wait_until(lambda: row in fetched(gateway, "/"), timeout_s=60, what="one row with four connections")
+        assert json.loads(fetched(gateway, "/gateway.json"))["silent_processes"] == 0
+        assert json.loads(fetched(gateway, "/policies.json"))["configured"] == []
+    finally:
+        for client in clients:
+            client.close()
 
 
 def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gateway) -> None:

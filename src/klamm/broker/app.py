@@ -32,7 +32,6 @@ from klamm.broker.topics.catalog import TopicCatalog
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.client_config_runtime.enforcement import EnforcementService
 from klamm.client_config_runtime.registration_log import RegistrationLog
-from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_page
 from klamm.client_configs.definitions import BrokerLimits, Switch
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
@@ -119,13 +118,9 @@ class BrokerApp:
         )
         if metrics is not None:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
-            metrics.add_page(
-                CLIENTS_PAGE,
-                lambda: clients_page(client_registry, services.client_configs, services.enforcement, services.now_ms()),
-            )
             from klamm.broker.page import BrokerPage  # noqa: PLC0415  # not needed without metrics
 
-            metrics.add_view("/", BrokerPage(services, client_registry).render)
+            metrics.add_views(BrokerPage(services, client_registry).views)
 
     @classmethod
     async def start(

@@ -42,22 +42,17 @@ class Metrics:
         self._services: Services | None = None
         self._traffic: Traffic | None = None
         self._connections: Callable[[], int] = lambda: 0
-        self._pages: dict[str, Callable[[], tuple[str, str]]] = {"/metrics": lambda: (CONTENT_TYPE, self.page())}
         self._views: dict[str, View] = {}
-        self._http = HttpListener(self._pages, self._views)
+        self._http = HttpListener({"/metrics": lambda: (CONTENT_TYPE, self.page())}, self._views)
 
     def watch(self, services: Services, *, traffic: Traffic, connections: Callable[[], int]) -> None:
         """Set the sources of the figures that are read when the page is requested."""
         self._services, self._traffic, self._connections = services, traffic, connections
         services.configs.subscribe(self._count_change)
 
-    def add_page(self, path: str, page: Callable[[], tuple[str, str]]) -> None:
-        """Serve a further page. ``page`` returns its content type and text."""
-        self._pages[path] = page
-
-    def add_view(self, path: str, view: View) -> None:
-        """Serve a page that depends on the query."""
-        self._views[path] = view
+    def add_views(self, views: Mapping[str, View]) -> None:
+        """Serve pages that depend on the query, by path."""
+        self._views.update(views)
 
     async def listen(self, sock: socket.socket) -> None:
         """Serve the pages on a bound socket."""

@@ -6,7 +6,6 @@ supports no key), and a client that never registered. Of the last one only the f
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +17,10 @@ from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information
 from klamm.protocol.primitives import uuid_text
 from klamm.server.session import UNKNOWN_SOFTWARE
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from klamm.client_config_runtime.enforcement import EnforcementService
     from klamm.client_config_runtime.source import ClientConfigSource
@@ -150,7 +150,7 @@ def view_clients(
     registered: Mapping[ClientConfigEntity, Compatibility],
     resolve: Callable[[ClientConfigEntity], Mapping[str, str]],
     enforced: Callable[[ClientConfigEntity], Enforced] = lambda _: NOTHING_ENFORCED,
-) -> tuple[ClientView, ...]:
+) -> Iterator[ClientView]:
     """Join clients with their registrations and the configs that apply to them.
 
     Some libraries do not send their software name. When the same application (principal, client id, host) also has a
@@ -163,16 +163,15 @@ def view_clients(
         resolve: Function that returns the configs of a ``<user, client-id>``.
         enforced: Function that returns the values that the broker enforces for a ``<user, client-id>``.
     """
-    return tuple(view_client(client, registered, resolve, enforced) for client in join_unnamed(tuple(seen)))
+    return (_view_client(client, registered, resolve, enforced) for client in _join_unnamed(tuple(seen)))
 
 
-def view_client(
+def _view_client(
     client: SeenClient,
     registered: Mapping[ClientConfigEntity, Compatibility],
     resolve: Callable[[ClientConfigEntity], Mapping[str, str]],
-    enforced: Callable[[ClientConfigEntity], Enforced] = lambda _: NOTHING_ENFORCED,
+    enforced: Callable[[ClientConfigEntity], Enforced],
 ) -> ClientView:
-    """Return one client with its registration and the configs that apply to it; see ``view_clients``."""
     entity = ClientConfigEntity.of_client(client.principal.partition(":")[2], client.client_id)
     information = client_information(client.software_name, client.software_version)
     return ClientView(
@@ -183,7 +182,7 @@ def view_client(
     )
 
 
-def join_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
+def _join_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
     """Return the clients, with unnamed connections joined to the named client of the same application."""
     asking = {
         client.application: client.key
@@ -198,14 +197,19 @@ def join_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
     return tuple(joined.values())
 
 
-def clients_page(
-    client_registry: ClientRegistry, service: ClientConfigSource, enforcement: EnforcementService, at_ms: int
-) -> tuple[str, str]:
-    """Return content type and text of the page ``/clients.json``."""
-    views = view_clients(client_registry.clients(), service.registered, service.resolve, enforcement.of_application)
-    return "application/json", json.dumps(clients_document(views, at_ms=at_ms), ensure_ascii=False)
+async def client_documents(
+    client_registry: ClientRegistry,
+    service: ClientConfigSource,
+    enforcement: EnforcementService,
+    *,
+    connected_only: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the clients as JSON objects, built in time slices."""
+    seen = (client for client in client_registry.clients() if client.connections or not connected_only)
+    views = view_clients(seen, service.registered, service.resolve, enforcement.of_application)
+    return await TimeSlice().listed(view.document() for view in views)
 
 
-def clients_document(views: Iterable[ClientView], *, at_ms: int) -> dict[str, Any]:
+def clients_document(clients: list[dict[str, Any]], *, at_ms: int) -> dict[str, Any]:
     """Return the document of ``GET /clients.json``."""
-    return {"version": 0, "at_ms": at_ms, "clients": [view.document() for view in views]}
+    return {"version": 0, "at_ms": at_ms, "clients": clients}

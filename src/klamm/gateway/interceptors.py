@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.gateway.peer import ConnectionWatch, Peer
     from klamm.monitoring.exposition import Page
+    from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
     from klamm.server.author import Author
 
@@ -160,8 +161,10 @@ class Interception:
     """Creates the observer of a client connection. None costs nothing."""
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
     """Lowest and highest version of features to add to ApiVersions, by name."""
-    pages: Mapping[str, Callable[[], tuple[str, str]]] = field(default_factory=lambda: MappingProxyType({}))
-    """Functions that return content type and text of pages beside the metrics, by path."""
+    policies: Policies | None = None
+    """Policies that judge requests; None if there are none."""
+    clients: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None
+    """Returns the known clients as JSON objects (``/clients.json``); None without client configs."""
     start: Callable[[AdminClient], Awaitable[None]] = _nothing
     """Called before the gateway listens, with its own admin client. The upstream may be unreachable."""
     why_not_ready: Callable[[], str | None] = lambda: None
@@ -198,7 +201,8 @@ def merged(one: Interception, other: Interception) -> Interception:
         reload=reload,
         watch=one.watch or other.watch,
         features={**one.features, **other.features},
-        pages={**one.pages, **other.pages},
+        policies=one.policies or other.policies,
+        clients=one.clients or other.clients,
         start=start,
         why_not_ready=lambda: one.why_not_ready() or other.why_not_ready(),
         close=close,

@@ -58,7 +58,7 @@ async def _serve(settings: GatewaySettings, arguments: Sequence[str], stdout: Te
         pool = WorkerPool(settings.processes, arguments, settings.shutdown_grace_s)
         signals.reload = pool.reload
         app = GatewayApp(settings, pool=pool)
-    metrics = GatewayMetrics(app)
+    metrics = GatewayMetrics(app, settings)
     try:
         if scrapes is not None:
             start_listening(scrapes)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a gateway, and its checks of readiness and liveness."""
+"""Prometheus metrics of a gateway, its checks of readiness and liveness, and its page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.counts import MOST_CLIENT_IDS, OTHER
+from klamm.gateway.page import GatewayPage
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
 from klamm.monitoring.totals import merged
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import socket
 
     from klamm.gateway.app import GatewayApp
+    from klamm.gateway.settings import GatewaySettings
 
 
 _SUMMED_GAUGES: Final = (
@@ -26,17 +28,19 @@ _SUMMED_GAUGES: Final = (
 
 
 class GatewayMetrics:
-    """The pages ``/metrics``, ``/ready`` and ``/live`` of a gateway. Used on the event loop only.
+    """The pages ``/metrics``, ``/ready`` and ``/live`` of a gateway, and its page. Used on the event loop only.
 
     Args:
         app: The gateway.
+        settings: Settings of the gateway.
     """
 
-    def __init__(self, app: GatewayApp) -> None:
+    def __init__(self, app: GatewayApp, settings: GatewaySettings) -> None:
         self._app = app
         self._started_at = time.time()
         self._http = HttpListener(
-            {"/metrics": lambda: (CONTENT_TYPE, self.page()), **app.shared.interception.pages},
+            {"/metrics": lambda: (CONTENT_TYPE, self.page())},
+            GatewayPage(app, settings).views,
             checks={"/ready": app.why_not_ready, "/live": lambda: None},
         )
 

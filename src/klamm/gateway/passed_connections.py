@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.gateway import control
 from klamm.gateway.peer import Peer
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.gateway.topology import Topology
+
+PART: Final = 30_000
+"""Characters of a long text in one message. JSON makes at most four bytes of each ASCII character."""
 
 
 class PassedConnections:
@@ -30,6 +33,9 @@ class PassedConnections:
         self._on_accepted: Callable[[socket.socket, Peer], None] | None = None
         self.on_stop: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
+        self.on_status: Callable[[int], None] = lambda _: None
+        """Called with the number of a question when the parent asks for the status of this process."""
+        self._long_turn = asyncio.Lock()
         self.received = 0
         """Number of connections received."""
         self.is_open = False
@@ -61,6 +67,33 @@ class PassedConnections:
         with contextlib.suppress(OSError):
             control.send(self._end, message)
 
+    async def send_long(self, kind: str, text: str) -> None:
+        """Send a text of any length to the parent in parts, and wait while the parent cannot take them.
+
+        Args:
+            kind: ``page`` or ``status``.
+            text: ASCII text.
+        """
+        async with self._long_turn:
+            starts = range(0, len(text), PART)
+            for start in starts:
+                is_first, is_last = start == 0, start == starts[-1]
+                message = {"part": [kind, text[start : start + PART]], "is_first": is_first, "is_last": is_last}
+                with contextlib.suppress(OSError):
+                    while not control.send(self._end, message):
+                        await self._can_send()
+                await asyncio.sleep(0)
+
+    async def _can_send(self) -> None:
+        """Wait until the parent has read some messages, or has ended."""
+        loop = asyncio.get_running_loop()
+        is_writable = asyncio.Event()
+        loop.add_writer(self._end.fileno(), is_writable.set)
+        try:
+            await is_writable.wait()
+        finally:
+            loop.remove_writer(self._end.fileno())
+
     def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while self.is_open:
@@ -77,6 +110,8 @@ class PassedConnections:
                 self._topology.base = Address(host=host, port=port)
             case {"reload": True}:
                 self.on_reload()
+            case {"status": int(number)}:
+                self.on_status(number)
             case _:  # the parent asks the worker to stop, or has ended
                 self.close()
                 self.on_stop()

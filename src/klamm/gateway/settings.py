@@ -255,7 +255,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--metrics",
         metavar="HOST:PORT",
-        help="address of the Prometheus page /metrics and of /ready and /live (default: no such pages)",
+        help="address of the Prometheus page /metrics, of /ready and /live, and of a page for browsers (default: none)",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of the gateway, as a properties file")
     parser.add_argument(

@@ -71,6 +71,10 @@ class Upstream:
         """Number of connections for clients by address of the broker, and by whether they were established."""
         self.is_reachable = False
         """Whether the latest request of the gateway itself was answered."""
+        self.failure: str | None = None
+        """Reason why that request failed; None if it was answered, or is the first one."""
+        self.live: frozenset[int] = frozenset()
+        """Node ids of the brokers that the cluster listed last."""
 
     async def learn(self, *, timeout_ms: int = LEARN_TIMEOUT_MS) -> None:
         """Request the topology.
@@ -85,10 +89,11 @@ class Upstream:
         """
         try:
             cluster = await self.admin.describe_cluster(timeout_ms=timeout_ms)
-        except CLUSTER_ERRORS:
-            self.is_reachable = False
+        except CLUSTER_ERRORS as error:
+            self.is_reachable, self.failure = False, str(error)
             raise
-        self.is_reachable = True
+        self.is_reachable, self.failure = True, None
+        self.live = frozenset(node.id for node in cluster.nodes)
         self._topology.set_cluster_id(cluster.cluster_id)
         for node in cluster.nodes:
             self._topology.learn(node.id, node.host, node.port)

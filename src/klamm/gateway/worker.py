@@ -6,12 +6,11 @@ Its parent (``worker_pool``) passes accepted connections to it. It has no ports 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.gateway import control
 from klamm.gateway.app import GatewayApp
@@ -19,20 +18,22 @@ from klamm.gateway.hooks import start_hooks
 from klamm.gateway.metrics import GatewayMetrics
 from klamm.gateway.passed_connections import PassedConnections
 from klamm.gateway.settings import parse_arguments
+from klamm.gateway.status import process_status
+from klamm.page.views import encoded
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.signals import ProcessSignals
 from klamm.server.sockets import fastest_event_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from klamm.gateway.settings import GatewaySettings
 
+logger = logging.getLogger(__name__)
+
 EXIT_FAILED: Final = 1
 REPORT_S: Final = 1.0
-_PART: Final = 30_000
-"""Characters of a page of metrics in one message. JSON makes at most four bytes of each ASCII character."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,29 +61,56 @@ async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
     app = GatewayApp(settings, interception, dealt=dealt)
     signals.reload = dealt.on_reload = interception.reload
     dealt.on_stop = signals.stop.set
-    metrics = GatewayMetrics(app)
+    metrics = GatewayMetrics(app, settings)
     try:
         await app.start()
         dealt.send({"ready": True})
-        while not signals.stop.is_set():
-            dealt.send(
-                {
-                    "connections": app.connections,
-                    "received": dealt.received,
-                    "why_not_ready": app.why_not_ready(),
-                }
-            )
-            if settings.metrics is not None:
-                _send_page(dealt, metrics.page())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(signals.stop.wait(), REPORT_S)
+        await _first_of(signals.stop.wait(), _report(app, dealt, metrics, settings), _answer(app, dealt))
     finally:
         await app.stop()
 
 
-def _send_page(dealt: PassedConnections, page: str) -> None:
-    for start in range(0, len(page), _PART):
-        dealt.send({"page": page[start : start + _PART], "is_last": start + _PART >= len(page)})
+async def _first_of(*work: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of some coroutines has ended, and cancel the others. An error of that one is raised."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        task.result()
+
+
+async def _report(
+    app: GatewayApp, dealt: PassedConnections, metrics: GatewayMetrics, settings: GatewaySettings
+) -> None:
+    """Send the number of connections, and the metrics if they are served, again and again."""
+    while True:
+        dealt.send(
+            {
+                "connections": app.connections,
+                "received": dealt.received,
+                "why_not_ready": app.why_not_ready(),
+            }
+        )
+        if settings.metrics is not None:
+            await dealt.send_long("page", metrics.page())
+        await asyncio.sleep(REPORT_S)
+
+
+async def _answer(app: GatewayApp, dealt: PassedConnections) -> None:
+    """Send the status of this process whenever the parent asks for it."""
+    asked: asyncio.Queue[int] = asyncio.Queue()
+    dealt.on_status = asked.put_nowait
+    while True:
+        number = await asked.get()
+        try:
+            status = await encoded({"number": number, **await process_status(app)})
+        except Exception:
+            logger.exception("The status of this process cannot be reported")
+        else:
+            await dealt.send_long("status", status)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import sys
 from typing import TYPE_CHECKING, Final
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.gateway.peer import Peer
+    from klamm.page.views import Document
     from klamm.server.listeners import Address
 
 logger = logging.getLogger(__name__)
 
 _RESTART_S: Final = 1.0
+_ANSWER_S: Final = 3.0
+"""Time in seconds in which a worker has to report its status."""
+_KEPT_S: Final = 1.0
+"""Time in seconds for which the reported status is used, however often it is requested."""
 _STOP_S: Final = 5.0
 """Time in seconds beyond the grace period after which a worker is killed."""
 
@@ -63,7 +69,8 @@ class Worker:
         self._on_message = on_message
         self._end: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._parts: list[str] = []
+        self._parts: dict[str, list[str]] = {}
+        self._question: tuple[int, asyncio.Future[Document | None]] | None = None
 
     async def run(self) -> int:
         """Run the process; return its exit code."""
@@ -95,7 +102,8 @@ class Worker:
             end.close()
             self._end = None
             self.connections = self.dealt = 0
-            self.page, self._parts = "", []
+            self.page, self._parts = "", {}
+            self._settle_question(None)
             self.has_reported.set()
 
     def send(self, message: control.Message, descriptor: int | None = None) -> bool:
@@ -116,11 +124,45 @@ class Worker:
                     return
                 self._on_message(self, message)
 
-    def take_page(self, part: str, *, is_last: bool) -> None:
-        """Store a part of the page of metrics."""
-        self._parts.append(part)
-        if is_last:
-            self.page, self._parts = "".join(self._parts), []
+    async def status(self, number: int) -> Document | None:
+        """Ask the process for its status. Return None if it does not answer in time.
+
+        Args:
+            number: Number of the question.
+        """
+        answer: asyncio.Future[Document | None] = asyncio.get_running_loop().create_future()
+        if not self.is_up or not self.send({"status": number}):
+            return None
+        self._question = number, answer
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            self._question = None
+
+    def _settle_question(self, status: Document | None) -> None:
+        """Pass a status to the one who asked for it; None if the process has ended."""
+        if self._question is None:
+            return
+        number, answer = self._question
+        if not answer.done() and (status is None or status["number"] == number):
+            answer.set_result(status)
+
+    def take_part(self, kind: str, part: str, *, is_first: bool, is_last: bool) -> None:
+        """Store a part of the page of metrics, or of the status."""
+        if is_first:
+            self._parts[kind] = []
+        parts = self._parts.setdefault(kind, [])
+        parts.append(part)
+        if not is_last:
+            return
+        text = "".join(self._parts.pop(kind))
+        if kind == "page":
+            self.page = text
+        else:
+            self._settle_question(json.loads(text))
 
 
 class WorkerPool:
@@ -139,6 +181,10 @@ class WorkerPool:
         self._base: Address | None = None
         self._is_stopping = False
         self._turn = 0
+        self._questions = 0
+        self._asking = asyncio.Lock()
+        self._statuses: list[Document | None] = []
+        self._asked_at = -_KEPT_S
         self.on_node: Callable[[int, str, int], None] = lambda *_: None
         """Function that receives the address of a broker that a worker has found."""
 
@@ -146,6 +192,25 @@ class WorkerPool:
     def pages(self) -> list[str]:
         """Latest pages of metrics of the workers."""
         return [worker.page for worker in self._workers if worker.page]
+
+    @property
+    def processes(self) -> list[Document]:
+        """State of each worker as a JSON object."""
+        return [
+            {"number": worker.number, "connections": worker.connections, "why_not_ready": worker.why_not_ready}
+            for worker in self._workers
+        ]
+
+    async def statuses(self) -> list[Document | None]:
+        """Return the status of each worker; None for one that does not answer in time."""
+        now = asyncio.get_running_loop().time
+        async with self._asking:
+            if now() - self._asked_at >= _KEPT_S:
+                self._questions += 1
+                asked = (worker.status(self._questions) for worker in self._workers)
+                self._statuses = list(await asyncio.gather(*asked))
+                self._asked_at = now()
+            return self._statuses
 
     def why_not_ready(self) -> str | None:
         """Return the reason why a worker should get no connections at present; None if all of them may."""
@@ -226,7 +291,7 @@ class WorkerPool:
             case {"connections": int(count), "received": int(received), "why_not_ready": why}:
                 worker.connections = count + worker.dealt - received
                 worker.why_not_ready = why
-            case {"page": str(part), "is_last": bool(is_last)}:
-                worker.take_page(part, is_last=is_last)
+            case {"part": [str(kind), str(part)], "is_first": bool(is_first), "is_last": bool(is_last)}:
+                worker.take_part(kind, part, is_first=is_first, is_last=is_last)
             case _:
                 logger.warning("Worker process %d sent an unknown message", worker.number)

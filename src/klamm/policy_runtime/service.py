@@ -96,6 +96,8 @@ class Policies:
         """Number of decisions other than ``allow`` by name of the rule, for policies with rules."""
         self.latest: Final[deque[PolicyVerdict]] = deque(maxlen=MAX_LATEST)
         """The latest decisions, the newest one last."""
+        self.latest_audited: Final[deque[PolicyVerdict]] = deque(maxlen=MAX_LATEST)
+        """The latest decisions of policies in audit mode other than ``allow``, the newest one last."""
         self.refused_creations: Final = RefusedCreations()
         """Cache of denied automatic topic creations."""
         self._log_limit = LogLimit()
@@ -267,8 +269,12 @@ class Policies:
             raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly
         return answer  # type: ignore[no-any-return]  # an answer of this kind, or None
 
+    def mode(self, kind: PolicyKind) -> PolicyMode:
+        """Return the mode of the policy of a kind."""
+        return self._modes.get(kind, PolicyMode.ENFORCE)
+
     def _is_enforced(self, kind: PolicyKind) -> bool:
-        return self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
+        return self.mode(kind) is PolicyMode.ENFORCE
 
     def _conclude(
         self,
@@ -281,7 +287,7 @@ class Policies:
         reason: str | None,
     ) -> None:
         """Count a decision, keep it for display, and log it unless the change is allowed."""
-        mode = self._modes.get(kind, PolicyMode.ENFORCE)
+        mode = self.mode(kind)
         decided = Decided(kind.stem, mode.value, action)
         self.decisions[decided] += 1
         text = reason if refusal is None else refusal.error_message
@@ -292,16 +298,17 @@ class Policies:
             self.rules[decided, rule[1]] += 1
         if action == "allow" and kind.must_compute:
             return  # requests that flow in numbers would push out all other decisions
-        self.latest.append(
-            PolicyVerdict(
-                at_s=time.time(),
-                decided=decided,
-                subject=_subject(details),
-                principal=str(details.principal),
-                client_id=str(details.client_id),
-                reason=text,
-            )
+        verdict = PolicyVerdict(
+            at_s=time.time(),
+            decided=decided,
+            subject=_subject(details),
+            principal=str(details.principal),
+            client_id=str(details.client_id),
+            reason=text,
         )
+        self.latest.append(verdict)
+        if action != "allow" and mode is PolicyMode.AUDIT:
+            self.latest_audited.append(verdict)
         if action != "allow":
             self._log(kind, details, action, text, failure)
 

@@ -138,7 +138,7 @@ def test_a_client_that_never_registered_is_distinguished_from_one_that_supports_
     image = {APP: {"klamm-kafka-python/1.0": ()}}
     plain = seen(software_name="apache-kafka-java", software_version="4.1.0")
     # when
-    document = clients_document(view_clients([seen(), plain], image, lambda _: {}), at_ms=7)
+    document = clients_document([one.document() for one in view_clients([seen(), plain], image, lambda _: {})], at_ms=7)
     # then
     assert document["at_ms"] == 7
     assert [client["registered"] for client in document["clients"]] == [[], None]

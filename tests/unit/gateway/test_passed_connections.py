@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from klamm.gateway import control
 from klamm.gateway.passed_connections import PassedConnections
 from klamm.gateway.peer import Peer
 from klamm.gateway.topology import Topology
+from klamm.gateway.worker_pool import Worker
 from klamm.server.listeners import Address
 from klamm.server.sockets import bind, bound_address, start_listening
 
@@ -54,6 +56,51 @@ def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -
             count += 1
         assert count
         assert control.receive(end) == ({"page": "x" * 10_000}, None)
+
+
+def test_a_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_reads() -> None:
+    parent, end = control.channel()
+    dealt, text = PassedConnections(end), "0123456789" * 200_000
+    worker = Worker(0, [], lambda *_: None)
+
+    async def test() -> None:
+        sending = asyncio.create_task(dealt.send_long("page", text))
+        await asyncio.sleep(0)
+        assert not sending.done()
+        while not sending.done() or not worker.page:
+            match control.receive(parent) if readable(parent) else (None, None):
+                case ({"part": [kind, part], "is_first": is_first, "is_last": is_last}, None):
+                    worker.take_part(kind, part, is_first=is_first, is_last=is_last)
+            await asyncio.sleep(0)
+
+    with parent, end:
+        asyncio.run(asyncio.wait_for(test(), 60))
+    assert worker.page == text
+
+
+def readable(end: socket.socket) -> bool:
+    return bool(select.select([end], [], [], 0)[0])
+
+
+def test_a_text_to_a_parent_that_has_ended_is_dropped() -> None:
+    parent, end = control.channel()
+    dealt = PassedConnections(end)
+
+    async def test() -> None:
+        sending = asyncio.create_task(dealt.send_long("status", "x" * 2_000_000))
+        await asyncio.sleep(0)
+        parent.close()
+        await sending
+
+    with end:
+        asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_the_rest_of_a_text_that_was_broken_off_is_not_joined_with_the_next() -> None:
+    worker = Worker(0, [], lambda *_: None)
+    worker.take_part("page", "half", is_first=True, is_last=False)
+    worker.take_part("page", "whole", is_first=True, is_last=True)
+    assert worker.page == "whole"
 
 
 def test_two_gateways_share_their_ports_only_if_both_do() -> None:

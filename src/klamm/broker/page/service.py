@@ -7,31 +7,37 @@ that a page does not delay the requests of clients.
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 from collections import Counter
-from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from klamm.broker.page.html import (
+from klamm.client_config_runtime.view import CLIENTS_PAGE, client_documents, clients_document
+from klamm.configs.values import format_value
+from klamm.display import counted
+from klamm.page.clients import client_warnings, clients_section
+from klamm.page.html import (
+    DETAIL_ROWS,
+    ROWS,
+    UNKNOWN,
     Cell,
     Table,
     document,
     filter_form,
     link_to,
+    page_of,
     section,
     short,
     shown,
     size_text,
     table,
+    time_text,
     warning_list,
 )
-from klamm.client_config_runtime.view import Standing, join_unnamed, view_client
-from klamm.configs.values import format_value
-from klamm.display import counted
-from klamm.protocol.types import ConfigSource, ResourceType
+from klamm.page.policies import policies_document, policies_section, policy_warnings
+from klamm.page.topics import config_documents, configs_section, missing_topic, topics_document, topics_section
+from klamm.page.views import HTML, POLICIES_PAGE, TOPICS_PAGE, json_view
+from klamm.protocol.types import ResourceType
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.log.directories import segment_bytes
 
@@ -41,39 +47,17 @@ if TYPE_CHECKING:
     from klamm.broker.groups.coordinator import DescribedGroup
     from klamm.broker.services import Services
     from klamm.broker.topics.catalog import Topic
-    from klamm.client_config_runtime.view import ClientView
-    from klamm.configs.describe import DescribedConfig
+    from klamm.monitoring.http import View
+    from klamm.page.html import Query
+    from klamm.page.views import Document
     from klamm.server.client_registry import ClientRegistry
     from klamm.storage.metadata.changes import PutGroupOffset
 
-    Query = Mapping[str, str]
-
-Row = TypeVar("Row")
-
-ROWS: Final = 25
-"""Rows of a table on the overview."""
-DECISIONS: Final = 10
-"""Number of policy decisions on the overview."""
-DETAIL_ROWS: Final = 100
-"""Rows of a table on the page of one topic or group."""
 _MAX_DIRECTORIES: Final = 1000
 """Directories of closed logs whose sizes are read for one page. Sizes beyond them are lower bounds."""
 _MAX_OPENED: Final = 100
 """Closed logs that are opened for one page to read their end. Lags beyond them are unknown."""
-_NUMBER: Final = re.compile("[0-9]{1,9}")
 _FULL: Final = 0.95
-_UNKNOWN: Final = "unknown"
-_STANDINGS: Final = {
-    Standing.IN_LINE: "good",
-    Standing.ENFORCED: "good",
-    Standing.PENDING: "wait",
-    Standing.IGNORES: "bad",
-}
-_BEHIND: Final = {
-    Standing.IGNORES: "cannot take configs that are set for them",
-    Standing.PENDING: "have not fetched the latest configs yet",
-}
-_ACTIONS: Final = {"allow": "good", "refuse": "wait", "fail": "bad", "timeout": "bad"}
 
 
 class BrokerPage:
@@ -87,6 +71,16 @@ class BrokerPage:
     def __init__(self, services: Services, client_registry: ClientRegistry) -> None:
         self._services = services
         self._client_registry = client_registry
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """Page and documents by path."""
+        return {
+            "/": self.render,
+            CLIENTS_PAGE: json_view(self._clients_document),
+            POLICIES_PAGE: json_view(self._policies_document),
+            TOPICS_PAGE: json_view(self._topics_document),
+        }
 
     async def render(self, query: Query) -> tuple[str, str]:
         """Return content type and text of the page for a query.
@@ -102,32 +96,56 @@ class BrokerPage:
             parts = await self._group_page(group, query, slices)
         else:
             parts = await self._overview(query, slices)
-        return "text/html; charset=utf-8", document("klamm broker", [await self._head(slices), *parts])
+        return HTML, document("klamm broker", [await self._head(slices), *parts])
+
+    async def _clients_document(self, _query: Query) -> Document:
+        """Return the document of ``GET /clients.json``."""
+        return clients_document(await self._clients(), at_ms=self._services.now_ms())
+
+    async def _policies_document(self, _query: Query) -> Document:
+        """Return the document of ``GET /policies.json``."""
+        return {"version": 0, "at_ms": self._services.now_ms(), **policies_document(self._services.policies)}
+
+    async def _topics_document(self, query: Query) -> Document:
+        """Return the document of ``GET /topics.json``.
+
+        Args:
+            query: ``topic`` for all configs of one topic; otherwise ``q`` filters, and ``tp`` is the number of the
+                page.
+        """
+        return await self._topics(query, TimeSlice(), DETAIL_ROWS)
 
     async def _head(self, slices: TimeSlice) -> str:
         services = self._services
         topics = await slices.listed(services.topics.all())
         partitions = sum(await slices.listed(len(topic.partitions) for topic in topics))
-        at = datetime.fromtimestamp(services.now_ms() / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        at = time_text(services.now_ms() / 1000)
         counts = f"{counted(len(topics), 'topic')}, {counted(partitions, 'partition')}"
         cluster = shown(services.cluster.cluster_id)
         return f'<h1><a href="/">klamm broker</a></h1><p class="soft">cluster {cluster}, {counts}, {at}</p>'
 
     async def _overview(self, query: Query, slices: TimeSlice) -> list[str]:
         text = query.get("q", "")
-        clients, standings = await self._clients(text, query, slices)
+        clients = await self._clients(connected_only=True)
+        policies = policies_document(self._services.policies)
         return [
-            warning_list(await self._warnings(standings)),
-            filter_form(text),
-            section("Topics", table(await self._topics(text, query, slices), query)),
+            warning_list([*await self._warnings(), *client_warnings(clients), *policy_warnings(policies)]),
+            filter_form(text, hint="part of a topic, group or client"),
+            topics_section(await self._topics(query, slices, ROWS), query, facts=[("Size", "number", _size)]),
             section("Groups", table(await self._groups(text, query, slices), query)),
-            section("Clients", table(clients, query)),
-            section("Policies", self._policies(query)),
+            clients_section(clients, query),
+            policies_section(policies, query),
         ]
+
+    async def _clients(self, *, connected_only: bool = False) -> list[Document]:
+        services = self._services
+        return await client_documents(
+            self._client_registry, services.client_configs, services.enforcement, connected_only=connected_only
+        )
 
     # -- warnings
 
-    async def _warnings(self, standings: Mapping[Standing, int]) -> list[str]:
+    async def _warnings(self) -> list[str]:
         logs = self._services.logs
         found = []
         if logs.offline_count:
@@ -142,48 +160,47 @@ class BrokerPage:
         else:
             if room.used > _FULL * room.total:
                 found.append(f"The disk of the data directory has only {size_text(room.free)} left")
-        for standing, what in _BEHIND.items():
-            if count := standings.get(standing, 0):
-                found.append(f"{counted(count, 'connected client')} {what}")
-        failed: Counter[str] = Counter()
-        for decided, count in self._services.policies.decisions.items():
-            if decided.action in ("fail", "timeout"):
-                failed[decided.policy] += count
-        found += [f"Policy {name}: {counted(count, 'decision')} failed or timed out" for name, count in failed.items()]
         return found
 
     # -- topics
 
-    async def _topics(self, text: str, query: Query, slices: TimeSlice) -> Table:
-        wanted = text.lower()
+    async def _topics(self, query: Query, slices: TimeSlice, size: int) -> Document:
+        """Return one page of the topics with the configs that they set; with ``topic``, one topic with all configs."""
+        wanted, name = query.get("q", "").lower(), query.get("topic")
         everything = self._services.topics.all()
-        topics = [topic async for topic in slices.over(everything) if wanted in topic.name.lower()]
-        first, chosen = _page_of(topics, query.get("tp"), ROWS)
-        sizes = await self._sizes(chosen, slices)
-        rows = []
+        topics = [
+            topic
+            async for topic in slices.over(everything)
+            if (wanted in topic.name.lower() if name is None else topic.name == name)
+        ]
+        first, chosen = page_of(topics, query.get("tp"), size)
+        sizes, partial = await self._sizes(chosen, slices)
+        documents = []
         async for topic in slices.over(chosen):
-            own = [f"{each.name}={each.value}" for each in self._topic_configs(topic) if _is_own(each)]
-            rows.append(
-                (
-                    Cell(topic.name, link_to({"topic": topic.name}), "name"),
-                    Cell(f"{len(topic.partitions):,}", kind="number"),
-                    Cell(sizes[topic.name], kind="number"),
-                    Cell(", ".join(own) or "-", kind="extra"),
-                )
+            configs = self._topic_configs(topic)
+            documents.append(
+                {
+                    "name": topic.name,
+                    "partitions": len(topic.partitions),
+                    "size_bytes": sizes[topic.name],
+                    "size_is_lower_bound": topic.name in partial,
+                    "configs": [each for each in configs if each["is_own"] or name is not None],
+                }
             )
-        heads = [("Topic", ""), ("Partitions", "number"), ("Size", "number"), ("Configs of the topic", "extra")]
-        empty = "No topic." if not text else "No topic has this in its name."
-        return Table(heads=heads, rows=rows, total=len(topics), first=first, size=ROWS, parameter="tp", empty=empty)
+        return topics_document(documents, total=len(topics), first=first, at_ms=self._services.now_ms())
 
-    def _topic_configs(self, topic: Topic) -> Sequence[DescribedConfig]:
+    def _topic_configs(self, topic: Topic) -> list[Document]:
         """Return all configs of a topic; none while it is being deleted."""
         if self._services.topics.get(topic.name) is None:
-            return ()
-        node_id = topic.leader(0)
-        return self._services.configs.describe(ResourceType.TOPIC, topic.name, None, node_id=node_id)
+            return []
+        configs = self._services.configs.describe(ResourceType.TOPIC, topic.name, None, node_id=topic.leader(0))
+        return config_documents(configs)
 
-    async def _sizes(self, topics: Sequence[Topic], slices: TimeSlice) -> dict[str, str]:
-        """Return the size of each topic as text. Directories of closed logs are read in a thread."""
+    async def _sizes(self, topics: Sequence[Topic], slices: TimeSlice) -> tuple[Mapping[str, int], set[str]]:
+        """Return the size of each topic in bytes, and the topics for which it is a lower bound.
+
+        Directories of closed logs are read in a thread.
+        """
         opened: Counter[str] = Counter()
         closed: list[tuple[str, Path]] = []
         partial: set[str] = set()
@@ -198,13 +215,13 @@ class BrokerPage:
                 partial.add(topic.name)
         for (name, _), size in zip(closed, await _read_sizes([path for _, path in closed]), strict=True):
             opened[name] += size
-        return {topic.name: size_text(opened[topic.name], is_partial=topic.name in partial) for topic in topics}
+        return opened, partial
 
     async def _topic_page(self, name: str, query: Query, slices: TimeSlice) -> list[str]:
         topic = self._services.topics.get(name)
         if topic is None:
-            return [section(f"Topic {short(name)}", '<p class="soft">There is no such topic.</p>')]
-        first, chosen = _page_of(range(len(topic.partitions)), query.get("p"), DETAIL_ROWS)
+            return [missing_topic(name)]
+        first, chosen = page_of(range(len(topic.partitions)), query.get("p"), DETAIL_ROWS)
         logs = self._services.logs
         offline = logs.offline_partitions(topic.topic_id)
         footprints = {index: logs.footprint(topic.topic_id, index) for index in chosen}
@@ -233,10 +250,9 @@ class BrokerPage:
             ],
             rows=rows, total=len(topic.partitions), first=first, size=DETAIL_ROWS, parameter="p",
         )  # fmt: skip
-        configs = sorted(self._topic_configs(topic), key=lambda each: (not _is_own(each), each.name))
         return [
             section(f"Topic {short(name)}", table(partitions, query)),
-            section("Configs", table(_configs_table(configs), query)),
+            configs_section(self._topic_configs(topic), query),
         ]
 
     # -- groups
@@ -246,7 +262,7 @@ class BrokerPage:
         everything = self._services.groups.list_groups()
         groups = [group async for group in slices.over(everything) if wanted in group.group_id.lower()]
         groups.sort(key=lambda group: group.group_id)
-        first, chosen = _page_of(groups, query.get("gp"), ROWS)
+        first, chosen = page_of(groups, query.get("gp"), ROWS)
         rows, ends = [], _Ends(self._services)
         for group in chosen:
             lag, partitions = await self._lag(group, ends, slices)
@@ -256,7 +272,7 @@ class BrokerPage:
                     Cell(group.state.value),
                     Cell(f"{group.member_count:,}", kind="number"),
                     Cell(f"{partitions:,}", kind="number extra"),
-                    Cell(_UNKNOWN if lag is None else f"{lag:,}", kind="number"),
+                    Cell(UNKNOWN if lag is None else f"{lag:,}", kind="number"),
                 )
             )
         heads = [("Group", ""), ("State", ""), ("Members", "number"), ("Partitions", "number extra"), ("Lag", "number")]
@@ -284,7 +300,7 @@ class BrokerPage:
             async for commit in slices.over(self._commits(group_id))
         ]
         named.sort(key=lambda each: (each[0], each[1].partition))
-        first, chosen = _page_of(named, query.get("p"), DETAIL_ROWS)
+        first, chosen = page_of(named, query.get("p"), DETAIL_ROWS)
         rows, ends = [], _Ends(self._services)
         async for name, commit in slices.over(chosen):
             end = ends.of(commit)
@@ -293,8 +309,8 @@ class BrokerPage:
                     Cell(name, link_to({"topic": name}), "name"),
                     Cell(str(commit.partition), kind="number"),
                     Cell(f"{commit.offset:,}", kind="number"),
-                    Cell(_UNKNOWN if end is None else f"{end:,}", kind="number"),
-                    Cell(_UNKNOWN if end is None else f"{max(0, end - commit.offset):,}", kind="number"),
+                    Cell(UNKNOWN if end is None else f"{end:,}", kind="number"),
+                    Cell(UNKNOWN if end is None else f"{max(0, end - commit.offset):,}", kind="number"),
                 )
             )
         content = Table(
@@ -305,64 +321,6 @@ class BrokerPage:
             rows=rows, total=len(named), first=first, size=DETAIL_ROWS, parameter="p", empty="No committed offsets.",
         )  # fmt: skip
         return [section(f"Group {short(group_id) or '(empty)'}", table(content, query))]
-
-    # -- clients
-
-    async def _clients(self, text: str, query: Query, slices: TimeSlice) -> tuple[Table, Mapping[Standing, int]]:
-        """Return the table of clients, and the number of connected ones by standing."""
-        service, wanted = self._services.client_configs, text.lower()
-        seen = join_unnamed(tuple(client for client in self._client_registry.clients() if client.connections))
-        standings: Counter[Standing] = Counter()
-        found: list[ClientView] = []
-        async for client in slices.over(seen):
-            view = view_client(client, service.registered, service.resolve, self._services.enforcement.of_application)
-            standings[view.standing] += 1
-            if wanted in f"{client.principal} {client.client_id}".lower():
-                found.append(view)
-        first, chosen = _page_of(found, query.get("cp"), ROWS)
-        heads = [
-            ("Client", ""), ("Software", "extra"), ("Address", "extra word"), ("Runs", ""), ("Should run", ""),
-            ("Can take", "extra"), ("Standing", ""),
-        ]  # fmt: skip
-        empty = "No client is connected." if not text else "No connected client has this in its name."
-        rows = [_client_row(view) for view in chosen]
-        content = Table(heads=heads, rows=rows, total=len(found), first=first, size=ROWS, parameter="cp", empty=empty)
-        return content, standings
-
-    # -- policies
-
-    def _policies(self, query: Query) -> str:
-        policies = self._services.policies
-        counts = Table(
-            heads=[("Policy", ""), ("Mode", ""), ("Action", ""), ("Decisions", "number")],
-            rows=[
-                (
-                    Cell(decided.policy), Cell(decided.mode),
-                    Cell(decided.action, kind=_ACTIONS.get(decided.action, "")),
-                    Cell(f"{count:,}", kind="number"),
-                )
-                for decided, count in sorted(policies.decisions.items())
-            ],
-            total=len(policies.decisions),
-            empty="No decision yet." if policies.guards else "No policy is configured.",
-        )  # fmt: skip
-        latest = Table(
-            heads=[("Time (UTC)", ""), ("Policy", ""), ("Action", ""), ("Subject", ""), ("Asked by", "extra"),
-                   ("Reason", "extra")],
-            rows=[
-                (
-                    Cell(datetime.fromtimestamp(each.at_s, UTC).strftime("%H:%M:%S")),
-                    Cell(each.decided.policy, kind="word"),
-                    Cell(each.decided.action, kind=_ACTIONS.get(each.decided.action, "")),
-                    Cell(short(each.subject)),
-                    Cell(f"{each.principal} ({each.client_id})", kind="extra"),
-                    Cell(each.reason or "-", kind="extra"),
-                )
-                for each in islice(reversed(policies.latest), DECISIONS)
-            ],
-            total=len(policies.latest),
-        )  # fmt: skip
-        return table(counts, query) + (f"<h3>Last decisions</h3>{table(latest, query)}" if policies.latest else "")
 
 
 class _Ends:
@@ -397,46 +355,5 @@ async def _read_sizes(paths: Sequence[Path]) -> Sequence[int]:
         return [0] * len(paths)
 
 
-def _page_of(rows: Sequence[Row], number: str | None, size: int) -> tuple[int, Sequence[Row]]:
-    """Return the number of rows before a page, and the rows of the page. Any other number means the first page."""
-    wanted = int(number) if number is not None and _NUMBER.fullmatch(number) else 1
-    first = (wanted - 1) * size
-    if not 0 <= first < len(rows):
-        first = 0
-    return first, rows[first : first + size]
-
-
-def _is_own(config: DescribedConfig) -> bool:
-    return config.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
-
-
-def _configs_table(configs: Sequence[DescribedConfig]) -> Table:
-    rows = [
-        (
-            Cell(each.name, kind="name"),
-            Cell("(hidden)" if each.is_sensitive else "-" if each.value is None else each.value),
-            Cell(ConfigSource(each.source).origin, kind="good" if _is_own(each) else ""),
-        )
-        for each in configs
-    ]
-    return Table(heads=[("Config", ""), ("Value", ""), ("Origin", "")], rows=rows, total=len(rows))
-
-
-def _client_row(view: ClientView) -> tuple[Cell, ...]:
-    seen = view.client
-    can_take = "never registered" if view.registered is None else ", ".join(view.registered) or "nothing"
-    standing = view.standing
-    text = f"{standing.value} {', '.join(view.ignored)}" if standing is Standing.IGNORES else standing.value
-    return (
-        Cell(f"{seen.principal} {short(seen.client_id) or '(none)'}", kind="name"),
-        Cell(short(f"{seen.software_name} {seen.software_version}"), kind="extra"),
-        Cell(f"{seen.host} x{seen.connections}", kind="extra word"),
-        Cell(_UNKNOWN if seen.fetched is None else _pairs(dict(seen.fetched))),
-        Cell(_pairs(view.effective)),
-        Cell(can_take, kind="extra"),
-        Cell(text, kind=_STANDINGS.get(standing, "")),
-    )
-
-
-def _pairs(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(values.items())) or "-"
+def _size(topic: Document) -> str:
+    return size_text(topic["size_bytes"], is_partial=topic["size_is_lower_bound"])

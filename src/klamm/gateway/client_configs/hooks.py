@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from klamm.client_config_runtime.enforcement import EnforcementService, report_enforced
-from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_page
+from klamm.client_config_runtime.view import client_documents
 from klamm.client_configs.kinds import GroupProtocol
 from klamm.gateway.client_configs.limits import UpstreamLimits
 from klamm.gateway.client_configs.requests import ClientConfigRequests
@@ -71,7 +71,7 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
         interceptors=ClientConfigRequests(service).interceptors,
         watch=watch.open,
         features={CLIENT_CONFIGS_FEATURE: (1, 1)},
-        pages={CLIENTS_PAGE: lambda: clients_page(registry, service, enforcement, _now_ms())},
+        clients=lambda: client_documents(registry, service, enforcement),
         report=report,
         start=start,
         why_not_ready=service.why_not_ready,

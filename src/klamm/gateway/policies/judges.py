@@ -129,6 +129,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
             for judged in JUDGED
             if policies.guards_kind(judged.kind)
         },
+        policies=policies,
         report=lambda page: report_decisions(page, policies),
         filters=FlowJudge(policies).filters if policies.guards_kind(FLOW) else {},
         withheld=_withheld(policies),

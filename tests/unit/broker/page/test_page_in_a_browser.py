@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,9 @@ def fill(broker: klamm.Broker, admin: AdminClient) -> None:
     admin.create_topics([*topics, NewTopic("set", 1, 1, configs={"retention.ms": "4711"})]).all().result()
     with pytest.raises(KafkaApiError):
         admin.create_topics([NewTopic("large", 13, 1)]).all().result()
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=EVIL, enable_idempotence=False)
+    producer = KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, client_id=EVIL, enable_idempotence=False, acks=1
+    )
     for _ in range(5):
         producer.send("set", b"x" * 1000).get(30)
     admin.alter_client_configs({ClientConfigEntity.of_user(None): [ClientConfigOp("acks", "all")]}).all().result()
@@ -90,7 +93,7 @@ def test_the_overview_shows_topics_groups_clients_policies_and_warnings(address:
     assert "1 to 25 of" in text
     assert f"{EVIL}\tEmpty\t0\t1\t3" in text
     assert f"User:ANONYMOUS {EVIL}" in text
-    assert "unknown\tacks=all\tnever registered\tignores acks" in text
+    assert "acks=1\tacks=all\tnever registered\tignores acks" in text
     assert "create.topic\tenforce\trefuse\t1" in text
     assert "at most 12 partitions, <b>please</b>" in text
     assert "1 connected client cannot take configs that are set for them" in text
@@ -138,6 +141,18 @@ def test_any_query_has_an_answer(path: str, address: str) -> None:
     answer = get(address, path)
     assert (answer.status, answer.getheader("Content-Type")) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in (answer.getheader("Content-Security-Policy") or "")
+
+
+def test_the_documents_have_what_the_page_shows(address: str) -> None:
+    (client,) = [each for each in json.load(get(address, "/clients.json"))["clients"] if each["client_id"] == EVIL]
+    assert (client["reported"], client["effective"]) == ({"acks": "1"}, {"acks": "all"})
+    assert {"policy": "create.topic", "mode": "enforce", "action": "refuse", "count": 1} in json.load(
+        get(address, "/policies.json")
+    )["decisions"]
+    (topic,) = json.load(get(address, "/topics.json?topic=set"))["topics"]
+    assert {config["name"]: config["origin"] for config in topic["configs"]}["retention.ms"] == "topic"
+    listed = json.load(get(address, "/topics.json?q=orders"))
+    assert (listed["total"], len(listed["topics"]), listed["topics"][0]["configs"]) == (30, 30, [])
 
 
 def test_the_page_can_only_be_read(address: str) -> None:

@@ -1,10 +1,12 @@
-"""HTML of the broker's status page: escaped cells, bounded tables with a pager, and the frame. Pure."""
+"""HTML of the page: escaped cells, bounded tables with a pager, and the frame. Pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from klamm.display import MAX_SHOWN, escaped
@@ -13,6 +15,16 @@ from klamm.monitoring.html import NO_ICON, page, wide
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    Query = Mapping[str, str]
+
+Row = TypeVar("Row")
+
+ROWS: Final = 25
+"""Rows of a table on the overview."""
+DETAIL_ROWS: Final = 100
+"""Rows of a table on the page of one topic or group, and in a JSON document."""
+UNKNOWN: Final = "unknown"
+_NUMBER: Final = re.compile("[0-9]{1,9}")
 _MAX_TEXT: Final = 300
 """Limit for a displayed text in characters. Clients choose names and values of any length."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -24,7 +36,8 @@ _STYLE: Final = """
 body { max-width: 1240px; margin: 1.2rem auto; }
 a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
 h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; overflow-wrap: anywhere; }
-p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .bad { color: var(--bad); } .wait { color: var(--wait); }
+p { margin: .2rem 0 .6rem; overflow-wrap: anywhere; }
+.soft { color: var(--soft); } .bad { color: var(--bad); } .wait { color: var(--wait); }
 .good { color: var(--good); }
 ul.warnings { margin: .6rem 0; padding: .6rem .8rem .6rem 2rem; background: var(--tint); border-radius: 4px;
   overflow-wrap: anywhere; }
@@ -34,9 +47,11 @@ form { display: flex; gap: .5rem; margin: .8rem 0; } input { font: inherit; padd
 button { font: inherit; padding: .2rem .8rem; }
 th, td { padding: .3rem .9rem .3rem 0; } th { font-weight: 600; white-space: nowrap; }
 td { overflow-wrap: anywhere; min-width: 5rem; max-width: 26rem; } td.number { min-width: 0; }
+th.number:not(:last-child), td.number:not(:last-child) { padding-right: 1.8rem; }
 td.name { min-width: 9rem; } td.word { white-space: nowrap; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
 nav.pages { margin: .4rem 0; } nav.pages > * { margin-right: 1rem; }
 @media (max-width: 42rem) { .extra { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.6rem; }
+  th.number:not(:last-child), td.number:not(:last-child) { padding-right: .8rem; }
   td.name { min-width: 7rem; } }
 """
 
@@ -79,9 +94,10 @@ def document(title: str, parts: Sequence[str]) -> str:
     return page(title=title, style=_STYLE, body="\n".join(parts), head=NO_ICON)
 
 
-def section(title: str, content: str) -> str:
-    """Return a part of the page with a heading, which is plain text."""
-    return f"<section><h2>{shown(title)}</h2>\n{content}</section>"
+def section(title: str, content: str, *, note: str = "") -> str:
+    """Return a part of the page with a heading, and a note below it; both are plain text."""
+    below = f'<p class="soft">{shown(note)}</p>' if note else ""
+    return f"<section><h2>{shown(title)}</h2>{below}\n{content}</section>"
 
 
 def warning_list(warnings: Sequence[str]) -> str:
@@ -91,16 +107,16 @@ def warning_list(warnings: Sequence[str]) -> str:
     return f'<ul class="warnings bad">{"".join(f"<li>{shown(warning)}</li>" for warning in warnings)}</ul>'
 
 
-def filter_form(text: str) -> str:
-    """Return the form that filters all tables by a part of a name."""
+def filter_form(text: str, *, hint: str) -> str:
+    """Return the form that filters all tables by a part of a name. ``hint`` says whose name, as plain text."""
     return (
         '<form method="get" action="/" role="search">'
-        f'<input name="q" value="{escape(text)}" placeholder="part of a topic, group or client" aria-label="Filter">'
+        f'<input name="q" value="{escape(text)}" placeholder="{escape(hint)}" aria-label="Filter">'
         "<button>Filter</button></form>"
     )
 
 
-def table(content: Table, query: Mapping[str, str]) -> str:
+def table(content: Table, query: Query) -> str:
     """Return a table with links to its other pages.
 
     Args:
@@ -122,7 +138,7 @@ def _cell(cell: Cell) -> str:
     return f'<td class="{cell.kind}">{inner}</td>' if cell.kind else f"<td>{inner}</td>"
 
 
-def _pager(content: Table, query: Mapping[str, str]) -> str:
+def _pager(content: Table, query: Query) -> str:
     if not content.size or content.total <= content.size:
         return ""
     number, last = content.first // content.size + 1, -(-content.total // content.size)
@@ -135,7 +151,21 @@ def _pager(content: Table, query: Mapping[str, str]) -> str:
     return f'<nav class="pages">{to(number - 1, "previous")}<span>{here}</span>{to(number + 1, "next")}</nav>'
 
 
-def link_to(query: Mapping[str, str]) -> str:
+def page_of(rows: Sequence[Row], number: str | None, size: int) -> tuple[int, Sequence[Row]]:
+    """Return the number of rows before a page, and the rows of the page. Any other number means the first page."""
+    wanted = int(number) if number is not None and _NUMBER.fullmatch(number) else 1
+    first = (wanted - 1) * size
+    if not 0 <= first < len(rows):
+        first = 0
+    return first, rows[first : first + size]
+
+
+def time_text(at_s: float) -> str:
+    """Return a time in seconds since the epoch as date and time in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def link_to(query: Query) -> str:
     """Return the relative URL of the page with a query. It is not escaped for HTML."""
     return f"/?{urlencode(query)}" if query else "/"
 

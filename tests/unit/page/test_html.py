@@ -1,10 +1,10 @@
-"""Parts of the broker's status page."""
+"""Parts of the page of the broker and the gateway."""
 
 from __future__ import annotations
 
 import pytest
 
-from klamm.broker.page.html import (
+from klamm.page.html import (
     Cell,
     Table,
     document,
@@ -24,7 +24,8 @@ def test_whatever_clients_choose_is_escaped() -> None:
     cell = Cell(HOSTILE, link_to({"topic": HOSTILE}))
     content = Table(heads=[("Topic", "")], rows=[[cell]], total=60, size=1, parameter="tp")
     html = document(
-        HOSTILE, [section(HOSTILE, table(content, {"q": HOSTILE})), filter_form(HOSTILE), warning_list([HOSTILE])]
+        HOSTILE,
+        [section(HOSTILE, table(content, {"q": HOSTILE})), filter_form(HOSTILE, hint=HOSTILE), warning_list([HOSTILE])],
     )
     # then
     assert "<script" not in html

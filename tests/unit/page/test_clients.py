@@ -1,0 +1,119 @@
+"""Clients on the page: what they run and should run, and one row for a client that several processes serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from klamm.client_config_runtime.view import view_clients
+from klamm.client_configs.definitions import ClientKind
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.page.clients import client_warnings, clients_section, merged_clients
+from klamm.server.client_registry import SeenClient
+
+HOSTILE = '<script>alert("x")</script>\x1b[2J&'
+APP = ClientConfigEntity.of_client("alice", "app")
+
+
+def seen(**facts: Any) -> SeenClient:
+    defaults: dict[str, Any] = {
+        "principal": "User:alice",
+        "client_id": "app",
+        "software_name": "klamm-kafka-python",
+        "software_version": "1.0",
+        "host": "10.0.0.1",
+        "connections": 1,
+        "last_seen_ms": 5,
+        "kinds": frozenset({ClientKind.PRODUCER}),
+    }
+    return SeenClient(**(defaults | facts))
+
+
+def documents(
+    *clients: SeenClient, registered: tuple[str, ...] | None = None, **effective: str
+) -> list[dict[str, Any]]:
+    image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
+    configs = {key.replace("_", "."): value for key, value in effective.items()}
+    return [view.document() for view in view_clients(clients, image, lambda _: configs)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "registered", "effective"),
+    [
+        pytest.param({}, {"last_seen_ms": 9, "connections": 3}, None, {}, id="nothing set"),
+        pytest.param({"kinds": frozenset()}, {}, None, {"acks": "all"}, id="one has not produced so far"),
+        pytest.param(
+            {"fetched": (("acks", "1"),), "fetched_at_ms": 3},
+            {"fetched": (("acks", "all"),), "fetched_at_ms": 7},
+            ("acks",),
+            {"acks": "all"},
+            id="the later one fetched the latest configs",
+        ),
+        pytest.param(
+            {"fetched": (("acks", "1"),), "fetched_at_ms": 3}, {}, ("acks",), {"acks": "all"}, id="only one fetched"
+        ),
+        pytest.param(
+            {"kinds": frozenset({ClientKind.CONSUMER}), "reported": {"session.timeout.ms": 45_000}},
+            {"reported": {"acks": 1}},
+            ("acks",),
+            {"acks": "all", "session_timeout_ms": "9000"},
+            id="a producer here, a consumer there",
+        ),
+        pytest.param({}, {"reported": {"acks": -1}}, None, {"acks": "all"}, id="it cannot"),
+    ],
+)
+def test_a_client_of_two_processes_is_shown_as_one_process_would_show_it(
+    one: dict[str, Any], other: dict[str, Any], registered: tuple[str, ...] | None, effective: dict[str, str]
+) -> None:
+    first, second = seen(**one), seen(**other)
+    # when
+    apart = [documents(each, registered=registered, **effective) for each in (first, second)]
+    # then
+    together = documents(first.joined_with(second), registered=registered, **effective)
+    assert merged_clients(apart) == together
+    assert merged_clients(reversed(apart)) == together
+
+
+def test_clients_of_other_hosts_stay_apart_and_are_sorted() -> None:
+    found = merged_clients([documents(seen(host="10.0.0.2"), seen(client_id="a")), documents(seen())])
+    assert [(client["client_id"], client["host"]) for client in found] == [
+        ("a", "10.0.0.1"),
+        ("app", "10.0.0.1"),
+        ("app", "10.0.0.2"),
+    ]
+
+
+def test_a_row_has_what_a_client_runs_should_run_and_can_take() -> None:
+    client = seen(reported={"acks": 1}, client_id=HOSTILE, software_version=HOSTILE)
+    (document,) = documents(client, acks="all")
+    # when
+    html = clients_section([document], {})
+    # then
+    assert "<script" not in html
+    assert "\x1b" not in html
+    cells = ["acks=1", "acks=all", "never registered", "ignores acks"]
+    assert [html.index(f">{cell}<") for cell in cells] == sorted(html.index(f">{cell}<") for cell in cells)
+    assert client_warnings([document]) == ["1 connected client cannot take configs that are set for them"]
+
+
+def test_without_client_configs_the_page_lists_connections() -> None:
+    plain = {"principal": "User:alice", "client_id": HOSTILE, "host": "10.0.0.1", "connections": 2}
+    (merged,) = merged_clients([[plain], [plain]])
+    html = clients_section([merged], {}, has_configs=False)
+    assert "<script" not in html
+    assert '<td class="number">4</td>' in html
+    assert "Should run" not in html
+    assert client_warnings([merged]) == []
+
+
+def test_thousands_of_clients_make_a_short_page_that_a_filter_reaches() -> None:
+    clients = [
+        {"principal": "User:alice", "client_id": f"app-{number}", "host": "h", "connections": 1}
+        for number in range(10_000)
+    ]
+    html = clients_section(clients, {}, has_configs=False)
+    assert len(html) < 5000
+    assert "1 to 25 of 10,000" in html
+    assert "app-9999" in clients_section(clients, {"q": "APP-9999"}, has_configs=False)
+    assert "No connected client has this in its name." in clients_section(clients, {"q": "none"}, has_configs=False)

@@ -1,7 +1,8 @@
 """1,000 members of one consumer group (KIP-848): time until each has its partition, CPU and memory of the broker.
 
-The members are raw connections that behave as Kafka's Java consumer does: they join at once, send a heartbeat after
-each interval that the broker determines, and report at once what they own when their assignment has changed.
+The members are raw connections that behave as Kafka's Java consumer does: they join at once, send a heartbeat in each
+interval that the broker determines, counted from one request to the next, and report at once what they own when their
+assignment has changed.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ class Member:
         self._topic_id = topic_id
         self._correlation_id = 0
         self._epoch = 0
+        self._sent = 0.0
 
     async def connect(self) -> None:
         """Open the connection."""
@@ -143,7 +145,7 @@ class Member:
         interval_ms = await self._beat(rebalance_timeout_ms=60_000, subscribed_topic_names=[TOPIC], topic_partitions=[])
         while True:
             if interval_ms:
-                await asyncio.sleep(interval_ms / 1000)
+                await asyncio.sleep(self._sent + interval_ms / 1000 - time.monotonic())
                 interval_ms = await self._beat()
             else:
                 owned = ConsumerGroupHeartbeatRequest.TopicPartitions(
@@ -161,10 +163,10 @@ class Member:
         )
         self._correlation_id += 1
         frame = request_frame(request, _VERSION, correlation_id=self._correlation_id, client_id=self._member_id)
-        sent = time.monotonic()
+        self._sent = time.monotonic()
         self._writer.write(frame)
         body = await self._reader.readexactly(int.from_bytes(await self._reader.readexactly(4), "big"))
-        self.slowest_s = max(self.slowest_s, time.monotonic() - sent)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - self._sent)
         offset = skip_tagged_fields(memoryview(body), 4, len(body))
         reply = decode(ConsumerGroupHeartbeatResponse, _VERSION, body, offset)
         if reply.error_code:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from klamm.broker.groups.consumer.group import ConsumerGroup
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from klamm.broker.groups.registry import Entry, GroupRegistry
     from klamm.broker.groups.settings import GroupCoordinatorSettings
     from klamm.broker.topics.catalog import TopicCatalog
+
+HOLD_SHARE: Final = 0.2
+"""Share of the heartbeat interval for which the reply to a member may be held back until it gets partitions."""
 
 
 class ConsumerGroupCoordinator:
@@ -38,6 +41,10 @@ class ConsumerGroupCoordinator:
     async def heartbeat(self, group_id: str, attempt: HeartbeatAttempt) -> HeartbeatReply:
         """Let a member join a group, stay in it, or take the next step to its target.
 
+        A member without partitions whose target belongs to other members gets its reply as soon as one of them has
+        given up a partition for it, at the latest after a fifth of the heartbeat interval. Otherwise a member whose
+        heartbeat comes just before the release would wait a whole interval longer.
+
         Raises:
             GroupIdNotFoundError: The group does not exist, or it is a classic group that cannot be converted.
             KafkaApiError: An error of ``ConsumerGroup.heartbeat``, or the change could not be written.
@@ -54,7 +61,7 @@ class ConsumerGroupCoordinator:
         finally:
             self._registry.after_step(entry)
         await self._registry.settle(entry)
-        return reply
+        return await self._with_partitions(entry, group, reply)
 
     async def leave(self, group_id: str, member_id: str, instance_id: str | None, epoch: int) -> HeartbeatReply:
         """Remove a member, or keep the partitions of a static member until its session expires.
@@ -76,6 +83,21 @@ class ConsumerGroupCoordinator:
             GroupIdNotFoundError: The group does not exist, or it is a classic group.
         """
         return self._group(self._registry.entry(group_id), is_join=False)
+
+    async def _with_partitions(self, entry: Entry, group: ConsumerGroup, reply: HeartbeatReply) -> HeartbeatReply:
+        """Hold back the reply to a member that waits for partitions, and return the one that follows their release."""
+        awaited = group.awaited(reply)
+        if not awaited:
+            return reply
+        timeout_s = reply.heartbeat_interval_ms / 1000 * HOLD_SHARE
+        is_released = not all(group.is_owned(*partition) for partition in awaited)
+        if not is_released and not await entry.held.wait(awaited, timeout_s):
+            return reply
+        if entry.group is group:
+            reply = group.continued(reply, self._topics, self._registry.now())
+            self._registry.after_step(entry)
+            await self._registry.settle(entry)
+        return reply
 
     def _entry(self, group_id: str) -> Entry:
         if self._registry.find(group_id) is None:

@@ -19,6 +19,7 @@ from klamm.broker.groups.consumer.migration import to_classic
 from klamm.broker.groups.consumer.snapshot import GroupWriter
 from klamm.broker.groups.durability import log_failure, until_durable
 from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError
+from klamm.broker.groups.held_replies import HeldReplies
 from klamm.broker.groups.model import Moment
 from klamm.broker.groups.offsets import OffsetTable
 from klamm.broker.groups.pending import PendingOffsets
@@ -48,6 +49,8 @@ class Entry:
     group: AnyGroup
     writer: GroupWriter = field(default_factory=GroupWriter)
     """Stored forms of a consumer group."""
+    held: HeldReplies = field(default_factory=HeldReplies)
+    """Replies of a consumer group that wait for partitions."""
     save: asyncio.Future[None] | None = None
     """Change of a consumer group that waits for the one before it; done when it is on disk."""
     timer: asyncio.TimerHandle | None = None
@@ -134,8 +137,10 @@ class GroupRegistry:
         now = self.now()
         if group.wake_at <= now.seconds:
             group.on_time(now)
-        if isinstance(group, ConsumerGroup) and group.can_become_classic:
-            group = self._to_classic(entry, group, now)
+        if isinstance(group, ConsumerGroup):
+            entry.held.release(group.take_released())
+            if group.can_become_classic:
+                group = self._to_classic(entry, group, now)
         if group.take_unsaved():
             self._save(entry)
         if group.is_blank and not self._has_offsets(group.group_id):
@@ -206,6 +211,7 @@ class GroupRegistry:
         """Stop all timers and answer every parked request with an error."""
         for entry in tuple(self._entries.values()):
             _cancel_timer(entry)
+            entry.held.end()
             entry.group.disband(error_code)
 
     def expire(self, removable: Callable[[AnyGroup], Sequence[Change]]) -> None:

@@ -37,6 +37,7 @@ class Scene:
         self.disk = Disk()
         self.topics = FakeTopics(t=4)
         self.timings = dict(GROUP_CONFIGS)
+        self.heartbeat_interval_ms = 50
         self._path = path / "metadata.sqlite"
 
     @asynccontextmanager
@@ -62,7 +63,7 @@ class Scene:
     async def beat(self, groups: GroupCoordinator, member_id: str, epoch: int, **fields: Any) -> HeartbeatReply:
         if epoch == 0:
             fields = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": 60_000, "owned": {}} | fields
-        timings = MemberTimings(session_timeout_ms=45_000, heartbeat_interval_ms=5_000)
+        timings = MemberTimings(session_timeout_ms=45_000, heartbeat_interval_ms=self.heartbeat_interval_ms)
         return await groups.consumers.heartbeat(
             "g",
             HeartbeatAttempt(
@@ -124,6 +125,43 @@ def test_sessions_after_a_restart_end_without_heartbeats(scene: Scene) -> None:
         async with scene.running() as groups:
             while groups.consumers.describe("g").members:  # noqa: ASYNC110 -- a timer ends the session
                 await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_a_member_without_partitions_has_its_reply_when_another_has_given_them_up(scene: Scene) -> None:
+    """K848-17."""
+
+    async def main() -> None:
+        async with scene.running() as groups:
+            first = await scene.beat(groups, "m1", 0)
+            waits_briefly = await scene.beat(groups, "m2", 0)
+            assert waits_briefly.assignment == {}
+            scene.heartbeat_interval_ms = 3_600_000
+            held = [asyncio.create_task(scene.beat(groups, f"m{number}", 0)) for number in (2, 3, 4)]
+            while groups.consumers.describe("g").assignment_epoch < 5:  # noqa: ASYNC110 -- until all have joined
+                await asyncio.sleep(0)
+            revoking = await scene.beat(groups, "m1", 2, owned=first.assignment)
+            assert not any(task.done() for task in held)
+            await scene.beat(groups, "m1", 2, owned=revoking.assignment)
+            got = await asyncio.gather(*held)
+            assert [sum(map(len, (reply.assignment or {}).values())) for reply in got] == [1, 1, 1]
+        async with scene.running() as groups:
+            members = groups.consumers.describe("g").members
+            assert all(members[reply.member_id].assigned == reply.assignment for reply in got)
+
+    run(main())
+
+
+def test_a_coordinator_that_stops_holds_no_reply_back(scene: Scene) -> None:
+    async def main() -> None:
+        scene.heartbeat_interval_ms = 3_600_000
+        async with scene.running() as groups:
+            await scene.beat(groups, "m1", 0)
+            held = asyncio.create_task(scene.beat(groups, "m2", 0))
+            while "m2" not in groups.consumers.describe("g").members:  # noqa: ASYNC110 -- until it has joined
+                await asyncio.sleep(0)
+        assert (await held).assignment == {}
 
     run(main())
 

@@ -9,9 +9,8 @@ many partitions meet at one member.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,7 @@ MAX_PASSES: Final = 16
 """Largest number of passes over all topics to balance members with different subscriptions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber:
+class Subscriber(NamedTuple):
     """A member as an assignor sees it."""
 
     instance_id: str | None
@@ -46,12 +44,11 @@ def uniform(subscribers: Subscribers, counts: PartitionCounts) -> TargetAssignme
     """Give all members nearly the same number of partitions, and move as few as possible."""
     if not subscribers:
         return {}
-    subscriptions = {subscriber.topic_ids for subscriber in subscribers.values()}
-    load = _Load(subscribers, counts)
-    if len(subscriptions) == 1:
-        load.level()
-    else:
-        load.balance()
+    kept, free = _kept(subscribers, counts)
+    if len({subscriber.topic_ids for subscriber in subscribers.values()}) == 1:
+        return _leveled(kept, free, counts)
+    load = _Load(subscribers, counts, kept)
+    load.balance(free)
     return load.target()
 
 
@@ -84,58 +81,67 @@ def _range_key(member_id: str, subscriber: Subscriber) -> tuple[bool, str]:
     return is_dynamic, member_id if subscriber.instance_id is None else subscriber.instance_id
 
 
-class _Load:
-    """The partitions of every member while ``uniform`` works."""
+def _kept(subscribers: Subscribers, counts: PartitionCounts) -> tuple[dict[str, Assignment], list[tuple[UUID, int]]]:
+    """Return the partitions that every member may keep, and those that no member has."""
+    topics: dict[UUID, tuple[set[int], int]] = {topic_id: (set(), total) for topic_id, total in counts.items()}
+    kept: dict[str, Assignment] = {}
+    for member_id, subscriber in subscribers.items():
+        own = subscriber.assignment
+        for topic_id, partitions in subscriber.assignment.items():
+            topic = topics.get(topic_id) if topic_id in subscriber.topic_ids else None
+            taken, total = topic or (set(), 0)
+            rest = partitions
+            if total <= max(partitions) or not taken.isdisjoint(partitions):
+                rest = frozenset(partition for partition in partitions - taken if partition < total)
+                own = {**own, topic_id: rest}
+            taken |= rest
+        kept[member_id] = own if own is subscriber.assignment else {key: rest for key, rest in own.items() if rest}
+    free = [(key, index) for key, (taken, total) in topics.items() for index in range(total) if index not in taken]
+    return kept, free
 
-    def __init__(self, subscribers: Subscribers, counts: PartitionCounts) -> None:
+
+def _leveled(target: dict[str, Assignment], free: list[tuple[UUID, int]], counts: PartitionCounts) -> TargetAssignment:
+    """Balance members with the same subscription: the numbers of their partitions differ by one at most."""
+    sizes = {member_id: sum(map(len, own.values())) for member_id, own in target.items()}
+    quota, extra = divmod(sum(counts.values()), len(target))
+    # The partitions that do not divide evenly stay with members that have one more already.
+    larger = dict.fromkeys([member_id for member_id, size in sizes.items() if size > quota][:extra])
+    others = [member_id for member_id in target if member_id not in larger]
+    larger |= dict.fromkeys(others[: extra - len(larger)])
+    shares = {member_id: quota + (member_id in larger) for member_id in target}
+    for member_id, share in shares.items():
+        if sizes[member_id] > share:
+            held = _in_order(target[member_id], counts)
+            free += held[share:]
+            target[member_id] = _grouped(held[:share])
+    position = 0
+    for member_id, share in shares.items():
+        missing = max(share - sizes[member_id], 0)
+        if missing:
+            held = _in_order(target[member_id], counts)
+            target[member_id] = _grouped(held + free[position : position + missing])
+            position += missing
+    return target
+
+
+class _Load:
+    """The partitions of members with different subscriptions while ``uniform`` works."""
+
+    def __init__(self, subscribers: Subscribers, counts: PartitionCounts, kept: Mapping[str, Assignment]) -> None:
         self._subscribers = subscribers
         self._counts = counts
-        self._held: dict[str, list[tuple[UUID, int]]] = {member_id: [] for member_id in subscribers}
+        self._held = {member_id: _in_order(own, counts) for member_id, own in kept.items()}
         """Partitions by member, in the order of topics and partitions."""
-        taken: set[tuple[UUID, int]] = set()
-        order = {topic_id: index for index, topic_id in enumerate(counts)}
-        for member_id, subscriber in subscribers.items():
-            for topic_id in sorted(subscriber.assignment.keys() & subscriber.topic_ids, key=order.__getitem__):
-                kept = [
-                    (topic_id, partition)
-                    for partition in sorted(subscriber.assignment[topic_id])
-                    if partition < counts[topic_id] and (topic_id, partition) not in taken
-                ]
-                taken.update(kept)
-                self._held[member_id] += kept
-        self._free = [
-            (topic_id, partition)
-            for topic_id, total in counts.items()
-            for partition in range(total)
-            if (topic_id, partition) not in taken
-        ]
 
     def target(self) -> TargetAssignment:
         """Return the assignment of every member."""
         return {member_id: _grouped(held) for member_id, held in self._held.items()}
 
-    def level(self) -> None:
-        """Balance members with the same subscription: the numbers of their partitions differ by one at most."""
-        quota, extra = divmod(sum(self._counts.values()), len(self._held))
-        # The partitions that do not divide evenly stay with members that have one more already.
-        larger = dict.fromkeys([member_id for member_id, held in self._held.items() if len(held) > quota][:extra])
-        others = [member_id for member_id in self._held if member_id not in larger]
-        larger |= dict.fromkeys(others[: extra - len(larger)])
-        free = self._free
-        for member_id, held in self._held.items():
-            free += held[quota + (member_id in larger) :]
-            del held[quota + (member_id in larger) :]
-        position = 0
-        for member_id, held in self._held.items():
-            missing = quota + (member_id in larger) - len(held)
-            held.extend(free[position : position + missing])
-            position += missing
-
-    def balance(self) -> None:
-        """Balance members with different subscriptions as far as these allow."""
+    def balance(self, unassigned: Sequence[tuple[UUID, int]]) -> None:
+        """Distribute the unassigned partitions, and balance the members as far as their subscriptions allow."""
         topics = self._topics_in_order()
         free: dict[UUID, list[int]] = {}
-        for topic_id, partition in self._free:
+        for topic_id, partition in unassigned:
             free.setdefault(topic_id, []).append(partition)
         for topic_id, members in topics:
             least = [(len(self._held[member_id]), index, member_id) for index, member_id in enumerate(members)]
@@ -184,6 +190,12 @@ class _Load:
             else:
                 heapq.heappop(most)
         return moved
+
+
+def _in_order(assignment: Assignment, counts: PartitionCounts) -> list[tuple[UUID, int]]:
+    """Return partitions in the order of topics and indexes."""
+    topics = assignment if len(assignment) <= 1 else [topic_id for topic_id in counts if topic_id in assignment]
+    return [(topic_id, index) for topic_id in topics for index in sorted(assignment[topic_id])]
 
 
 def _grouped(held: Sequence[tuple[UUID, int]]) -> Assignment:

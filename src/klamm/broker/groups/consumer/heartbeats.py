@@ -10,6 +10,9 @@ A heartbeat does all of the work, in this order:
 4. It takes the member one step closer to its target (``reconciliation.reconcile``).
 5. It replies with the member's epoch, and with its partitions if they changed.
 
+The reply to a member without partitions that waits for those of other members may be held back for a while
+(``awaited``). If one of them is released meanwhile, ``continued`` takes the member's next step.
+
 Each step gets the current ``Moment``. After each step the caller arms a timer for ``wake_at``, and if ``take_unsaved``
 returns True, it stores the group before the response is sent. The rules are those of Kafka's ``GroupMetadataManager``.
 """
@@ -40,6 +43,9 @@ from klamm.broker.groups.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
     from klamm.broker.groups.consumer.model import Assignment, HeartbeatAttempt, Resolver, SubscribableTopics
     from klamm.broker.groups.model import Moment
 
@@ -77,6 +83,26 @@ class ConsumerHeartbeats(Membership):
             heartbeat_interval_ms=attempt.timings.heartbeat_interval_ms,
             assignment=after.assigned if attempt.is_full or after.assigned != before.assigned else None,
         )
+
+    def awaited(self, reply: HeartbeatReply) -> Sequence[tuple[UUID, int]]:
+        """Return the partitions that a member waits for with its reply. A member that has partitions does not wait."""
+        member = self._receiver(reply)
+        if member is None or member.assigned or member.state is not MemberState.UNRELEASED_PARTITIONS:
+            return ()
+        target = self.target.get(member.member_id, NO_PARTITIONS)
+        return tuple((topic_id, index) for topic_id, indexes in target.items() for index in indexes)
+
+    def continued(self, reply: HeartbeatReply, topics: SubscribableTopics, now: Moment) -> HeartbeatReply:
+        """Take the next step of a member whose reply was held back, and return the new reply."""
+        member = self._receiver(reply)
+        if member is None:
+            return reply
+        after = self._reconcile(member, NO_PARTITIONS, topics, now)
+        if after is member:
+            return reply
+        # The client has not seen the reply: if it loses this one, it repeats its request with the epoch before both.
+        self.put(replace(after, previous_epoch=member.previous_epoch))
+        return replace(reply, member_epoch=after.member_epoch, assignment=after.assigned)
 
     def leave(self, member_id: str, instance_id: str | None, epoch: int, now: Moment) -> HeartbeatReply:
         """Remove a member that leaves. A static member with ``STATIC_LEAVE_EPOCH`` keeps its partitions for a while.
@@ -197,6 +223,11 @@ class ConsumerHeartbeats(Membership):
         if known is None or known.names != names:
             self._seen_changes = -1
         self.regexes[pattern] = Resolution(names=names, at=now.seconds, changes=topics.changes)
+
+    def _receiver(self, reply: HeartbeatReply) -> ConsumerMember | None:
+        """Return the member that a reply is for; None if it has left or sent another heartbeat since."""
+        member = self.members.get(reply.member_id)
+        return None if member is None or member.member_epoch != reply.member_epoch else member
 
     def _update(
         self,

@@ -84,6 +84,8 @@ class Membership:
         self._static: Final[dict[str, str]] = {}
         self._owners: Final[dict[UUID, dict[int, str]]] = {}
         """Owner of each partition: also of one that a member has to revoke."""
+        self._released: Final[dict[UUID, set[int]]] = {}
+        """Partitions that a member has lost in the latest steps, possibly to another member."""
         self._names: Final[Counter[str]] = Counter()
         self._patterns: Final[Counter[str]] = Counter()
         self._votes: Final[Counter[str]] = Counter()
@@ -205,6 +207,7 @@ class Membership:
         for assignment in (member.assigned, member.pending_revocation):
             for topic_id, partitions in assignment.items():
                 owners = self._owners[topic_id]
+                self._released.setdefault(topic_id, set()).update(partitions)
                 for partition in partitions:
                     del owners[partition]
                 if not owners:
@@ -285,6 +288,17 @@ class Membership:
         """Return whether the group has changes that must be stored, and reset the flag."""
         is_unsaved, self._is_unsaved = self._is_unsaved, False
         return is_unsaved
+
+    def take_released(self) -> Assignment:
+        """Return the partitions that lost their owner since the last call and have none now."""
+        if not self._released:
+            return NO_PARTITIONS
+        released = {
+            topic_id: frozenset(partitions - self._owners.get(topic_id, {}).keys())
+            for topic_id, partitions in self._released.items()
+        }
+        self._released.clear()
+        return released
 
 
 def _subtract(counter: Counter[str], key: str) -> None:

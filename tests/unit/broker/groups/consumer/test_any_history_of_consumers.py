@@ -33,6 +33,8 @@ class AnyHistory(RuleBasedStateMachine):
         self.members: dict[str, FakeMember] = {}
         self.kept: dict[str, set[tuple[UUID, int]]] = {}
         """Partitions that a member has been asked to revoke and still uses."""
+        self.held: dict[str, HeartbeatReply] = {}
+        """Replies that are held back, by member."""
         self.number = 0
         self.group_epoch = 0
         self.epochs: dict[str, int] = {}
@@ -52,10 +54,10 @@ class AnyHistory(RuleBasedStateMachine):
         self.members[name] = member
         self.kept[name] = set()
 
-    @precondition(lambda self: self.members)
+    @precondition(lambda self: self.members.keys() - self.held.keys())
     @rule(data=st.data(), loses_response=st.booleans(), revokes=st.booleans(), topics=st.none() | subscriptions)
     def beat(self, data: st.DataObject, *, loses_response: bool, revokes: bool, topics: frozenset[str] | None) -> None:
-        member = data.draw(st.sampled_from(list(self.members.values())))
+        member = data.draw(st.sampled_from([each for name, each in self.members.items() if name not in self.held]))
         kept = self.kept[member.member_id]
         if revokes:
             kept.clear()
@@ -80,9 +82,16 @@ class AnyHistory(RuleBasedStateMachine):
             self._gone(lambda other: other is member)
         elif loses_response:
             member.is_full = True
+        elif self.scene.group.awaited(replies[0]):
+            self.held[member.member_id] = replies[0]
         else:
             member.take(replies[0])
             kept |= before - member.owned
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), loses_response=st.booleans())
+    def release(self, data: st.DataObject, *, loses_response: bool) -> None:
+        self._release(data.draw(st.sampled_from(list(self.held))), loses_response=loses_response)
 
     @precondition(lambda self: self.members)
     @rule(data=st.data(), is_static=st.booleans())
@@ -121,10 +130,18 @@ class AnyHistory(RuleBasedStateMachine):
         assert again.members == group.members
         self.scene.group = again
 
+    def _release(self, name: str, *, loses_response: bool) -> None:
+        reply = self.scene.group.continued(self.held.pop(name), self.scene.topics, self.scene.now)
+        if loses_response:
+            self.members[name].is_full = True
+        else:
+            self.members[name].take(reply)
+
     def _gone(self, is_gone: Callable[[FakeMember], bool]) -> None:
         for name, member in tuple(self.members.items()):
             if is_gone(member):
                 del self.members[name], self.kept[name]
+                self.held.pop(name, None)
 
     # ---- the promises
 
@@ -156,6 +173,8 @@ class AnyHistory(RuleBasedStateMachine):
         """Let all members acknowledge; then everything is assigned."""
         group = self.scene.group
         self.scene.interval_ms = 0
+        for name in tuple(self.held):
+            self._release(name, loses_response=False)
         for _ in range(6):
             for member in tuple(self.members.values()):
                 self.kept[member.member_id].clear()

@@ -347,6 +347,59 @@ def test_a_commit_of_an_old_version_is_refused() -> None:
     assert code is ErrorCode.UNSUPPORTED_VERSION
 
 
+# ---- replies that wait for partitions
+
+
+def test_a_member_without_partitions_gets_them_with_a_reply_that_was_held_back() -> None:
+    """K848-17."""
+    scene = ConsumerScene(t=3)
+    first = scene.join("m1", "t")
+    topic_id = next(iter(first.assignment))
+    scene.group.take_released()
+
+    second = FakeMember(member_id="m2")
+    reply = scene.send("m2", 0, topics=["t"])
+    assert (reply.member_epoch, reply.assignment) == (3, {})
+    assert scene.group.awaited(reply) == ((topic_id, 2),)
+    scene.beat(first)  # hears that it has to revoke
+    assert scene.group.take_released() == {topic_id: frozenset()}
+    assert scene.group.continued(reply, scene.topics, scene.now) is reply
+    scene.beat(first)  # reports that it has done so
+    assert scene.group.take_released() == {topic_id: {2}}
+    assert scene.group.take_released() == {}
+    second.take(scene.group.continued(reply, scene.topics, scene.now))
+
+    assert (second.epoch, indexes(second), scene.state) == (3, [2], "STABLE")
+    assert scene.group.take_unsaved()
+    assert scene.group.awaited(reply) == ()
+
+
+def test_a_held_reply_that_is_lost_may_be_requested_again() -> None:
+    scene = ConsumerScene(t=2)
+    first = scene.join("m1", "t")
+    reply = scene.send("m2", 0, topics=["t"])
+    scene.beat(first)
+    scene.beat(first)
+    scene.group.continued(reply, scene.topics, scene.now)
+
+    second = scene.join("m2", "t")
+
+    assert (second.epoch, indexes(second)) == (3, [1])
+
+
+def test_only_a_member_that_others_keep_waiting_is_held_back() -> None:
+    scene = ConsumerScene(t=2)
+    scene.join("m1", "t")
+    everything = scene.send("m1", 2)
+    nothing = scene.send("m0", 0, topics=["later"])
+    late = scene.send("m2", 0, topics=["t"])
+    scene.send("m2", late.member_epoch, topics=["t", "u"])  # another heartbeat of the same member
+    scene.group.leave("m0", None, -1, scene.now)
+
+    assert [scene.group.awaited(reply) for reply in (everything, nothing, late)] == [(), (), ()]
+    assert scene.group.continued(nothing, scene.topics, scene.now) is nothing
+
+
 # ---- the interval between target assignments
 
 
@@ -393,6 +446,24 @@ def test_a_thousand_members_that_join_together_cost_two_assignments(monkeypatch:
     assert computed == [1, 1_000]
     assert scene.state == "STABLE"
     assert {len(member.owned) for member in members} == {1}
+
+
+def test_a_thousand_members_that_join_together_settle_with_their_second_heartbeat() -> None:
+    """K848-15: also if all send it before the first member has given up what it had alone."""
+    scene = ConsumerScene(t=1_000)
+    scene.interval_ms = 1_000
+    first, *others = [scene.join(f"m{number}", "t") for number in range(1_000)]
+    scene.wait(5)
+
+    scene.beat(first)
+    held = [(member, scene.send(member.member_id, member.epoch)) for member in others]
+    assert all(scene.group.awaited(reply) for _, reply in held)
+    scene.beat(first)
+    for member, reply in held:
+        member.take(scene.group.continued(reply, scene.topics, scene.now))
+
+    assert scene.state == "STABLE"
+    assert {len(member.owned) for member in (first, *others)} == {1}
 
 
 def test_the_interval_may_be_changed_while_the_group_waits() -> None:

@@ -67,7 +67,7 @@ class HeldBudget:
         """
         self.held_bytes += max(after - _SMALL_BYTES, 0) - max(before - _SMALL_BYTES, 0)
         if after > before and after > _SMALL_BYTES and self.held_bytes > self._most_bytes:
-            raise ProtocolError(f"Unfinished frames of all connections exceed {self._most_bytes} bytes")
+            raise ProtocolError(f"Unfinished and decoded frames of all connections exceed {self._most_bytes} bytes")
 
 
 class FrameCutter:

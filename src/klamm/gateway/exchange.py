@@ -20,13 +20,20 @@ class RelayedExchange:
         correlation_id: Correlation id that the response must have.
         on_response: Function that treats the upstream's response. None relays it unread.
         answer: Response of the gateway itself. None means that the upstream responds.
+        kept_bytes: Bytes that the gateway keeps for it, estimated.
     """
 
-    __slots__ = ("answer", "correlation_id", "on_response")
+    __slots__ = ("answer", "correlation_id", "kept_bytes", "on_response")
 
     def __init__(
-        self, correlation_id: int, on_response: OnResponse | None = None, *, answer: bytes | None = None
+        self,
+        correlation_id: int,
+        on_response: OnResponse | None = None,
+        *,
+        answer: bytes | None = None,
+        kept_bytes: int = 0,
     ) -> None:
+        self.kept_bytes = kept_bytes
         self.correlation_id = correlation_id
         self.on_response = on_response
         self.answer = answer

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from klamm.admin import AdminClient
     from klamm.gateway.peer import ConnectionWatch, Peer
@@ -115,14 +115,18 @@ class DividedRequest:
     request: Message
     merge: Callable[[Any], Message]
     """Takes the upstream's response to ``request``; returns the response for the client. Synchronous."""
+    kept_bytes: int = 0
+    """Bytes that ``merge`` keeps until then, estimated. The gateway limits them for each connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postponed:
     """Decision of a filter that needs time. No further request of the connection is read until it is made."""
 
-    work: Coroutine[Any, Any, object]
+    work: Callable[[], Awaitable[object]]
     """Returns what the filter finds as ``InterceptedCall.learned`` when it judges the same request again."""
+    kept_bytes: int = 0
+    """Bytes that ``work`` and its result keep, estimated. The gateway limits them for all connections together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
 _ACCEPTS_PER_EVENT: Final = 64
+_ACCEPT_PAUSE_S: Final = 1.0
+"""Seconds for which no connection is accepted after an error of this machine."""
 _FREE_BASES: Final = range(20_000, 31_000)
 """Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
 _ATTEMPTS: Final = 20
@@ -117,6 +119,10 @@ class BrokerPorts:
         self._sockets[node_id] = sock
         asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, node_id)
 
+    def _resume(self, sock: socket.socket, node_id: int) -> None:
+        if self._sockets.get(node_id) is sock:
+            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, node_id)
+
     def _accept(self, sock: socket.socket, node_id: int) -> None:
         for _ in range(_ACCEPTS_PER_EVENT):
             try:
@@ -124,7 +130,11 @@ class BrokerPorts:
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError as error:
+                # Most likely no file descriptor is left. The socket stays readable, so the event loop would spin.
                 logger.warning("A connection cannot be accepted: %s", error.strerror or error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(sock.fileno())
+                loop.call_later(_ACCEPT_PAUSE_S, self._resume, sock, node_id)
                 return
             peer = Peer(host=address[0], port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
             self._on_accepted(accepted, peer)

@@ -77,6 +77,7 @@ class Relay:
         self.peer = peer
         self.session = session
         self.exchanges: deque[RelayedExchange] = deque()
+        self.held_bytes = 0
         self._shared = shared
         self._traffic = shared.traffic
         self._loop = loop
@@ -95,8 +96,10 @@ class Relay:
         self._is_draining = False
         self._is_flowing = False
         """Whether both sides are being read. While it is set, no check is needed until a side is blocked or ends."""
-        self._waiting: tuple[int, int] | None = None
-        """Number of bytes kept for the two sides at the last check; None if no side delayed the connection."""
+        self._waiting: tuple[int, int, int, RelayedExchange | None] | None = None
+        """Number of bytes kept at the last check, and the oldest request in flight if no further one is read. None if
+        nothing delayed the connection.
+        """
         self._waits_since = 0.0
         self.is_closed = False
         self.upstream_versions: dict[int, tuple[int, int]] | None = None
@@ -125,8 +128,8 @@ class Relay:
 
     @property
     def kept_bytes(self) -> int:
-        """Number of bytes that the two sides have not taken so far."""
-        return self._client.kept_bytes + self._upstream.kept_bytes
+        """Number of bytes that the two sides have not taken so far, and of those kept for requests in flight."""
+        return self._client.kept_bytes + self._upstream.kept_bytes + self.held_bytes
 
     def expire(self, now: float, stuck_s: float, ended_s: float) -> None:
         """Close the connection if it has waited too long for one of its sides. Called from time to time.
@@ -136,16 +139,27 @@ class Relay:
             stuck_s: Seconds after which a side that takes none of its bytes is given up.
             ended_s: Seconds after which a client that has closed its side gets no further response.
         """
-        kept = self._client.kept_bytes, self._upstream.kept_bytes
-        if not (any(kept) or self._client_ended):
+        kept = self._client.kept_bytes, self._upstream.kept_bytes, self.held_bytes
+        # A client whose requests are not read can have gone unseen. The connection waits for the oldest response.
+        oldest = self.exchanges[0] if self._requests.is_stopped and self.exchanges else None
+        if not (any(kept) or self._client_ended or oldest is not None):
             self._waiting = None
-        elif kept != self._waiting:
-            self._waiting, self._waits_since = kept, now
+        elif (*kept, oldest) != self._waiting:
+            self._waiting, self._waits_since = (*kept, oldest), now
         elif now - self._waits_since >= (min(stuck_s, ended_s) if self._client_ended else stuck_s):
             self._shared.refused["waiting"] += 1
             self.close("one side does not take its bytes, or the upstream does not respond")
 
     # -- used by the judge of requests
+
+    def expect(self, exchange: RelayedExchange) -> None:
+        """Add a request in flight for which the gateway keeps bytes."""
+        self.exchanges.append(exchange)
+        self._hold(exchange.kept_bytes)
+
+    def _hold(self, change: int) -> None:
+        self.held_bytes += change
+        self._shared.backlog.kept_bytes += change
 
     def send_upstream(self, frame: Piece, exchange: RelayedExchange) -> None:
         """Send a request of the gateway itself. Only while no request of the client is being forwarded.
@@ -306,6 +320,7 @@ class Relay:
         if available < total:
             return NEED, total, ()
         self.exchanges.popleft()
+        self._hold(-exchange.kept_bytes)
         return TAKE, total, on_response(chunk[position : position + total])
 
     def _ready_answers(self) -> Sequence[bytes]:
@@ -313,7 +328,7 @@ class Relay:
         ready = []
         while self.exchanges and (answer := self.exchanges[0].answer) is not None:
             ready.append(answer)
-            self.exchanges.popleft()
+            self._hold(-self.exchanges.popleft().kept_bytes)
         return ready
 
     def _flush_answers(self) -> None:
@@ -382,6 +397,7 @@ class Relay:
         self._requests.drop()
         self._responses.drop()
         self.exchanges.clear()
+        self._hold(-self.held_bytes)
         self._judge.on_close()
         if self._task is not None:
             self._task.cancel()

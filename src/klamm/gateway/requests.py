@@ -62,10 +62,16 @@ if TYPE_CHECKING:
 
 MOST_IN_FLIGHT: Final = 1024
 """Maximum number of requests without a response. Beyond it, the gateway reads no further request of the connection."""
+MOST_HELD_BYTES: Final = 64 * 1024
+"""Number of bytes kept for the requests in flight of a connection, above all the gateway's own responses, beyond which
+no further request of the connection is read.
+"""
 MOST_DECODED_BYTES: Final = 32 * 1024 * 1024
 """Largest frame that is decoded. Frames that are forwarded unread are limited by ``socket.request.max.bytes``."""
 _ID_LENGTH_AT: Final = 12
 """Position of the length of the client id, after the correlation id."""
+_DECODED_WEIGHT: Final = 8
+"""Bytes of memory for each byte of a request that an interceptor works at."""
 _LEAST_FRAME: Final = REQUEST_HEAD.size - SIZE_BYTES
 _MOST_LOGIN_BYTES: Final = 524_288
 """Largest request before the login (``sasl.server.max.receive.size``)."""
@@ -137,6 +143,8 @@ class RequestJudge:
         self._calls: InterceptedRequest | None = None
         self._learned: object = None
         """Result of the work for which a filter postponed its decision on the next request; None at all other times."""
+        self._occupied = 0
+        """Bytes of the budget that the request at work takes."""
         interception = shared.interception
         self._watch = None if interception.watch is None else interception.watch(relay.peer)
         relay.peer.watch = self._watch
@@ -150,7 +158,12 @@ class RequestJudge:
             ProtocolError: The request is malformed or not served.
         """
         relay = self._relay
-        if relay.is_intercepting or len(relay.exchanges) >= MOST_IN_FLIGHT or self._renews():
+        if (
+            relay.is_intercepting
+            or len(relay.exchanges) >= MOST_IN_FLIGHT
+            or relay.held_bytes > MOST_HELD_BYTES
+            or self._renews()
+        ):
             return STOP, 0, ()
         if available < REQUEST_HEAD.size:
             if available < SIZE_BYTES:
@@ -237,6 +250,20 @@ class RequestJudge:
             self._watch.close()
         if self._calls is not None:
             self._calls.lose()
+        self._vacate()
+
+    def _occupy(self, count: int) -> None:
+        """Count the memory of a request that is at work until it is answered or forwarded.
+
+        Raises:
+            ProtocolError: The requests of all connections take too much.
+        """
+        self._occupied = count
+        self._shared.request_budget.change(0, count)
+
+    def _vacate(self) -> None:
+        self._shared.request_budget.change(self._occupied, 0)
+        self._occupied = 0
 
     def _check_size(self, size: int) -> None:
         most = self._shared.max_frame_bytes
@@ -283,7 +310,7 @@ class RequestJudge:
         """Add a response of the gateway itself to the queue."""
         version = head.api_version if api_version is None else api_version
         answer = response_frame(response, version, head.correlation_id)
-        self._relay.exchanges.append(RelayedExchange(head.correlation_id, answer=answer))
+        self._relay.expect(RelayedExchange(head.correlation_id, answer=answer, kept_bytes=len(answer)))
 
     def _produce(self, head: RequestHead, frame: memoryview, total: int, body: int) -> Judgement:
         """Forward a Produce request of which only the first bytes are known, at least up to ``acks``."""
@@ -385,11 +412,11 @@ class RequestJudge:
             self._learned = None
             judged = asked.judge(request, context)
             if isinstance(judged, Postponed):
-                self._relay.run(self._learn(judged))
-                return STOP, 0, ()
+                return self._postpone(judged)
             if judged is not None:
                 return self._judged(head, frame, body, asked, judged)
         if interceptor is not None and (interceptor.claims is None or interceptor.claims(frame[body:])):
+            self._occupy(_DECODED_WEIGHT * len(frame))
             kept = memoryview(bytes(frame))  # the request outlives this callback
             request = decode_request(interceptor.request, head, kept, body, is_whole=interceptor.claims is not None)
             self._calls = InterceptedRequest(self._shared, self._relay, head, interceptor, received=(request, kept))
@@ -397,8 +424,18 @@ class RequestJudge:
             return TAKE, len(frame), ()
         return self._pass_whole(head, frame, body)
 
-    async def _learn(self, postponed: Postponed) -> None:
-        self._learned = await postponed.work
+    def _postpone(self, postponed: Postponed) -> Judgement:
+        """Stop the requests until a filter has learned what it needs, and have it judge this one again."""
+
+        async def learn() -> None:
+            try:
+                self._learned = await postponed.work()
+            finally:
+                self._vacate()
+
+        self._occupy(postponed.kept_bytes)
+        self._relay.run(learn())
+        return STOP, 0, ()
 
     def _pass_whole(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
         acks, held = ALL_REPLICAS, ALL_REPLICAS
@@ -441,20 +478,19 @@ class RequestJudge:
         self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, divided: DividedRequest
     ) -> Judgement:
         """Forward the request that a filter made, and let it change the response."""
+        merge = divided.merge  # and not the request, which would keep its records until the response arrives
 
         def on_response(answer: memoryview) -> Sequence[Piece]:
             kept = memoryview(bytes(answer))  # parts of the response outlive this callback
             version = head.api_version
-            response = divided.merge(
-                decode(asked.response, version, kept, response_body(asked.response, version, kept))
-            )
+            response = merge(decode(asked.response, version, kept, response_body(asked.response, version, kept)))
             replace_addresses(response, self._shared.book)
             merged = response_frame(response, version, head.correlation_id)
             if head.api_key != ApiKey.CONSUMER_GROUP_HEARTBEAT:
                 return [merged]
             return self._patch_heartbeat_interval(head.client_id, memoryview(bytearray(merged)))
 
-        self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
+        self._relay.expect(RelayedExchange(head.correlation_id, on_response, kept_bytes=divided.kept_bytes))
         forwarded, _ = self._forwarded(head, divided.request, body)
         return TAKE, len(frame), (forwarded,)
 
@@ -465,6 +501,7 @@ class RequestJudge:
             response = await interceptor.handle(request, context)
         finally:
             self._calls = None
+            self._vacate()
         replace_addresses(response, self._shared.book)
         self._answer(head, response)
 

@@ -37,6 +37,12 @@ class OpenRelay(Protocol):
     """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
     session: UpstreamSession | None
     """Session of the gateway's own login on this connection; None if it does not expire, or there is none."""
+    held_bytes: int
+    """Bytes that the gateway keeps for requests in flight, estimated: above all its own responses."""
+
+    def expect(self, exchange: RelayedExchange) -> None:
+        """Add a request in flight for which the gateway keeps bytes."""
+        ...
 
     @property
     def is_intercepting(self) -> bool:

@@ -41,8 +41,12 @@ class FakeRelay:
     def __init__(self) -> None:
         self.peer = Peer(host="h", port=1, node_id=1)
         self.exchanges: deque[Any] = deque()
+        self.held_bytes = 0
         self.is_intercepting = False
         self.session = None
+
+    def expect(self, exchange: RelayedExchange) -> None:
+        self.exchanges.append(exchange)
 
 
 READ_ALL = Interception(

@@ -12,6 +12,7 @@ policy on flows is in use.
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -49,6 +50,8 @@ _JOINING: Final = 0
 """``member_epoch`` of a ConsumerGroupHeartbeat by which a consumer joins."""
 LAST_WITH_NAMES: Final[Mapping[int, int]] = MappingProxyType({ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9})
 """Last version of each API that has the names of topics."""
+_OBJECT_BYTES: Final = 300
+"""Memory of a topic or a partition of a request, estimated."""
 _MAGIC_AT: Final = 16
 _PRODUCER_ID_AT: Final = 43
 _PRODUCER_ID_SIZE: Final = 8
@@ -221,7 +224,9 @@ class FlowJudge:
             return kept
         order = [data.name for data in request.topic_data]
         return DividedRequest(
-            request=kept, merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms)
+            request=kept,
+            merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms),
+            kept_bytes=_OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
         )
 
     def judge_join(
@@ -293,7 +298,7 @@ class FlowJudge:
         for details in questions:
             outcome = found[details]
             if outcome is None:
-                return Postponed(work=self._policies.learn(FLOW, found))
+                return Postponed(work=partial(self._policies.learn, FLOW, found), kept_bytes=_OBJECT_BYTES * len(found))
             answers.append((details, outcome))
         return [self._answer(details, outcome) for details, outcome in answers]
 

@@ -1,0 +1,232 @@
+"""Clients that try to fill the memory of a gateway, and brokers that do not answer: others are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.gateway import ports
+from klamm.gateway.cutter import HeldBudget
+from klamm.gateway.interceptors import DividedRequest, Interception, Interceptor, Postponed, RequestFilter
+from klamm.gateway.ports import BrokerPorts
+from klamm.gateway.requests import MOST_HELD_BYTES
+from klamm.gateway.stalls import STUCK_S, close_stalled
+from klamm.gateway.wire import response_frame
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from klamm.gateway.shared import Shared
+
+ANSWER = JoinGroupResponse(member_id="x" * 10_000, members=[])
+JOIN = request_frame(JoinGroupRequest(group_id="g", protocols=[]), 0, correlation_id=1)
+HEARTBEAT = request(12, 0, b"first")
+CREATE = CreateTopicsRequest(
+    topics=[
+        CreateTopicsRequest.CreatableTopic(
+            name="t" * 20_000, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+    ]
+)
+LARGE = request_frame(CREATE, 2)
+
+
+def played(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(limited())
+
+
+def judged(judge: Callable[[Any, Any], Any]) -> Shared:
+    asked = RequestFilter(request=JoinGroupRequest, response=JoinGroupResponse, judge=judge)
+    return shared_objects(Interception(filters={11: asked}))
+
+
+def intercepted(handle: Callable[[Any, Any], Awaitable[Any]], **more: Any) -> Shared:
+    interceptor = Interceptor(request=CreateTopicsRequest, response=CreateTopicsResponse, handle=handle)
+    return shared_objects(Interception(interceptors={19: interceptor}), **more)
+
+
+def test_answers_that_wait_for_a_slow_broker_are_few() -> None:
+    async def test() -> None:
+        shared = judged(lambda _request, _context: ANSWER)
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(HEARTBEAT + JOIN * 200)
+            await until(lambda: rig.relay.held_bytes > MOST_HELD_BYTES)
+            assert await other.is_served()
+            assert rig.relay.held_bytes < MOST_HELD_BYTES + 11_000
+            assert shared.backlog.kept_bytes == rig.relay.held_bytes == rig.relay.kept_bytes
+            await rig.upstream.send(response(1, b"answer"))
+            assert await rig.client.read_frame() == response(1, b"answer")[4:]
+            for _ in range(200):
+                assert len(await rig.client.read_frame()) > 10_000
+            assert rig.relay.held_bytes == shared.backlog.kept_bytes == 0
+
+    played(test)
+
+
+def test_what_is_kept_for_divided_requests_is_limited_and_forgotten() -> None:
+    def divide(asked: JoinGroupRequest, _context: object) -> DividedRequest:
+        return DividedRequest(request=asked, merge=lambda _response: ANSWER, kept_bytes=MOST_HELD_BYTES // 2)
+
+    async def test() -> None:
+        shared = judged(divide)
+        with RelayRig(shared) as rig:
+            await rig.client.send(JOIN * 50)
+            for _ in range(3):
+                await rig.upstream.read_frame()
+            await until(lambda: rig.relay.held_bytes > MOST_HELD_BYTES)
+            assert len(rig.relay.exchanges) == 3
+            await rig.upstream.send(response_frame(JoinGroupResponse(members=[]), 0, 1))
+            await rig.upstream.read_frame()
+            assert len(await rig.client.read_frame()) > 10_000
+            rig.relay.close(None)
+            assert shared.backlog.kept_bytes == 0
+
+    played(test)
+
+
+def test_requests_at_work_take_a_share_of_the_memory() -> None:
+    release = asyncio.Event()
+
+    async def waiting(_asked: object, _context: object) -> CreateTopicsResponse:
+        await release.wait()
+        return CreateTopicsResponse(topics=[])
+
+    async def test() -> None:
+        shared = intercepted(waiting, request_budget=HeldBudget(250_000))
+        with RelayRig(shared) as one, RelayRig(shared) as two, RelayRig(shared) as three:
+            await one.client.send(LARGE)
+            await two.client.send(LARGE)
+            await until(lambda: one.relay.is_intercepting and two.relay.is_intercepting)
+            # when
+            await three.client.send(LARGE)
+            assert await three.client.is_closed()
+            release.set()
+            # then
+            for rig in (one, two):
+                await rig.client.read_frame()
+                assert await rig.is_served()
+            assert shared.request_budget.held_bytes == 0
+
+    played(test)
+
+
+@pytest.mark.parametrize("starts", [False, True], ids=["before it starts", "while it works"])
+def test_a_client_that_leaves_gives_its_share_back(starts: bool) -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    async def test() -> None:
+        shared = judged(lambda _request, _context: Postponed(work=forever, kept_bytes=900_000))
+        with RelayRig(shared) as rig:
+            await rig.client.send(JOIN)
+            await until(lambda: rig.relay.is_intercepting)
+            if starts:
+                await asyncio.sleep(0)
+            assert shared.request_budget.held_bytes > 800_000
+            rig.relay.close("the client is gone")
+            await asyncio.sleep(0)
+            assert shared.request_budget.held_bytes == 0
+
+    played(test)
+
+
+def test_a_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None:
+    async def test() -> None:
+        shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(LARGE + HEARTBEAT)
+            await rig.upstream.read(len(LARGE))
+            await until(lambda: not rig.relay.is_idle and rig.relay.is_intercepting)
+            rig.client.close()  # unseen, because nothing more is read from this client
+            for now in (1.0, STUCK_S):
+                close_stalled(shared, now)
+                assert not rig.relay.is_closed
+            close_stalled(shared, 1.0 + STUCK_S)
+            assert rig.relay.is_closed
+            assert not other.relay.is_closed
+            assert await other.is_served()
+
+    played(test)
+
+
+@pytest.mark.parametrize("garbage", [response(99), response(1, b"\xff\xff"), b"\x7f\xff\xff\xff\0\0\0\1", b"\0\0", b""])
+def test_a_broker_that_answers_an_interceptor_with_garbage_loses_that_connection_only(garbage: bytes) -> None:
+    async def test() -> None:
+        shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(LARGE)
+            assert await rig.upstream.read(len(LARGE)) == LARGE
+            await rig.upstream.send(garbage)
+            rig.upstream.end()
+            assert await rig.client.is_closed()
+            assert await other.is_served()
+            await until(lambda: shared.request_budget.held_bytes == 0)
+
+    played(test)
+
+
+def test_half_a_header_on_many_connections_holds_no_other_up() -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        with ExitStack() as stack, RelayRig(shared) as other:
+            for _ in range(100):
+                rig = stack.enter_context(RelayRig(shared))
+                await rig.client.send(HEARTBEAT[:7])
+            assert await other.is_served()
+            assert shared.request_budget.held_bytes == shared.backlog.kept_bytes == 0
+
+    played(test)
+
+
+def test_a_gateway_without_a_file_descriptor_pauses_and_accepts_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ports, "_ACCEPT_PAUSE_S", 0.05)
+    accepted: list[socket.socket] = []
+
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+            server.setblocking(False)
+            broker_ports = BrokerPorts(cast("Any", None), cast("Any", None), lambda sock, _peer: accepted.append(sock))
+            listening = Exhausted(server)
+            broker_ports._sockets[0] = cast("Any", listening)
+            broker_ports._resume(cast("Any", listening), 0)
+            await until(lambda: bool(accepted))
+            broker_ports._sockets.clear()
+            asyncio.get_running_loop().remove_reader(server.fileno())
+            accepted[0].close()
+
+    played(test)
+    assert [record.getMessage() for record in caplog.records] == [
+        "A connection cannot be accepted: Too many open files"
+    ]
+
+
+class Exhausted:
+    """Listening socket that cannot accept the first connection at once."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._attempts = 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def accept(self) -> Any:
+        self._attempts += 1
+        if self._attempts == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._sock.accept()

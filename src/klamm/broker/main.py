@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.garbage import GarbageSettings
-from klamm.broker.settings import BrokerSettings, names_policy, parse_arguments, unknown_names, warn_of_unknown
+from klamm.broker.settings import BrokerSettings, parse_arguments, unknown_names, warn_of_unknown
 from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.policy import PolicyLoadError
+from klamm.policy.kinds import names_policy
 from klamm.properties import SettingsError
 from klamm.server.listeners import ANY_HOST, Address, Listener, own_host_name
 from klamm.server.signals import ProcessSignals

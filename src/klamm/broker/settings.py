@@ -15,7 +15,6 @@ from klamm.configs.definitions import (
     has_listener_prefix,
     parse_broker_settings,
 )
-from klamm.policy.kinds import KINDS
 from klamm.properties import SettingsError, did_you_mean, merged_properties
 from klamm.protocol.errors import InvalidConfigError
 from klamm.server.arguments import CommandParser
@@ -193,8 +192,3 @@ def _is_known(name: str) -> bool:
 def warn_of_unknown(name: str) -> str:
     """Return the warning about an unknown config, with the most similar existing name."""
     return f"unknown config {name} is ignored{did_you_mean(name, (*broker_configs(), *AUTHORIZER_CONFIGS))}"
-
-
-def names_policy(configs: Mapping[str, str]) -> bool:
-    """Return whether a policy class is configured. Unknown configs may then belong to the policy."""
-    return any(configs.get(key, "").strip() for kind in KINDS for key in kind.class_keys)

@@ -154,7 +154,8 @@ class Broker(EmbeddedServer, BrokerControls):
 
 
 def _warn_of_unknown(config: Mapping[str, str]) -> None:
-    from klamm.broker.settings import names_policy, unknown_names, warn_of_unknown  # noqa: PLC0415  # start-up time
+    from klamm.broker.settings import unknown_names, warn_of_unknown  # noqa: PLC0415  # start-up time
+    from klamm.policy.kinds import names_policy  # noqa: PLC0415
 
     if not names_policy(config):
         for name in unknown_names(config):

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.gateway.app import GatewayApp
 from klamm.gateway.hooks import start_hooks
+from klamm.gateway.known_settings import unknown_names, warn_of_unknown
 from klamm.gateway.metrics import GatewayMetrics
 from klamm.gateway.settings import GatewaySettings, parse_arguments
 from klamm.gateway.worker_pool import WorkerPool
 from klamm.policy import PolicyLoadError
+from klamm.policy.kinds import GATEWAY_KINDS, names_policy
 from klamm.properties import SettingsError
 from klamm.server.signals import ProcessSignals
 from klamm.server.sockets import bind, bound_address, fastest_event_loop, start_listening
@@ -36,6 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     except SettingsError as error:
         sys.stderr.write(f"klamm gateway: {error}\n")
         return EXIT_USAGE
+    for name in unknown_names(settings):
+        if names_policy(settings.configs, GATEWAY_KINDS):
+            logger.info("%s (unless a policy reads it)", warn_of_unknown(name))
+        else:
+            logger.warning("%s", warn_of_unknown(name))
     stdout = sys.stdout
     try:
         # Standard output has the ready line only.

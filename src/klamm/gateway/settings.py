@@ -117,7 +117,10 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
     }
     own = {name: value for name, value in configs.items() if not name.startswith(UPSTREAM_PREFIX)}
     listener = _listener(own)
-    upstream = ConnectionSettings.of(servers, properties, CLIENT_ID)
+    try:
+        upstream = ConnectionSettings.of(servers, properties, CLIENT_ID)
+    except SettingsError as error:
+        raise SettingsError(f"{UPSTREAM_PREFIX}{error}") from error
     terminates = _terminates(listener, own)
     _check_identities(terminates=terminates, upstream=upstream)
     advertised = None if listener.advertise is None else listener.advertise[0]

@@ -97,6 +97,11 @@ class PolicySpec:
         return f"{next(iter(self.keys.values()))}={self.name}"
 
 
+def names_policy(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> bool:
+    """Return whether a policy class is configured. Unknown properties may then belong to the policy."""
+    return any(properties.get(key, "").strip() for kind in kinds for key in kind.class_keys)
+
+
 def read_specs(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> tuple[PolicySpec, ...]:
     """Return the policies that the properties name, in the order of ``kinds``.
 

@@ -1,0 +1,62 @@
+"""Settings without an effect are reported. Every documented setting, and every one of the examples, has an effect."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from klamm.gateway.known_settings import unknown_names, warn_of_unknown
+from klamm.gateway.settings import UPSTREAM_PREFIX, read_settings
+from klamm.properties import parse_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def unknown_of(names: Iterable[str]) -> tuple[str, ...]:
+    upstream = {name.removeprefix(UPSTREAM_PREFIX): "" for name in names if name.startswith(UPSTREAM_PREFIX)}
+    own = {name: "" for name in names if not name.startswith(UPSTREAM_PREFIX)}
+    given = read_settings({"upstream.bootstrap.servers": "kafka:9092"})
+    return unknown_names(replace(given, configs=own, upstream_properties=upstream))
+
+
+@pytest.mark.parametrize(
+    ("name", "similar"),
+    [
+        ("client.config.enable", "client.configs.enable"),
+        ("flows.policy.class.name", "flow.policy.class.name"),
+        ("upstream.securty.protocol", "upstream.security.protocol"),
+        ("ssl.keystore.locaton", "ssl.keystore.location"),
+    ],
+)
+def test_a_misspelled_setting_is_reported_with_the_similar_one(name: str, similar: str) -> None:
+    assert unknown_of((name, "shutdown.grace.ms")) == (name,)
+    assert warn_of_unknown(name) == f"setting {name} has no effect in a gateway; did you mean {similar}?"
+
+
+def test_settings_of_a_broker_or_a_producer_have_no_effect() -> None:
+    assert unknown_of(("log.retention.ms", "upstream.linger.ms")) == ("log.retention.ms", "upstream.linger.ms")
+
+
+def test_every_documented_setting_has_an_effect() -> None:
+    page = (ROOT / "docs/gateway.md").read_text(encoding="utf-8")
+    rows = page.partition("## Settings")[2].partition("\n## ")[0].splitlines()
+    names = [name for row in rows if row.startswith("| `") for name in re.findall(r"`([a-z.]+)`", row.split("|")[1])]
+    assert "client.configs.enable" in names
+    assert unknown_of(names) == ()
+
+
+def test_every_setting_of_the_examples_has_an_effect() -> None:
+    examples = ROOT / "examples" / "gateway"
+    texts = [(examples / "gateway.properties").read_text(encoding="utf-8")]
+    for manifest in ("kubernetes.yaml", "kubernetes-sni.yaml"):
+        for document in yaml.safe_load_all((examples / manifest).read_text(encoding="utf-8")):
+            texts += [text for name, text in (document.get("stringData") or {}).items() if name == "gateway.properties"]
+    assert [unknown_of(parse_properties(text)) for text in texts] == [(), (), ()]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PROG: Final = "klamm clients"
 _PATH: Final = "/clients.json"
-_IS_IT: Final = "is it the --metrics address of a klamm broker?"
+_IS_IT: Final = "is it the --metrics address of a klamm broker, or of a gateway with client configs?"
 _TIMEOUT_S: Final = 10.0
 _COLUMNS: Final = (
     "PRINCIPAL",
@@ -87,7 +87,7 @@ def _parser() -> ToolParser:
         help="one table, or a line for each change",
     )
     parser.add_value(
-        "--metrics", metavar="HOST:PORT", required=True, help="the address given to klamm broker --metrics"
+        "--metrics", metavar="HOST:PORT", required=True, help="the address given to klamm broker or gateway --metrics"
     )
     parser.add_switch("--gone", help="include clients that have disconnected")
     parser.add_value("--user", metavar="NAME", help="only clients of this user")
@@ -183,7 +183,8 @@ def fetch(address: str) -> list[Client]:
     """Fetch the list of clients from a broker's metrics listener.
 
     Raises:
-        RefusedError: The address does not answer, or not as a klamm broker. The message contains the address.
+        RefusedError: The address does not answer, or not as a klamm broker, or some of the processes of a gateway are
+            missing. The message contains the address.
     """
     parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
@@ -196,13 +197,17 @@ def fetch(address: str) -> list[Client]:
         body = response.read()
         if response.status != http.client.OK:
             raise RefusedError(f"{address} answers with HTTP status {response.status}; {_IS_IT}")
-        clients: list[Client] = json.loads(body)["clients"]
+        document = json.loads(body)
+        clients: list[Client] = document["clients"]
+        silent = document.get("silent_processes", 0)
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise RefusedError(f"{address} returned no list of clients; {_IS_IT} ({error!r})") from error
     except OSError as error:
         raise RefusedError(f"{address} does not answer: {error.strerror or error}") from error
     finally:
         connection.close()
+    if silent:
+        raise RefusedError(f"{address}: {silent} of its processes did not report their clients in time; try again")
     return clients
 
 

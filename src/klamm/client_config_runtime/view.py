@@ -62,29 +62,12 @@ class ClientView:
     """Registered keys; None when the client never registered, so its support is unknown."""
     effective: Mapping[str, str]
     """Merged configs that apply to the client."""
+    kinds: frozenset[ClientKind]
+    """Kinds of the client, by its requests and by its registered keys; empty when unknown."""
+    compliance: Mapping[str, Compliance]
+    """Way in which each key that is set and applies to the client's kinds reaches it, by key in order."""
     enforced: Enforced = NOTHING_ENFORCED
     """Values that the broker enforces for the client."""
-
-    @property
-    def kinds(self) -> frozenset[ClientKind]:
-        """Kinds of the client, by its requests and by its registered keys; empty when unknown."""
-        return self.client.kinds | kinds_of_configs(self.registered or ())
-
-    @property
-    def concerning(self) -> frozenset[str]:
-        """Keys that are set and apply to the client's kinds."""
-        if not self.kinds and self.registered is None:
-            return frozenset()
-        return frozenset(key for key in self.effective if concerns(key, self.kinds))
-
-    @property
-    def compliance(self) -> Mapping[str, Compliance]:
-        """Way in which each key that applies to the client reaches it, by key."""
-        supported = set(self.registered or ())
-        return {
-            key: compliance(key, is_supported=key in supported, enforced=self.enforced, protocols=self.client.protocols)
-            for key in sorted(self.concerning)
-        }
 
     @property
     def reported(self) -> Mapping[str, str]:
@@ -97,7 +80,7 @@ class ClientView:
         reported = self.client.reported
         return tuple(
             key
-            for key in sorted(self.concerning)
+            for key in self.compliance
             if key in reported and differs(key, reported=reported[key], wanted=self.effective[key])
         )
 
@@ -113,7 +96,7 @@ class ClientView:
             return Standing.PENDING
         if not self.effective:
             return Standing.NOTHING_SET
-        if not self.concerning:
+        if not self.compliance:
             return Standing.NOT_CONCERNED if self.kinds else Standing.UNKNOWN
         if self.ignored:
             return Standing.IGNORES
@@ -174,11 +157,20 @@ def _view_client(
 ) -> ClientView:
     entity = ClientConfigEntity.of_client(client.principal.partition(":")[2], client.client_id)
     information = client_information(client.software_name, client.software_version)
+    supported = registered.get(entity, {}).get(information)
+    kinds = client.kinds | kinds_of_configs(supported or ())
+    effective, values = resolve(entity), enforced(entity)
+    applying = () if not kinds and supported is None else sorted(key for key in effective if concerns(key, kinds))
     return ClientView(
         client=client,
-        registered=registered.get(entity, {}).get(information),
-        effective=resolve(entity),
-        enforced=enforced(entity),
+        registered=supported,
+        effective=effective,
+        kinds=kinds,
+        compliance={
+            key: compliance(key, is_supported=key in (supported or ()), enforced=values, protocols=client.protocols)
+            for key in applying
+        },
+        enforced=values,
     )
 
 

@@ -96,7 +96,7 @@ class GatewayPage:
     async def _status(self) -> Document:
         """Return the status of all processes that serve connections."""
         pool = self._app.pool
-        return merged_status([await process_status(self._app)] if pool is None else await pool.statuses())
+        return await merged_status([await process_status(self._app)] if pool is None else await pool.statuses())
 
     async def _clients_document(self, _query: Query) -> Document:
         status = await self._status()

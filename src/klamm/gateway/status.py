@@ -44,7 +44,7 @@ def _plain_clients(shared: Shared) -> list[Document]:
     ]
 
 
-def merged_status(statuses: Sequence[Document | None]) -> Document:
+async def merged_status(statuses: Sequence[Document | None]) -> Document:
     """Return the status of all processes together.
 
     Args:
@@ -58,7 +58,7 @@ def merged_status(statuses: Sequence[Document | None]) -> Document:
         for address, is_open, count in status["attempts"]:
             attempts[address, is_open] += count
     return {
-        "clients": merged_clients(status["clients"] for status in known),
+        "clients": await merged_clients(status["clients"] for status in known),
         "clients_left_out": sum(status["clients_left_out"] for status in known),
         "policies": merged_policies([policies for status in known for policies in status["policies"]]),
         "connections": dict(connections),

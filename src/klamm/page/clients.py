@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client_config_runtime.view import Standing
 from klamm.display import counted
 from klamm.page.html import ROWS, UNKNOWN, Cell, Table, page_of, section, short, table
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,14 +81,16 @@ def client_warnings(clients: Iterable[Document]) -> list[str]:
     ]
 
 
-def merged_clients(documents: Iterable[Sequence[Document]]) -> list[Document]:
-    """Return each client once, from the documents of several processes that serve connections of the same clients."""
+async def merged_clients(documents: Iterable[Sequence[Document]]) -> list[Document]:
+    """Return each client once, from the documents of several processes that serve connections of the same clients.
+
+    It is done in time slices.
+    """
     found: dict[tuple[str, ...], Document] = {}
-    for clients in documents:
-        for client in clients:
-            key = tuple(client.get(name, "") for name in _KEY)
-            known = found.get(key)
-            found[key] = client if known is None else _joined(known, client)
+    async for client in TimeSlice().over(chain.from_iterable(documents)):
+        key = tuple(client.get(name, "") for name in _KEY)
+        known = found.get(key)
+        found[key] = client if known is None else _joined(known, client)
     return [found[key] for key in sorted(found)]
 
 

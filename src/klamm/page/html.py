@@ -50,9 +50,9 @@ td { overflow-wrap: anywhere; min-width: 5rem; max-width: 26rem; } td.number { m
 th.number:not(:last-child), td.number:not(:last-child) { padding-right: 1.8rem; }
 td.name { min-width: 9rem; } td.word { white-space: nowrap; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
 nav.pages { margin: .4rem 0; } nav.pages > * { margin-right: 1rem; }
-@media (max-width: 42rem) { .extra { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.6rem; }
+@media (max-width: 42rem) { .extra { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.4rem; }
   th.number:not(:last-child), td.number:not(:last-child) { padding-right: .8rem; }
-  td.name { min-width: 7rem; } }
+  th { white-space: normal; } td.name { min-width: 6.5rem; } }
 """
 
 
@@ -133,7 +133,8 @@ def table(content: Table, query: Query) -> str:
 def _cell(cell: Cell) -> str:
     text = shown(cell.text)
     if "name" in cell.kind:
-        text = text.replace(".", ".<wbr>")  # a narrow column breaks a name at its dots, not inside a word
+        # a narrow column breaks a name at its dots and colons, not inside a word
+        text = text.replace(".", ".<wbr>").replace(":", ":<wbr>")
     inner = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
     return f'<td class="{cell.kind}">{inner}</td>' if cell.kind else f"<td>{inner}</td>"
 

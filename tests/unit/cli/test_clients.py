@@ -88,6 +88,12 @@ def test_the_list_says_who_follows_and_who_ignores(broker: Broker, capsys: pytes
     assert summary == "2 clients: 1 in line, 1 ignores"
 
 
+def test_a_list_without_the_clients_of_a_process_is_no_list(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.answer = json.dumps({"version": 0, "at_ms": 1, "clients": [client()], "silent_processes": 1}).encode()
+    assert clients.main(["list", "--metrics", address(broker)]) == 1
+    assert "1 of its processes did not report" in capsys.readouterr().err
+
+
 def test_those_that_are_not_in_line_are_listed_alone(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     code = clients.main(["list", "--metrics", address(broker), "--pending"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -71,12 +72,12 @@ def test_a_client_of_two_processes_is_shown_as_one_process_would_show_it(
     apart = [documents(each, registered=registered, **effective) for each in (first, second)]
     # then
     together = documents(first.joined_with(second), registered=registered, **effective)
-    assert merged_clients(apart) == together
-    assert merged_clients(reversed(apart)) == together
+    assert asyncio.run(merged_clients(apart)) == together
+    assert asyncio.run(merged_clients(reversed(apart))) == together
 
 
 def test_clients_of_other_hosts_stay_apart_and_are_sorted() -> None:
-    found = merged_clients([documents(seen(host="10.0.0.2"), seen(client_id="a")), documents(seen())])
+    found = asyncio.run(merged_clients([documents(seen(host="10.0.0.2"), seen(client_id="a")), documents(seen())]))
     assert [(client["client_id"], client["host"]) for client in found] == [
         ("a", "10.0.0.1"),
         ("app", "10.0.0.1"),
@@ -99,7 +100,7 @@ def test_a_row_has_what_a_client_runs_should_run_and_can_take() -> None:
 
 def test_without_client_configs_the_page_lists_connections() -> None:
     plain = {"principal": "User:alice", "client_id": HOSTILE, "host": "10.0.0.1", "connections": 2}
-    (merged,) = merged_clients([[plain], [plain]])
+    (merged,) = asyncio.run(merged_clients([[plain], [plain]]))
     html = clients_section([merged], {}, has_configs=False)
     assert "<script" not in html
     assert '<td class="number">4</td>' in html

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=KAFKA_RELEASE,
         help="release of the real Apache Kafka, for the mirror and the clients, which work with older ones, too",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave what the collection of the tests creates to the end of the process: the garbage collector skips it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

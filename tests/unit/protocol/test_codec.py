@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import struct
@@ -86,10 +87,15 @@ def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
     return st.none() | one if field.is_nullable(version) else one
 
 
-def structs(cls: type[Struct], version: int) -> st.SearchStrategy[Struct]:
-    """Values of a struct that exist in ``version``; fields that do not keep their default."""
+@functools.cache
+def _structs(cls: type[Struct], version: int) -> st.SearchStrategy[Struct]:
     present = {field.name: _values(field, version) for field in cls.FIELDS if field.in_version(version)}
     return st.builds(cls, **present)
+
+
+def structs(cls: type[Struct], version: int) -> st.SearchStrategy[Struct]:
+    """Values of a struct that exist in ``version``; fields that do not keep their default."""
+    return _structs(cls, version)  # type: ignore[arg-type]  # a protocol of functools that no class meets
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)

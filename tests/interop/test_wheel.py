@@ -31,7 +31,7 @@ BY_RECORD = (
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
-        return install_wheel(tmp_path_factory.mktemp("compiled"))
+        return install_wheel(tmp_path_factory.mktemp("compiled"), is_optimized=False)
     except WheelError as error:
         skip_loudly(str(error))
 

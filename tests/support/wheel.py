@@ -20,17 +20,18 @@ class WheelError(Exception):
     """The wheel could not be built; the message contains the reason."""
 
 
-def install_wheel(folder: Path) -> Path:
-    """Build the wheel in some ten seconds, and return where it is installed, for PYTHONPATH.
+def install_wheel(folder: Path, *, is_optimized: bool = True) -> Path:
+    """Build the wheel, and return where it is installed, for PYTHONPATH.
 
     Args:
         folder: Empty directory for the wheel and the installation.
+        is_optimized: Whether the compiler optimizes, as for a published wheel. It takes four times as long.
 
     Raises:
         WheelError: There is no working C compiler.
     """
     built, installed = folder / "wheel", folder / "installed"
-    wheel = _build("compiled", built)
+    wheel = _build("compiled", built, is_optimized=is_optimized)
     _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", installed, wheel])
     return installed
 
@@ -59,10 +60,12 @@ def _compiler() -> str:
     return Path(str(sysconfig.get_config_var("CC") or "cc").split()[0]).name
 
 
-def _build(kind: str, folder: Path) -> Path:
-    compiler = folder.with_name("compiler")
-    write_quick_compiler(compiler)
-    path = f"{compiler}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+def _build(kind: str, folder: Path, *, is_optimized: bool = True) -> Path:
+    path = os.environ.get("PATH", os.defpath)
+    if not is_optimized:
+        compiler = folder.with_name("compiler")
+        write_quick_compiler(compiler)
+        path = f"{compiler}{os.pathsep}{path}"
     _run([sys.executable, _ROOT / "scripts" / "wheel.py", "--only", kind, "--", folder], {**os.environ, "PATH": path})
     (built,) = folder.iterdir()
     return built

@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import BATCH_OVERHEAD, TimestampType, decode_records, decompress, read_headers, record_ends
+from klamm.protocol.records import (
+    BATCH_OVERHEAD,
+    TimestampType,
+    decode_records,
+    decompress_view,
+    read_headers,
+    record_ends,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from klamm.protocol.records import RecordBatch
     from klamm.protocol.records.record import RecordHeaders
 
+    Buffer = bytes | memoryview
     Numbers = NDArray[np.int64]
 
 NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -33,8 +41,12 @@ NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "ti
 
 _MAGIC: Final = 2
 _LEAST_RECORD: Final = 7
-_GROUP_BYTES: Final = 8 * 1024 * 1024
-"""Approximate number of decompressed bytes that are converted at a time."""
+_GROUP_BYTES: Final = 1024 * 1024
+"""Approximate number of decompressed bytes that are converted at a time: the numbers of so few records stay in the
+processor's cache.
+"""
+_LARGE_BYTES: Final = _GROUP_BYTES // 2
+"""Size of a batch that forms a group of its own, so that it is copied once and not twice."""
 _PADDING: Final = bytes(16)
 """Bytes behind the last record, so that a truncated number can be read before it is detected."""
 _MAX_SHIFT: Final = 63
@@ -71,8 +83,12 @@ class Columns:
         Args:
             schema: A ``pyarrow.Schema`` with field names from ``NAMES``.
         """
-        arrays = [getattr(self, f"_{field.name.lower()}").cast(field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [getattr(self, f"_{field.name.lower()}") for field in schema]
+        # A cast costs as much as reading a hundred records, also to the type that an array has.
+        cast = [
+            one if one.type == field.type else one.cast(field.type) for one, field in zip(arrays, schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(cast, schema=schema)
 
     @cached_property
     def _key(self) -> Any:
@@ -127,27 +143,28 @@ def columns_of(batches: Sequence[RecordBatch], wanted: OffsetRange) -> Iterator[
         UnsupportedCompressionTypeError: The codec is unknown.
     """
     group: list[RecordBatch] = []
-    bodies: list[memoryview] = []
+    bodies: list[bytes] = []
     size = 0
     for batch in batches:
-        if batch.magic != _MAGIC:
-            if group:
-                yield _columns(group, bodies, wanted)
-                group, bodies, size = [], [], 0
-            yield _legacy(batch, wanted)
-            continue
-        body = decompress(batch.codec, batch.buffer[BATCH_OVERHEAD:])
-        group.append(batch)
-        bodies.append(body)
-        size += len(body)
-        if size >= _GROUP_BYTES:
+        is_legacy = batch.magic != _MAGIC
+        body = memoryview(b"") if is_legacy else decompress_view(batch.codec, batch.buffer[BATCH_OVERHEAD:])
+        is_large = len(body) >= _LARGE_BYTES
+        if group and (is_legacy or is_large or size >= _GROUP_BYTES):
             yield _columns(group, bodies, wanted)
             group, bodies, size = [], [], 0
+        if is_legacy:
+            yield _legacy(batch, wanted)
+        elif is_large:
+            yield _columns([batch], [body], wanted)
+        else:
+            group.append(batch)
+            bodies.append(bytes(body))
+            size += len(body)
     if group:
         yield _columns(group, bodies, wanted)
 
 
-def _columns(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], wanted: OffsetRange) -> Columns:
+def _columns(batches: Sequence[RecordBatch], bodies: Sequence[Buffer], wanted: OffsetRange) -> Columns:
     data = b"".join([*bodies, _PADDING])
     view = np.frombuffer(data, np.uint8)
     ends = _ends(batches, bodies, data)
@@ -169,11 +186,14 @@ def _columns(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], wante
         spread([batch.max_timestamp for batch in batches]),
         spread([batch.base_timestamp for batch in batches]) + timestamp_deltas,
     )
-    kept = np.flatnonzero((offsets >= wanted.start) & (offsets < wanted.end))
-    edges = np.column_stack((key_from, key_to, value_from, value_to)).ravel()
-    borders = np.append(edges, len(data)).astype(np.int32)
+    kept = np.arange(len(offsets))
+    if offsets.size and (offsets.min() < wanted.start or offsets.max() >= wanted.end):
+        kept = np.flatnonzero((offsets >= wanted.start) & (offsets < wanted.end))
+    borders = np.empty(4 * len(ends) + 1, np.int32)
+    borders[0:-1:4], borders[1:-1:4], borders[2:-1:4], borders[3:-1:4] = key_from, key_to, value_from, value_to
+    borders[-1] = len(data)
     fields = pa.BinaryArray.from_buffers(
-        pa.binary(), len(edges), [None, pa.py_buffer(borders), pa.py_buffer(data)], null_count=0
+        pa.binary(), 4 * len(ends), [None, pa.py_buffer(borders), pa.py_buffer(data)], null_count=0
     )
     return Columns(
         topic=wanted.topic,
@@ -188,7 +208,7 @@ def _columns(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], wante
     )
 
 
-def _ends(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], data: bytes) -> Numbers:
+def _ends(batches: Sequence[RecordBatch], bodies: Sequence[Buffer], data: bytes) -> Numbers:
     """Return the end of each record. The records of all batches follow each other without gaps."""
     ends: list[int] = []
     position = 0
@@ -213,17 +233,18 @@ def _numbers(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbe
     if np.any(at >= ends):
         raise CorruptBatchError("A record ends within its fields")
     byte = view[at]
-    values = (byte & 0x7F).astype(np.uint64)
+    values = (byte & _LAST_BYTE).astype(np.uint64)
     following = at + 1
-    more = np.flatnonzero(byte & 0x80)
+    is_continued = byte > _LAST_BYTE
     shift = 7
-    while more.size:
+    while is_continued.any():
         if shift > _MAX_SHIFT:
             raise CorruptBatchError("Varint is too long")
-        byte = view[following[more]]
-        values[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        following[more] += 1
-        more = more[(byte & 0x80) != 0]
+        # Numbers that have ended get no further bits: it is faster to read a byte in vain than to leave them out.
+        byte = view[following]
+        values |= (byte & _LAST_BYTE).astype(np.uint64) * is_continued << np.uint64(shift)
+        following += is_continued
+        is_continued &= byte > _LAST_BYTE
         shift += 7
     if np.any(following > ends):
         raise CorruptBatchError("A record ends within a number")

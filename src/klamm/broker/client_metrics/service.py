@@ -27,7 +27,7 @@ from klamm.protocol.errors import (
     TelemetryTooLargeError,
 )
 from klamm.protocol.primitives import uuid_text
-from klamm.protocol.records.codecs import decompress
+from klamm.protocol.records.codecs import decompress_view
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _decoded(compression_type: int, metrics: bytes, limit: int) -> tuple[bytes, 
     from klamm.client_metrics.otlp import OtlpError, decode_metrics  # noqa: PLC0415  # at the first push only
 
     try:
-        data = bytes(decompress(compression_type, metrics, limit=limit))
+        data = bytes(decompress_view(compression_type, metrics, limit=limit))
         if len(data) > limit:  # The metrics were not compressed.
             raise TelemetryTooLargeError(f"{len(data)} bytes of metrics exceed the limit of {limit}")
         return data, decode_metrics(data)

@@ -18,7 +18,7 @@ from klamm.protocol.records.batch import (
     verify_crc,
     write_crc,
 )
-from klamm.protocol.records.codecs import Codec, compress, decompress
+from klamm.protocol.records.codecs import Codec, compress, decompress, decompress_view
 from klamm.protocol.records.control import ControlRecord, ControlType, decode_marker, encode_marker
 from klamm.protocol.records.decoder import decode_records, iter_records, read_headers, read_varint
 from klamm.protocol.records.encoder import encode_batch, encode_headers, encode_section, varint
@@ -45,6 +45,7 @@ __all__ = [
     "decode_marker",
     "decode_records",
     "decompress",
+    "decompress_view",
     "encode_batch",
     "encode_headers",
     "encode_marker",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records.batch import NO_TIMESTAMP, RecordBatch, iter_batches
-from klamm.protocol.records.codecs import Codec, decompress
+from klamm.protocol.records.codecs import Codec, decompress, decompress_view
 from klamm.protocol.records.layout import BATCH_OVERHEAD, LEAST_RECORD, MAGIC
 from klamm.protocol.records.record import Record, RecordHeaders, TimestampType
 
@@ -59,7 +59,7 @@ def iter_records(batch: RecordBatch) -> Iterator[Record]:
 def _open_batch(batch: RecordBatch) -> tuple[bytes, int | None]:
     """Return the decompressed records, and their timestamp if the broker set it (LogAppendTime)."""
     # Convert to bytes: indexing and slicing bytes is faster than a view, and every key and value must be bytes anyway.
-    data = bytes(decompress(batch.codec, batch.buffer[BATCH_OVERHEAD:]))
+    data = bytes(decompress_view(batch.codec, batch.buffer[BATCH_OVERHEAD:]))
     if not 0 <= batch.record_count <= len(data) // LEAST_RECORD:
         raise CorruptBatchError(f"{batch!r} declares {batch.record_count} records in {len(data)} bytes")
     return data, batch.max_timestamp if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else None

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.errors import CorruptBatchError, DecompressedTooLargeError, InvalidRecordError, StorageError
-from klamm.protocol.records import BATCH_OVERHEAD, TimestampType, decompress, iter_fields, verify_crc
+from klamm.protocol.records import BATCH_OVERHEAD, TimestampType, decompress_view, iter_fields, verify_crc
 from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES
 from klamm.storage.log.background import AbandonedError, in_records_thread
 from klamm.storage.log.validation import DECOMPRESSED_AT_ONCE
@@ -128,7 +128,7 @@ def _first_record(
         AbandonedError: ``abandoned`` was set.
     """
     is_append_time = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
-    data = bytes(decompress(batch.codec, batch.buffer[BATCH_OVERHEAD:], limit=decompress_up_to))
+    data = bytes(decompress_view(batch.codec, batch.buffer[BATCH_OVERHEAD:], limit=decompress_up_to))
     try:
         for index, fields in enumerate(iter_fields(data, batch.record_count)):
             found = batch.max_timestamp if is_append_time else batch.base_timestamp + fields.timestamp_delta

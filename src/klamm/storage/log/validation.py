@@ -26,7 +26,7 @@ from klamm.protocol.records import (
     TimestampType,
     check_records,
     compress,
-    decompress,
+    decompress_view,
     encode_batch,
     iter_batches,
     iter_fields,
@@ -232,7 +232,7 @@ def _decompressed(batch: RecordBatch, config: LogConfig, partition: str, decompr
     allowed = min(config.max_decompressed_message_bytes, MAX_DECOMPRESSED_BYTES)
     limit = allowed if decompress_up_to is None else min(allowed, decompress_up_to)
     try:
-        return bytes(decompress(batch.codec, payload, limit=limit))
+        return bytes(decompress_view(batch.codec, payload, limit=limit))
     except DecompressedTooLargeError as error:
         if limit < allowed:
             raise LongBatchError from error

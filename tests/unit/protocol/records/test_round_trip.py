@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import tracemalloc
 import zlib
 from typing import Any
 
 import aiokafka.record.memory_records as aiokafka_records  # type: ignore[import-untyped]  # ships no types
+import cramjam
 import kafka.record as kafka_python
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]  # ships no types
@@ -25,6 +27,7 @@ from klamm.protocol.records import (
     compress,
     decode_records,
     decompress,
+    decompress_view,
     encode_batch,
     iter_batches,
     patch_header,
@@ -279,3 +282,21 @@ def test_more_effort_makes_lz4_smaller_and_gzips_minus_one_is_its_default() -> N
     assert len(compress(Codec.LZ4, text, level=17)) < len(compress(Codec.LZ4, text, level=1))
     assert compress(Codec.LZ4, text, level=9) == compress(Codec.LZ4, text)
     assert compress(Codec.GZIP, text, level=-1) == compress(Codec.GZIP, text)
+
+
+def test_lz4_frames_with_other_headers_and_cut_ones() -> None:
+    data = bytes(range(256)) * 1000 + os.urandom(70_000)
+    ours, other = compress(Codec.LZ4, data), bytes(cramjam.lz4.compress(data))
+    assert ours[:7] != other[:7]
+    assert decompress(Codec.LZ4, ours) == decompress(Codec.LZ4, other) == data
+    for end in (*range(12), len(ours) - 70_100, len(ours) - 5, len(ours) - 1):
+        with pytest.raises(CorruptBatchError):
+            decompress(Codec.LZ4, ours[:end])
+
+
+def test_only_a_view_is_overwritten_by_the_next_one() -> None:
+    first, second = compress(Codec.LZ4, b"first" * 9), compress(Codec.LZ4, b"other" * 9)
+    copy, view = decompress(Codec.LZ4, first), decompress_view(Codec.LZ4, first)
+    assert copy == view
+    assert decompress_view(Codec.LZ4, second) == view == b"other" * 9
+    assert copy == b"first" * 9

@@ -231,6 +231,8 @@ CLUSTER = Asked(DescribeClusterRequest(include_cluster_authorized_operations=Tru
         pytest.param([handshake("GSSAPI"), METADATA], id="mechanism that is not enabled"),
         pytest.param([handshake("NO-SUCH"), handshake()], id="unknown mechanism"),
         pytest.param([METADATA], id="no login"),
+        pytest.param([handshake(), METADATA, METADATA], id="request within a login"),
+        pytest.param([handshake(), create("early")], id="other request within a login"),
         pytest.param([plain("alice")], id="token without a handshake"),
         pytest.param([handshake(), handshake()], id="two handshakes"),
         pytest.param([handshake(), plain("alice"), handshake(), plain("mallory")], id="second login"),

@@ -50,6 +50,11 @@ class SaslReader:
         self.principal: str | None = None
         """Principal of the latest successful login; None before the first one."""
 
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether a login has begun and has not succeeded."""
+        return bool(self._mechanism) and self.principal is None
+
     def start(self, mechanism: str) -> None:
         """Begin a login (SaslHandshake) by one of ``PASSED_MECHANISMS``."""
         self._mechanism = mechanism

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.cutter import TAKE
+from klamm.gateway.cutter import PASS, TAKE
 from klamm.gateway.exchange import RelayedExchange
 from klamm.gateway.identity import PASSED_MECHANISMS, SaslReader
-from klamm.gateway.wire import decode_request, response_body, response_frame
+from klamm.gateway.wire import SIZE_BYTES, decode_request, response_body, response_frame
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ErrorCode, ProtocolError
@@ -62,13 +62,24 @@ class PassedLogin:
         return not self._is_needed or self._reader.principal is not None
 
     def check(self, api_key: int) -> None:
-        """Reject a request that is not allowed before the login.
+        """Reject a request that is not allowed before the login, unless ``leave_to_upstream`` may have it.
 
         Raises:
             ProtocolError: The request is not allowed.
         """
-        if not self.is_open and api_key not in LOGIN_APIS:
+        if self.is_open or api_key in LOGIN_APIS:
+            return
+        if self._relay.exchanges or not self._reader.is_under_way:
             raise ProtocolError(f"Unexpected Kafka request with key {api_key} during SASL login")
+
+    def leave_to_upstream(self, head: RequestHead) -> Judgement:
+        """Forward a request in the middle of a login. Kafka refuses it by a response of its API, then closes.
+
+        No other request is in flight: after a token, the upstream could have accepted the login meanwhile.
+        """
+        self._reader.start("")
+        self._relay.exchanges.append(RelayedExchange(head.correlation_id))
+        return PASS, head.size + SIZE_BYTES, ()
 
     def handshake(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
         """Forward a SaslHandshake. The client is not offered mechanisms whose principal cannot be read.

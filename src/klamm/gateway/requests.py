@@ -196,6 +196,8 @@ class RequestJudge:
     def _forward(self, head: RequestHead, chunk: memoryview, position: int, available: int, body: int) -> Judgement:
         """Decide about a request whose header is complete and valid."""
         total = head.size + SIZE_BYTES
+        if isinstance(self._login, PassedLogin) and not self._login.is_open and head.api_key not in LOGIN_APIS:
+            return self._login.leave_to_upstream(head)
         if self._watch is not None and self._login.is_open:
             self._watch.on_request(head.api_key, head.client_id)
             if head.api_key == ApiKey.JOIN_GROUP:

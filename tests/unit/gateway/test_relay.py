@@ -190,6 +190,39 @@ def test_a_policy_sees_principal_client_id_and_listener() -> None:
     assert seen == [Author(principal="User:ANONYMOUS", client_id="app", listener="PUBLIC")]
 
 
+@pytest.mark.parametrize("has_token", [False, True], ids=["before the token", "behind the token"])
+def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(has_token: bool) -> None:
+    """Behind a token it could be served, without the policy: the upstream may have accepted the token."""
+    judged = []
+
+    async def judge(asked: Any, context: InterceptedCall) -> Message:
+        judged.append(asked)
+        return await _forwarded(asked, context)
+
+    async def test() -> None:
+        handshake, early = request(17, 1, b"\0\5PLAIN"), request(19, 5, b"anything")
+        token = request(36, 1, b"\0\0\0\4\0a\0b") if has_token else b""
+        shared = shared_objects(Interception(interceptors={19: _interceptor(judge)}), needs_login=True)
+        with RelayRig(shared) as rig:
+            await rig.client.send(handshake)
+            assert await rig.upstream.read(len(handshake)) == handshake
+            await rig.upstream.send(response(1, b"\0\0\0\0\0\0"))
+            await rig.client.read_frame()
+            # when
+            await rig.client.send(token + early)
+            # then
+            if not has_token:
+                assert await rig.upstream.read(len(early)) == early
+                await rig.upstream.send(response(1, b"refused"))
+                assert await rig.client.read_frame() == response(1, b"refused")[4:]
+                await rig.client.send(early)
+            assert await rig.upstream.read(len(token) + 1) in (token, b"")
+            assert await rig.client.is_closed()
+
+    played(test)
+    assert judged == []
+
+
 def test_an_interceptor_that_hangs_delays_its_own_connection_only() -> None:
     async def hanging(_asked: object, _context: object) -> Message:
         await asyncio.Event().wait()

@@ -37,80 +37,66 @@ def by_partition(records: list[tuple[int, Seen]], partitions: int) -> dict[int, 
     return {at: [record for partition, record in records if partition == at] for at in range(partitions)}
 
 
-def test_a_mirror_that_is_killed_continues_where_its_positions_say(
-    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
-) -> None:
-    """K894-38: nothing is lost; what was not yet noted as mirrored may come twice. The mirror uses gateways."""
-    with klamm.Gateway(real_kafka.bootstrap_servers) as left, klamm.Gateway(real_kafka_3.bootstrap_servers) as right:
-        _kill_and_continue(left.bootstrap_servers, right.bootstrap_servers, tmp_path)
-
-
-def _kill_and_continue(source: str, target: str, tmp_path: Path) -> None:
-    # given
-    create_topic(source, "resumed", 2, FOREVER)
-    records = list(numbered(20_000, 2))
-    produce(source, "resumed", records)
-    file = properties(source, target, topics="resumed")
-    with MirrorProcess(file, tmp_path) as mirror:
-        mirror.wait_for("20,000/20,000 records")
-        more = list(numbered(20_000, 2, first=20_000))
-        produce(source, "resumed", more)
-        # when
-        mirror.kill()
-    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
-        code = mirror.wait()
-    # then
-    assert code == 0, mirror.text()[-4000:]
-    arrived = read(target, "A.resumed", {0: 20_000, 1: 20_000})
-    for partition, wanted in by_partition(records + more, 2).items():
-        assert list(dict.fromkeys(arrived[partition])) == wanted
-        assert arrived[partition][:10_000] == wanted[:10_000], "what was noted as mirrored came again"
-
-
-def test_configs_grown_topics_and_later_topics_follow_the_source(
+def test_configs_grown_and_later_topics_follow_the_source_and_a_killed_mirror_continues(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
     """K894-04, K894-08, K894-10, K894-13, K894-23: only ``never`` clears what it does not sync.
 
     K894-36: New partitions on source -> target grown; deletions on source are not propagated; target topic deleted
     -> recreated at next refresh.
+    K894-38: nothing is lost; what was not yet noted as mirrored may come twice.
+    The mirror and the changes of its clusters go through gateways.
     """
     # given
-    source, target = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
-    modes = {"B": "requested", "C": "required", "D": "never"}
-    more = "clusters = A, B, C, D\n"
-    for alias, mode in modes.items():
-        create_topic(source, f"configs-{mode}", 1, {"retention.ms": "1000000", "max.message.bytes": "2000000"})
-        topics = f"configs-{mode}" + (",grows,comes-later" if alias == "B" else "")
-        more += (
-            f"{alias}.bootstrap.servers = {target}\nA->{alias}.enabled = true\nA->{alias}.topics = {topics}\n"
-            f"A->{alias}.use.incremental.alter.configs = {mode}\n"
-        )
-    create_topic(source, "grows", 1, FOREVER)
-    first = list(numbered(100, 1))
-    produce(source, "grows", first)
-    with MirrorProcess(properties(source, target, more, topics="none"), tmp_path) as mirror:
-        for mode in modes.values():
-            mirror.wait_for(f"created topic A.configs-{mode}")
-            set_config(target, f"A.configs-{mode}", "follower.replication.throttled.replicas", "0:1")
-        mirror.wait_for("100/100 records")
-        # when
-        for mode in modes.values():
-            set_config(source, f"configs-{mode}", "retention.ms", "2000000")
-            set_config(source, f"configs-{mode}", "max.message.bytes", None)
-        grow_topic(source, "grows", 3)
-        create_topic(source, "comes-later", 1, FOREVER)
-        later = list(numbered(99, 3, first=100))
-        produce(source, "grows", later)
-        produce(source, "comes-later", list(numbered(10, 1)))
+    with klamm.Gateway(real_kafka.bootstrap_servers) as left, klamm.Gateway(real_kafka_3.bootstrap_servers) as right:
+        source, target = left.bootstrap_servers, right.bootstrap_servers
+        modes = {"B": "requested", "C": "required", "D": "never"}
+        more = "clusters = A, B, C, D\n"
+        for alias, mode in modes.items():
+            create_topic(source, f"configs-{mode}", 1, {"retention.ms": "1000000", "max.message.bytes": "2000000"})
+            topics = f"configs-{mode}" + (",grows,comes-later" if alias == "B" else "")
+            more += (
+                f"{alias}.bootstrap.servers = {target}\nA->{alias}.enabled = true\nA->{alias}.topics = {topics}\n"
+                f"A->{alias}.use.incremental.alter.configs = {mode}\n"
+            )
+        create_topic(source, "grows", 1, FOREVER)
+        first = list(numbered(100, 1))
+        produce(source, "grows", first)
+        file = properties(source, target, more, topics="none")
+        with MirrorProcess(file, tmp_path) as mirror:
+            for mode in modes.values():
+                mirror.wait_for(f"created topic A.configs-{mode}")
+                set_config(target, f"A.configs-{mode}", "follower.replication.throttled.replicas", "0:1")
+            mirror.wait_for("100/100 records")
+            # when
+            for mode in modes.values():
+                set_config(source, f"configs-{mode}", "retention.ms", "2000000")
+                set_config(source, f"configs-{mode}", "max.message.bytes", None)
+            grow_topic(source, "grows", 3)
+            create_topic(source, "comes-later", 1, FOREVER)
+            later = list(numbered(3_000, 3, first=100))
+            produce(source, "grows", later)
+            produce(source, "comes-later", list(numbered(10, 1)))
+            # then
+            for mode in modes.values():
+                kept = {} if mode == "never" else {"follower.replication.throttled.replicas": "0:1"}
+                _wait_for_configs(target, f"A.configs-{mode}", {"retention.ms": "2000000", **kept})
+            mirror.wait_for("3,110/3,110 records")
+            noted = by_partition(first + later, 3)
+            assert read(target, "A.grows", {at: len(records) for at, records in noted.items()}) == noted
+            # when
+            last = list(numbered(20_000, 3, first=3_100))
+            produce(source, "grows", last)
+            mirror.kill()
+        with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
+            code = mirror.wait()
         # then
-        for mode in modes.values():
-            kept = {} if mode == "never" else {"follower.replication.throttled.replicas": "0:1"}
-            _wait_for_configs(target, f"A.configs-{mode}", {"retention.ms": "2000000", **kept})
-        mirror.wait_for("209/209 records")
-        wanted = by_partition(first + later, 3)
-        assert read(target, "A.grows", {at: len(records) for at, records in wanted.items()}) == wanted
-        assert mirror.stop() == 0
+        assert code == 0, mirror.text()[-4000:]
+        wanted = by_partition(first + later + last, 3)
+        arrived = read(target, "A.grows", {at: len(records) for at, records in wanted.items()})
+        assert {at: list(dict.fromkeys(records)) for at, records in arrived.items()} == wanted
+        for at, records in noted.items():
+            assert not set(records) & set(arrived[at][len(records) :]), "what was noted as mirrored came again"
 
 
 def _wait_for_configs(address: str, topic: str, wanted: dict[str, str]) -> None:

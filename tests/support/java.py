@@ -120,7 +120,14 @@ def _resolve(pom: Path, kafka_release: str | None, target: Path) -> None:
         *([f"-Dkafka.version={kafka_release}"] if kafka_release else []),
     ]  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            env={"MAVEN_OPTS": " ".join(QUICK_TO_START), **os.environ},
+            capture_output=True,
+            text=True,
+            timeout=_MAVEN_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise JavaUnavailableError(f"Maven did not answer within {_MAVEN_TIMEOUT_S} s: {' '.join(command)}") from error
     if done.returncode != 0 or not fresh.is_file():

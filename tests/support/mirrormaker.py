@@ -12,6 +12,7 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
     launch_gateway,
 )
 
+from klamm.properties import parse_properties
 from tests.support.java import class_path, java_executable, start_java
 from tests.support.processes import stop_process
 
@@ -28,7 +29,7 @@ class MirrorMaker:
 
     def __init__(self, properties: str, directory: Path) -> None:
         self._file = directory / "mm2.properties"
-        self._file.write_text(properties)
+        self._file.write_text(properties + _quick_to_start(properties))
         self.log = directory / "mirrormaker.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -49,6 +50,12 @@ class MirrorMaker:
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"MirrorMaker ended:\n{self.log.read_text(errors='replace')[-4000:]}")
+
+
+def _quick_to_start(properties: str) -> str:
+    """Return properties with which Kafka Connect finds its plugins without a look at every class of every jar."""
+    clusters = parse_properties(properties)["clusters"].split(",")
+    return "".join(f"{alias.strip()}.plugin.discovery = service_load\n" for alias in clusters)
 
 
 @contextlib.contextmanager

@@ -205,10 +205,14 @@ class AlterConfigsJudge:
         if isinstance(described, KafkaApiError):
             text = f"The gateway cannot read the configs, so no policy can decide: {described.error_message}"
             return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
-        if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
-            replacement = [(config.name, config.value) for config in resource.configs]
-            decision = config_decision(resource_key(resource), described, operations=None, replacement=replacement)
-        else:
-            decision = config_decision(resource_key(resource), described, operations=resource.configs)
+        key = resource_key(resource)
+        try:
+            if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+                replacement = [(config.name, config.value) for config in resource.configs]
+                decision = config_decision(key, described, operations=None, replacement=replacement)
+            else:
+                decision = config_decision(key, described, operations=resource.configs)
+        except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
+            return ApiError(error.error_code, error.error_message)
         details = alter_config_details(decision, context.author, validate_only=validate_only)
         return await verdict(self._policies, ALTER_CONFIG, details, api=self._api.key)

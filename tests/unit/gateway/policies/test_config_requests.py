@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klamm.gateway.policies import facts
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
@@ -189,7 +190,10 @@ def test_loggers_are_forwarded_without_a_question() -> None:
 
 
 @pytest.mark.parametrize("is_legacy", [False, True])
-def test_a_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool) -> None:
+def test_a_resource_whose_configs_cannot_be_read_is_not_altered(
+    is_legacy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "FIRST_WAIT_S", 0)
     context = FakeContext(alters(()), FakeAdmin({}, {}))
     request: Any = (
         AlterConfigsRequest(resources=[replacement("a", flush_ms="5")])
@@ -200,3 +204,11 @@ def test_a_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool)
     assert [entry.error_code for entry in response.responses] == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert "The gateway cannot read the configs" in response.responses[0].error_message
     assert all(sent.validate_only for sent in context.forwarded)
+
+
+def test_a_change_that_no_policy_can_read_is_denied() -> None:
+    twice = [("flush.ms", ConfigOperation.SET, value) for value in ("5", "6")]
+    context, policies = FakeContext(alters(()), with_own()), FakePolicies()
+    response = ask(IncrementalAlterConfigsRequest(resources=[incremental("a", *twice)]), policies, context)
+    assert [entry.error_code for entry in response.responses] == [ErrorCode.INVALID_REQUEST]
+    assert policies.asked == []

@@ -71,7 +71,8 @@ class MemoryConfigStore(MetadataStore):
             self.committed.append(changes)
             for change in changes:
                 self._store(change)
-            future.set_result(None)
+            if not future.cancelled():
+                future.set_result(None)
         self.fail_next = False
 
     def _store(self, change: Change) -> None:

@@ -55,6 +55,8 @@ def body_position(frame: memoryview, header: RequestHeader, *, flexible: bool) -
     if not flexible:
         return header.end
     try:
+        if not frame[header.end]:  # hardly any client sends a tagged field
+            return header.end + 1
         return skip_tagged_fields(frame, header.end, len(frame))
     except IndexError as error:
         raise ProtocolError("Request header ends in its tagged fields") from error

@@ -357,11 +357,17 @@ class ConfigService:
         try:
             if rows:
                 self._last_commit = self._store.submit(rows)
+                return errors, self._last_commit
+            # A change without effect must not be confirmed before the earlier change that caused this is durable.
+            return errors, None if self._is_settled else self._store.submit(())
         except StorageError as failure:
             return [error or failure for error in errors], None
-        # A change without effect must not be confirmed before the earlier change that caused this is durable.
-        commit = self._last_commit
-        return errors, None if commit is None or commit.done() else commit
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether no commit is in progress."""
+        commit = self._last_commit  # cancelled when its connection has ended, although the commit is still in progress
+        return commit is None or (commit.done() and not commit.cancelled())
 
     def _notify(self, resource_type: ResourceType, resource_name: str, names: frozenset[str]) -> None:
         """Advance the revision and notify the listeners of a change in the image."""
@@ -376,11 +382,13 @@ class ConfigService:
 
     async def settle(self) -> bool:
         """Wait for the commits in progress; return False when they failed, so values read before are outdated."""
-        commit = self._last_commit
-        if commit is None or commit.done():
+        if self._is_settled:
             return True
-        await asyncio.wait({commit})
-        return not commit.cancelled() and commit.exception() is None
+        try:
+            await self._store.submit(())
+        except StorageError:
+            return False
+        return True
 
     def describe(
         self, resource_type: int, resource_name: str, keys: Sequence[str] | None, *, node_id: int
@@ -453,7 +461,7 @@ async def _ended(
 ) -> Sequence[KafkaApiError | None]:
     """Wait for a commit; return the errors, with the storage error for every change that was not stored."""
     try:
-        await asyncio.shield(commit)
+        await commit
     except StorageError as failure:
         return [error or failure for error in errors]
     return errors

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from klamm.broker.part_limits import MOST_CONFIGS, too_many
 from klamm.broker.requests.checks import config_denial
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ async def alter_resources(
         to_entry: Class of the response's entries.
         validate_only: Whether to decide without applying.
     """
-    alter, slices = AclOperation.ALTER_CONFIGS, context.time_slice
-    errors = await slices.listed(
-        config_denial(context, alter, resource.resource_type, resource.resource_name)
+    slices = context.time_slice
+    checked = await slices.listed(
+        config_denial(context, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
         or too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
+        or to_alteration(resource)
         for resource in resources
     )
-    both = zip(resources, errors, strict=True)
-    alterations = await slices.listed(to_alteration(resource) for resource, error in both if error is None)
+    alterations = [one for one in checked if not isinstance(one, KafkaApiError)]
     altered = await context.services.configs.alter(
         alterations,
         node_id=context.node_id,
@@ -64,7 +64,7 @@ async def alter_resources(
         time_slice=slices,
     )
     following = iter(altered)
-    outcomes = (next(following) if error is None else error for error in errors)
+    outcomes = (one if isinstance(one, KafkaApiError) else next(following) for one in checked)
     entries = await slices.listed(
         to_entry(
             error_code=ErrorCode.NONE if outcome is None or isinstance(outcome, str) else outcome.error_code,
@@ -74,5 +74,5 @@ async def alter_resources(
         )
         for resource, outcome in zip(resources, outcomes, strict=True)
     )
-    await slices.free(alterations, errors, altered)
+    await slices.free(alterations, checked, altered)
     return entries

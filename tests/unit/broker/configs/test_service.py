@@ -106,6 +106,29 @@ def test_a_change_is_answered_only_when_it_is_on_disk() -> None:
     asyncio.run(scenario())
 
 
+def test_others_wait_for_a_change_whose_connection_has_ended() -> None:
+    async def scenario() -> None:
+        store = MemoryConfigStore()
+        service = make_service(store)
+        store.hold = True
+        gone = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        again = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+        reading = asyncio.ensure_future(service.settle())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert gone.cancelled()
+        assert not again.done()
+        assert not reading.done()
+        store.release()
+        assert await again == [None]
+        assert await reading
+        assert store.values(TOPIC, "t") == {"flush.ms": "5"}
+
+    asyncio.run(scenario())
+
+
 def test_when_the_disk_refuses_nothing_has_changed() -> None:
     async def scenario() -> None:
         store = MemoryConfigStore()

@@ -117,17 +117,18 @@ trap 'rm -rf "$parts"' EXIT
 awk -v parts="$parts" 'BEGIN { file = parts "/others.lock" } /^[a-z]/ { file = parts (/^pyspark==/ ? "/spark.lock" : "/others.lock") } { print > file }' \
     requirements/dev.lock
 printf '[bdist_wheel]\ncompression = stored\n' >"$parts/stored.cfg"
-pip install --quiet --require-hashes --no-deps --requirement requirements/build.lock
+# Python compiles a module when it is first imported. Most modules of these packages never are.
+pip install --quiet --no-compile --require-hashes --no-deps --requirement requirements/build.lock
 spark=
 if ! has_spark; then
     DIST_EXTRA_CONFIG=$parts/stored.cfg "$venv/bin/python" -m pip --disable-pip-version-check wheel --quiet \
         --require-hashes --no-deps --no-build-isolation --wheel-dir "$parts" --requirement "$parts/spark.lock" &
     spark=$!
 fi
-pip install --quiet --require-hashes --no-deps --no-build-isolation --requirement "$parts/others.lock"
+pip install --quiet --no-compile --require-hashes --no-deps --no-build-isolation --requirement "$parts/others.lock"
 if [ -n "$spark" ]; then
     wait "$spark" || fail "Spark's wheel could not be built: see above"
-    pip install --quiet --no-deps --no-index "$parts"/pyspark-*.whl
+    pip install --quiet --no-compile --no-deps --no-index "$parts"/pyspark-*.whl
 fi
 pip install --quiet --no-deps --no-build-isolation --editable .
 [ -z "$tools" ] || wait "$tools" || true

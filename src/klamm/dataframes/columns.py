@@ -149,17 +149,20 @@ def columns_of(batches: Sequence[RecordBatch], wanted: OffsetRange) -> Iterator[
         is_legacy = batch.magic != _MAGIC
         body = memoryview(b"") if is_legacy else decompress_view(batch.codec, batch.buffer[BATCH_OVERHEAD:])
         is_large = len(body) >= _LARGE_BYTES
+        ready: list[Columns] = []
         if group and (is_legacy or is_large or size >= _GROUP_BYTES):
-            yield _columns(group, bodies, wanted)
+            ready.append(_columns(group, bodies, wanted))
             group, bodies, size = [], [], 0
         if is_legacy:
-            yield _legacy(batch, wanted)
+            ready.append(_legacy(batch, wanted))
         elif is_large:
-            yield _columns([batch], [body], wanted)
+            ready.append(_columns([batch], [body], wanted))
         else:
             group.append(batch)
             bodies.append(bytes(body))
             size += len(body)
+        # The body is not needed any more: the caller, too, may decompress a batch, which overwrites it.
+        yield from ready
     if group:
         yield _columns(group, bodies, wanted)
 

@@ -118,6 +118,24 @@ def test_damaged_bytes_are_refused_or_read_as_the_decoder_reads_them(
     assert columns.to_arrow(SCHEMA)["value"].to_pylist() == [record.value for record in expected]
 
 
+def test_two_readers_of_one_thread_do_not_mix_their_records() -> None:
+    # given: more batches than one group holds
+    values = [[bytes([first + at]) * 400_000 for at in range(5)] for first in (0, 100)]
+    readers = []
+    for own in values:
+        data = b"".join(
+            encode_batch(batch_of(at, [(None, value, (), 0)]), codec=Codec.ZSTD) for at, value in enumerate(own)
+        )
+        readers.append(columns_of(list(iter_batches(data)), range_of(0, 5)))
+    # when: both are read by turns
+    found: list[list[bytes]] = [[], []]
+    for groups in zip(*readers, strict=True):
+        for seen, columns in zip(found, groups, strict=True):
+            seen.extend(columns.to_arrow(pa.schema([("value", pa.binary())])).column("value").to_pylist())
+    # then
+    assert found == values
+
+
 def test_only_columns_that_are_asked_for_are_made() -> None:
     data = encode_batch([Record(b"k", b"v", (), 5, 0)])
     (columns,) = columns_of(list(iter_batches(data)), range_of(0, 1))

@@ -306,4 +306,6 @@ class FlowJudge:
         try:
             return self._policies.answer(FLOW, details, outcome)
         except KafkaApiError as error:
+            # The error is remembered with its outcome. Its traceback would keep this request, with all its records.
+            error.with_traceback(None)
             return ApiError(error.error_code, error.error_message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -161,6 +162,24 @@ def test_each_topic_is_denied_or_forwarded(
 )
 def test_a_batch_with_a_producer_id_is_idempotent(records: bytes, expected: bool) -> None:
     assert is_idempotent(produce("a", records=records).topic_data[0]) is expected
+
+
+def test_a_remembered_denial_does_not_keep_the_records_of_a_request() -> None:
+    # given: records that show whether anything refers to them
+    class Records(bytearray):
+        pass
+
+    records = Records(batch())
+    is_kept = ref(records)
+    request = produce("a")
+    request.topic_data[0].partition_data[0].records = records
+    filters, _ = judge({"a": PolicyViolationError("no")})
+    # when
+    judged = filters.judge_produce(request, context())
+    # then
+    del request, records
+    assert isinstance(judged, ProduceResponse)
+    assert is_kept() is None
 
 
 def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:

@@ -37,6 +37,11 @@ class CutVerdict(IntEnum):
 Judgement: TypeAlias = "tuple[CutVerdict, int, Sequence[Piece]]"
 Judge: TypeAlias = "Callable[[memoryview, int, int], Judgement]"
 """Takes the chunk, the position of a frame in it and the number of available bytes from there on."""
+PassRun: TypeAlias = "Callable[[memoryview, int, int], int]"
+"""Takes the chunk, the position of a frame in it and the position after the available bytes. Returns the position after
+the frames that pass without a judgement: beyond the available bytes if the last of them is incomplete, the position of
+the frame if there are none.
+"""
 
 PASS: Final = CutVerdict.PASS
 NEED: Final = CutVerdict.NEED
@@ -70,18 +75,30 @@ class HeldBudget:
             raise ProtocolError(f"Unfinished and decoded frames of all connections exceed {self._most_bytes} bytes")
 
 
+def _pass_none(_chunk: memoryview, position: int, _end: int) -> int:
+    return position
+
+
 class FrameCutter:
-    """Cutter of one direction of one connection."""
+    """Cutter of one direction of one connection.
 
-    __slots__ = ("_budget", "_held", "_judge", "_left", "_stopped", "_wanted")
+    Args:
+        judge: Decides about each frame that does not pass without a judgement.
+        budget: Budget of the bytes that all cutters keep.
+        pass_run: Finds the frames that pass without a judgement.
+    """
 
-    def __init__(self, judge: Judge, budget: HeldBudget) -> None:
+    __slots__ = ("_budget", "_held", "_judge", "_left", "_pass_run", "_wanted", "is_stopped")
+
+    def __init__(self, judge: Judge, budget: HeldBudget, pass_run: PassRun = _pass_none) -> None:
         self._judge = judge
+        self._pass_run = pass_run
         self._budget = budget
         self._left = 0
         self._held = bytearray()
         self._wanted = 0
-        self._stopped = False
+        self.is_stopped = False
+        """Whether the judge stopped the stream."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -93,25 +110,25 @@ class FrameCutter:
         """Return whether no byte of an unfinished frame has arrived or is kept."""
         return not self._left and not self._held
 
-    @property
-    def is_stopped(self) -> bool:
-        """Return whether the judge stopped the stream."""
-        return self._stopped
-
     def cut(self, chunk: memoryview, out: list[Piece]) -> None:
         """Add bytes of the stream and append the bytes to pass on to ``out``. Slices of ``chunk`` are not copied.
 
         Raises:
             ProtocolError: The judge rejects a frame, or the budget of kept bytes is exceeded.
         """
-        if self._held or self._stopped:
+        if self._held or self.is_stopped:
             before = len(self._held)
             self._held += chunk
             self._budget.change(before, len(self._held))
-            if self._stopped or len(self._held) < self._wanted:
+            if self.is_stopped or len(self._held) < self._wanted:
                 return
             chunk = self._unhold()
-        self._cut(chunk, out)
+        end, position = len(chunk), self._left
+        if position < end and (position := self._pass_run(chunk, position, end)) < end:
+            self._cut(chunk, position, out)
+        else:
+            self._left = position - end
+            out.append(chunk)
 
     def resume(self, out: list[Piece]) -> None:
         """Continue after a stop.
@@ -119,9 +136,9 @@ class FrameCutter:
         Raises:
             ProtocolError: As in ``cut``.
         """
-        if self._stopped:
-            self._stopped = False
-            self._cut(self._unhold(), out)
+        if self.is_stopped:
+            self.is_stopped = False
+            self._cut(self._unhold(), 0, out)
 
     def drop(self) -> None:
         """Forget the kept bytes. The connection is closed."""
@@ -132,37 +149,34 @@ class FrameCutter:
         self._budget.change(len(held), 0)
         return memoryview(held)
 
-    def _cut(self, chunk: memoryview, out: list[Piece]) -> None:
+    def _cut(self, chunk: memoryview, position: int, out: list[Piece]) -> None:
+        """Cut a chunk of which all bytes before a position pass."""
         end, start = len(chunk), 0
-        position = self._left if self._left < end else end
-        self._left -= position
-        while position < end:
+        self._left = 0
+        while position < end and (position := self._pass_run(chunk, position, end)) < end:
             try:
                 verdict, count, pieces = self._judge(chunk, position, end - position)
             except ProtocolError:
-                if position > start:
-                    out.append(chunk[start:position])  # the frames before it are passed on
+                _append(chunk, start, position, out)  # the frames before it are passed on
                 raise
             if verdict is PASS:
                 position += count
-                if position > end:
-                    self._left = position - end
-                    position = end
                 continue
-            if position > start:
-                out.append(chunk[start:position])
-            start = position
-            if verdict is TAKE:
-                out.extend(pieces)
-                position = start = position + count
-                continue
-            self._hold(chunk[position:], count, stopped=verdict is STOP)
-            return
-        if not start and position:
-            out.append(chunk)
-        elif position > start:
-            out.append(chunk[start:position])
+            _append(chunk, start, position, out)
+            if verdict is not TAKE:
+                self._hold(chunk[position:], count, stopped=verdict is STOP)
+                return
+            out.extend(pieces)
+            position = start = position + count
+        if position > end:
+            self._left, position = position - end, end
+        _append(chunk, start, position, out)
 
     def _hold(self, rest: memoryview, wanted: int, *, stopped: bool) -> None:
-        self._held, self._wanted, self._stopped = bytearray(rest), wanted, stopped
+        self._held, self._wanted, self.is_stopped = bytearray(rest), wanted, stopped
         self._budget.change(0, len(self._held))
+
+
+def _append(chunk: memoryview, start: int, end: int, out: list[Piece]) -> None:
+    if end > start:
+        out.append(chunk if end - start == len(chunk) else chunk[start:end])

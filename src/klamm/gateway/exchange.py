@@ -37,3 +37,7 @@ class RelayedExchange:
         self.correlation_id = correlation_id
         self.on_response = on_response
         self.answer = answer
+
+
+InFlight: TypeAlias = int | RelayedExchange
+"""A request in flight. A correlation id alone means that the response is relayed unread."""

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import ConnectionLostError
 from klamm.gateway.cutter import NEED, PASS, TAKE, FrameCutter
+from klamm.gateway.exchange import RelayedExchange
 from klamm.gateway.requests import RequestJudge
-from klamm.gateway.streams import RelayedSocket
+from klamm.gateway.streams import LEAST_BYTES, MOST_BYTES, RelayedSocket
 from klamm.gateway.wire import RESPONSE_HEAD, SIZE_BYTES
 from klamm.protocol.errors import ProtocolError
 
@@ -35,22 +36,23 @@ if TYPE_CHECKING:
 
     from klamm.client.transport import Transport
     from klamm.gateway.cutter import Judgement, Piece
-    from klamm.gateway.exchange import RelayedExchange
+    from klamm.gateway.exchange import InFlight
     from klamm.gateway.peer import Peer
     from klamm.gateway.sessions import UpstreamSession
     from klamm.gateway.shared import Shared
 
 logger = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 256 * 1024
-"""Number of bytes read at a time. A relay is fast when it makes few large copies."""
-SMALL_READ_BYTES: Final = 16 * 1024
 CROWDED_BYTES: Final = 64 * 1024 * 1024
 """Number of bytes kept for the slow peers of all connections above which each connection reads only
-``SMALL_READ_BYTES`` at a time.
+``LEAST_BYTES`` at a time.
+"""
+PACED_EVENTS: Final = 64
+"""Number of events, after a client was seen to send a request before the response to another, during which the event
+loop may pause for it. A pause would slow down a client that waits for each response.
 """
 MOST_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
-_BUFFER: Final = memoryview(bytearray(BUFFER_BYTES))
+_BUFFER: Final = memoryview(bytearray(MOST_BYTES))
 """Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns."""
 
 
@@ -76,10 +78,12 @@ class Relay:
         loop = asyncio.get_running_loop()
         self.peer = peer
         self.session = session
-        self.exchanges: deque[RelayedExchange] = deque()
+        self.exchanges: deque[InFlight] = deque()
         self.held_bytes = 0
         self._shared = shared
         self._traffic = shared.traffic
+        self._pacer = shared.pacer
+        self._backlog = shared.backlog
         self._loop = loop
         self._client = RelayedSocket(
             client, loop, shared.backlog, on_readable=self._on_client_readable, on_drained=self._on_drained
@@ -88,18 +92,22 @@ class Relay:
             upstream, loop, shared.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
         )
         self._judge = RequestJudge(shared, self)
-        self._requests = FrameCutter(self._judge, shared.request_budget)
-        self._responses = FrameCutter(self._judge_response, shared.response_budget)
+        self._requests = FrameCutter(self._judge, shared.request_budget, self._judge.pass_run)
+        self._responses = FrameCutter(self._judge_response, shared.response_budget, self._pass_responses)
         self._task: asyncio.Task[None] | None = None
         self._client_ended = False
         self._upstream_ended = False
         self._is_draining = False
+        self._paced = 0
+        """Number of further events after which the event loop may pause."""
         self._is_flowing = False
         """Whether both sides are being read. While it is set, no check is needed until a side is blocked or ends."""
-        self._waiting: tuple[int, int, int, RelayedExchange | None] | None = None
-        """Number of bytes kept at the last check, and the oldest request in flight if no further one is read. None if
-        nothing delayed the connection.
+        self._waiting: tuple[int, int, int, int | None] | None = None
+        """Number of bytes kept at the last check, and of those received from the upstream if no further request is
+        read. None if nothing delayed the connection.
         """
+        self._received = 0
+        """Number of bytes received from the upstream."""
         self._waits_since = 0.0
         self.is_closed = False
         self.upstream_versions: dict[int, tuple[int, int]] | None = None
@@ -140,12 +148,12 @@ class Relay:
             ended_s: Seconds after which a client that has closed its side gets no further response.
         """
         kept = self._client.kept_bytes, self._upstream.kept_bytes, self.held_bytes
-        # A client whose requests are not read can have gone unseen. The connection waits for the oldest response.
-        oldest = self.exchanges[0] if self._requests.is_stopped and self.exchanges else None
-        if not (any(kept) or self._client_ended or oldest is not None):
+        # A client whose requests are not read can have gone unseen. The connection waits for responses.
+        received = self._received if self._requests.is_stopped and self.exchanges else None
+        if not (any(kept) or self._client_ended or received is not None):
             self._waiting = None
-        elif (*kept, oldest) != self._waiting:
-            self._waiting, self._waits_since = (*kept, oldest), now
+        elif (*kept, received) != self._waiting:
+            self._waiting, self._waits_since = (*kept, received), now
         elif now - self._waits_since >= (min(stuck_s, ended_s) if self._client_ended else stuck_s):
             self._shared.refused["waiting"] += 1
             self.close("one side does not take its bytes, or the upstream does not respond")
@@ -191,7 +199,7 @@ class Relay:
 
     def _on_client_readable(self) -> None:
         try:
-            count = self._client.stream.receive_into(self._room())
+            count = self._client.stream.receive_into(self._room(self._upstream))
             if count is None:
                 return
             if count == 0:
@@ -200,21 +208,30 @@ class Relay:
                 self._update()
                 return
             self._traffic.from_clients += count
-            self._cut_requests(_BUFFER[:count])
+            self._cut_once(_BUFFER[:count])
+            if self._requests.is_stopped:
+                self._cut_kept()
+            if len(self.exchanges) != 1:
+                self._paced = PACED_EVENTS
+            self._after_read(self._client)
         except Exception as error:  # noqa: BLE001 - see _break
             self._break(error)
-        else:
-            self._client.read_pending_soon()
+
+    def _after_read(self, side: RelayedSocket) -> None:
+        if self._paced:
+            self._paced -= 1
+            self._pacer.on_event(self._loop)
+        if side.may_hide:
+            side.read_pending_soon()
+        if not self._is_flowing or self._client.is_blocked or self._upstream.is_blocked or self._requests.is_stopped:
             self._update()
 
-    def _cut_requests(self, chunk: memoryview | None) -> None:
-        """Forward the requests in a chunk, or in the kept bytes.
+    def _cut_kept(self) -> None:
+        """Forward the kept requests, as far as possible now.
 
-        A malformed request ends the stream of requests. Those before it are still answered. Requests are kept
-        while an interceptor works, while many are in flight, and while the client does not read. The gateway's
-        own responses are sent here too: requests that were kept because of them have no other trigger.
+        Requests are kept while an interceptor works, while many are in flight, and while the client does not read. The
+        gateway's own responses are sent here too: requests that were kept because of them have no other trigger.
         """
-        self._cut_once(chunk)
         while self._requests.is_stopped and self._may_resume and not self.exchanges:
             self._cut_once(None)
 
@@ -223,6 +240,10 @@ class Relay:
         return self._requests.is_stopped and self._task is None and not self._client.is_blocked and not self.is_closed
 
     def _cut_once(self, chunk: memoryview | None) -> None:
+        """Forward the requests in a chunk, or in the kept bytes.
+
+        A malformed request ends the stream of requests. Those before it are still answered.
+        """
         out: list[Piece] = []
         try:
             if chunk is None:
@@ -235,18 +256,15 @@ class Relay:
             self._client_ended = True
             self._is_flowing = False
             self._requests.drop()
-        self._forward(out)
-
-    def _forward(self, out: list[Piece]) -> None:
         if out:
             self._traffic.to_upstream += self._upstream.send(out)
-        if self.exchanges and self.exchanges[0].answer is not None:
+        if self._answers_next:
             self._flush_answers()
 
     def _on_upstream_readable(self) -> None:
         out: list[Piece] = []
         try:
-            count = self._upstream.stream.receive_into(self._room())
+            count = self._upstream.stream.receive_into(self._room(self._client))
             if count is None:
                 return
             if count == 0:
@@ -255,18 +273,18 @@ class Relay:
                 self._update()
                 return
             self._traffic.from_upstream += count
+            self._received += count
             self._responses.cut(_BUFFER[:count], out)
-            if self.exchanges and self.exchanges[0].answer is not None and self._responses.is_between_frames:
+            if self._answers_next and self._responses.is_between_frames:
                 out.extend(self._ready_answers())
             if out:
                 self._traffic.to_clients += self._client.send(out)
             if self._requests.is_stopped and self._may_resume:
-                self._cut_requests(None)
+                self._cut_once(None)
+                self._cut_kept()
+            self._after_read(self._upstream)
         except Exception as error:  # noqa: BLE001 - see _break
             self._break(error)
-        else:
-            self._upstream.read_pending_soon()
-            self._update()
 
     def _on_drained(self, error: OSError | None) -> None:
         if error is not None:
@@ -280,7 +298,8 @@ class Relay:
         """Send the gateway's own responses whose turn it is, and forward the kept requests."""
         try:
             self._flush_answers()
-            self._cut_requests(None)
+            self._cut_once(None)
+            self._cut_kept()
         except Exception as error:  # noqa: BLE001 - see _break
             self._break(error)
         else:
@@ -301,8 +320,22 @@ class Relay:
 
     # -- responses
 
+    def _pass_responses(self, chunk: memoryview, position: int, end: int) -> int:
+        """Relay the responses from a position on that need no treatment, and return the position after them."""
+        exchanges, unpack = self.exchanges, RESPONSE_HEAD.unpack_from
+        last = end - RESPONSE_HEAD.size
+        while position <= last and exchanges:
+            size, correlation_id = unpack(chunk, position)
+            if correlation_id != exchanges[0] or size < SIZE_BYTES:
+                break
+            exchanges.popleft()
+            position += size + SIZE_BYTES
+        return position
+
     def _judge_response(self, chunk: memoryview, position: int, available: int) -> Judgement:
         exchange = self.exchanges[0] if self.exchanges else None
+        if isinstance(exchange, int):
+            exchange = RelayedExchange(exchange)
         if exchange is not None and exchange.answer is not None:
             return TAKE, 0, self._ready_answers()
         if available < RESPONSE_HEAD.size:
@@ -325,11 +358,21 @@ class Relay:
 
     def _ready_answers(self) -> Sequence[bytes]:
         """Remove and return the gateway's own responses whose turn it is."""
-        ready = []
-        while self.exchanges and (answer := self.exchanges[0].answer) is not None:
-            ready.append(answer)
-            self._hold(-self.exchanges.popleft().kept_bytes)
+        ready: list[bytes] = []
+        while self.exchanges:
+            first = self.exchanges[0]
+            if isinstance(first, int) or first.answer is None:
+                break
+            ready.append(first.answer)
+            self._hold(-first.kept_bytes)
+            self.exchanges.popleft()
         return ready
+
+    @property
+    def _answers_next(self) -> bool:
+        """Whether the next response is one of the gateway itself."""
+        first = self.exchanges[0] if self.exchanges else 0
+        return not isinstance(first, int) and first.answer is not None
 
     def _flush_answers(self) -> None:
         if self._responses.is_between_frames and (ready := self._ready_answers()):
@@ -337,8 +380,10 @@ class Relay:
 
     # -- state
 
-    def _room(self) -> memoryview:
-        return _BUFFER if self._shared.backlog.kept_bytes < CROWDED_BYTES else _BUFFER[:SMALL_READ_BYTES]
+    def _room(self, receiver: RelayedSocket) -> memoryview:
+        if self._backlog.kept_bytes >= CROWDED_BYTES:
+            return _BUFFER[:LEAST_BYTES]
+        return _BUFFER if receiver.most_bytes == MOST_BYTES else _BUFFER[: receiver.most_bytes]
 
     def _update(self) -> None:
         """Resume reading where there is room for the bytes, and close the connection when an end is reached."""

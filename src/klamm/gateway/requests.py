@@ -27,6 +27,7 @@ from klamm.gateway.cutter import NEED, PASS, STOP, TAKE
 from klamm.gateway.exchange import RelayedExchange
 from klamm.gateway.interceptors import DividedRequest, Postponed
 from klamm.gateway.logins import LOGIN_APIS, OwnLogin, PassedLogin
+from klamm.gateway.precedents import BEGINNING_AT, Precedent
 from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.wire import (
     INT32,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from klamm.gateway.addresses import Carrier
     from klamm.gateway.cutter import Judgement, Piece
+    from klamm.gateway.exchange import OnResponse
     from klamm.gateway.interceptors import Interceptor, RequestFilter
     from klamm.gateway.peer import ConnectionWatch
     from klamm.gateway.shared import OpenRelay, Shared
@@ -68,8 +70,6 @@ no further request of the connection is read.
 """
 MOST_DECODED_BYTES: Final = 32 * 1024 * 1024
 """Largest frame that is decoded. Frames that are forwarded unread are limited by ``socket.request.max.bytes``."""
-_ID_LENGTH_AT: Final = 12
-"""Position of the length of the client id, after the correlation id."""
 _DECODED_WEIGHT: Final = 8
 """Bytes of memory for each byte of a request that an interceptor works at."""
 _LEAST_FRAME: Final = REQUEST_HEAD.size - SIZE_BYTES
@@ -77,58 +77,6 @@ _MOST_LOGIN_BYTES: Final = 524_288
 """Largest request before the login (``sasl.server.max.receive.size``)."""
 _ACKS_WITHIN: Final = 128 * 1024
 """Number of bytes at the beginning of a Produce request that contain ``acks``: two strings of 32 KiB come before it."""
-
-
-class _Precedent:
-    """A request that was forwarded unread, for comparison with the next one. Most requests of a connection begin alike.
-
-    The compared bytes are those after the correlation id: the client id, and of a Produce request all up to
-    ``acks``.
-    """
-
-    __slots__ = (
-        "_api_version",
-        "_beginning",
-        "_end",
-        "_most_bytes",
-        "acks",
-        "api_key",
-        "client_id",
-        "count_key",
-        "has_response",
-        "on_response",
-    )
-
-    def __init__(
-        self,
-        head: RequestHead,
-        beginning: bytes,
-        exchange: RelayedExchange | None,
-        count_key: tuple[int, str | None],
-        most_bytes: int,
-    ) -> None:
-        self.api_key = head.api_key
-        self._api_version = head.api_version
-        self._beginning = beginning
-        self._end = _ID_LENGTH_AT + len(beginning)
-        self._most_bytes = most_bytes
-        self.client_id = head.client_id
-        self.count_key = count_key
-        self.acks: int | None = None
-        """Acks of a Produce request, None for other APIs."""
-        self.has_response = exchange is not None
-        self.on_response = None if exchange is None else exchange.on_response
-
-    def is_like(self, api_key: int, api_version: int, size: int, frame: memoryview) -> bool:
-        """Return whether a request, of which the first bytes are known, can be forwarded in the same way."""
-        end = self._end
-        return (
-            api_key == self.api_key
-            and api_version == self._api_version
-            and end <= len(frame)
-            and end <= size <= self._most_bytes
-            and frame[_ID_LENGTH_AT:end] == self._beginning
-        )
 
 
 class RequestJudge:
@@ -149,7 +97,7 @@ class RequestJudge:
         self._watch = None if interception.watch is None else interception.watch(relay.peer)
         relay.peer.watch = self._watch
         self._decoded = LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
-        self._precedent: _Precedent | None = None
+        self._precedent: Precedent | None = None
 
     def __call__(self, chunk: memoryview, position: int, available: int) -> Judgement:
         """Decide about the request at a position of a chunk.
@@ -171,17 +119,6 @@ class RequestJudge:
             self._check_size(int.from_bytes(chunk[position : position + SIZE_BYTES], signed=True))
             return NEED, REQUEST_HEAD.size, ()
         size, api_key, api_version, correlation_id, id_length = REQUEST_HEAD.unpack_from(chunk, position)
-        known = self._precedent
-        if (
-            known is not None
-            and known.is_like(api_key, api_version, size, chunk[position : position + available])
-            and (self._watch is None or _is_unchanged(known, self._watch))
-        ):
-            self._shared.counts.counts[known.count_key] += 1
-            relay.peer.client_id = known.client_id
-            if known.has_response:
-                relay.exchanges.append(RelayedExchange(correlation_id, known.on_response))
-            return PASS, size + SIZE_BYTES, ()
         body = end_of_client_id(id_length)
         self._check(size, api_key, api_version, body)
         if available < body:
@@ -192,6 +129,33 @@ class RequestJudge:
         relay.peer.client_id = client_id
         head = RequestHead(size, api_key, api_version, correlation_id, client_id)
         return self._forward(head, chunk, position, available, body)
+
+    def pass_run(self, chunk: memoryview, position: int, end: int) -> int:
+        """Forward the requests from a position on that begin like the one before, and return the position after them.
+
+        Nothing is forwarded in cases that need a judgement. The watch learns of the first of these requests only: they
+        arrived at the same time.
+        """
+        relay, known = self._relay, self._precedent
+        if (
+            known is None
+            or relay.is_intercepting
+            or relay.held_bytes > MOST_HELD_BYTES
+            or (relay.session is not None and relay.session.is_due)
+        ):
+            return position
+        if self._watch is not None:
+            if not known.is_at(chunk, position, end):
+                return position
+            if not _is_unchanged(known, self._watch):
+                self._precedent = None
+                return position
+        exchanges = relay.exchanges
+        position, count = known.run(chunk, position, end, exchanges, MOST_IN_FLIGHT - len(exchanges))
+        if count:
+            self._shared.counts.counts[known.count_key] += count
+            relay.peer.client_id = known.client_id
+        return position
 
     def _forward(self, head: RequestHead, chunk: memoryview, position: int, available: int, body: int) -> Judgement:
         """Decide about a request whose header is complete and valid."""
@@ -229,11 +193,11 @@ class RequestJudge:
         """Forward a request unread. Unless it was changed, forward all that begin like it up to ``end`` bytes, too."""
         count_key = head.api_key, self._shared.counts.counted_id(head.client_id)
         self._shared.counts.counts[count_key] += 1
-        exchange = self._expect(head) if acks != 0 else None
+        on_response = self._expect(head) if acks != 0 else None
         if is_unchanged and head.api_key != ApiKey.JOIN_GROUP and not self._login.expires:
-            beginning = bytes(chunk[position + _ID_LENGTH_AT : position + end])
-            self._precedent = _Precedent(head, beginning, exchange, count_key, self._shared.max_frame_bytes)
-            self._precedent.acks = acks
+            beginning = bytes(chunk[position + BEGINNING_AT : position + end])
+            most_bytes = self._shared.max_frame_bytes
+            self._precedent = Precedent(head, beginning, count_key, most_bytes, acks=acks, on_response=on_response)
         return PASS, head.size + SIZE_BYTES, ()
 
     def _renews(self) -> bool:
@@ -286,17 +250,17 @@ class RequestJudge:
             served = f"only v{first}-{last}" if first <= last else "in no version"
             raise ProtocolError(f"API key {api_key} v{api_version} is not served, {served}")
 
-    def _expect(self, head: RequestHead) -> RelayedExchange:
-        """Add a forwarded request to the queue of those in flight, and return it."""
+    def _expect(self, head: RequestHead) -> OnResponse | None:
+        """Add a forwarded request to the queue of those in flight, and return the treatment of its response."""
         carrier = CARRIERS.get(head.api_key)
-        on_response = None
+        on_response: OnResponse | None = None
         if carrier is not None and head.api_version >= carrier.since:
             on_response = partial(self._rewrite, carrier, head.api_version)
         elif self._watch is not None and head.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
             on_response = partial(self._patch_heartbeat_interval, head.client_id)
-        exchange = RelayedExchange(head.correlation_id, on_response)
-        self._relay.exchanges.append(exchange)
-        return exchange
+        in_flight = head.correlation_id if on_response is None else RelayedExchange(head.correlation_id, on_response)
+        self._relay.exchanges.append(in_flight)
+        return on_response
 
     def _rewrite(self, carrier: Carrier, api_version: int, frame: memoryview) -> Sequence[Piece]:
         """Replace the addresses in a response frame."""
@@ -512,7 +476,7 @@ def _swallow(_frame: memoryview) -> Sequence[Piece]:
     return ()
 
 
-def _is_unchanged(known: _Precedent, watch: ConnectionWatch) -> bool:
+def _is_unchanged(known: Precedent, watch: ConnectionWatch) -> bool:
     """Pass a request to the watch unless its acks are to be changed; return whether they stay unchanged."""
     if known.acks is not None and watch.acks(known.acks, known.client_id) != known.acks:
         return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from klamm.gateway.counts import RequestCounts
 from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import NO_INTERCEPTION
+from klamm.gateway.pacing import Pacer
 from klamm.gateway.streams import Backlog
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.gateway.addresses import AddressBook
     from klamm.gateway.cutter import Piece
-    from klamm.gateway.exchange import RelayedExchange
+    from klamm.gateway.exchange import InFlight, RelayedExchange
     from klamm.gateway.interceptors import Interception
     from klamm.gateway.peer import Peer
     from klamm.gateway.sessions import UpstreamSession
@@ -31,7 +32,7 @@ class OpenRelay(Protocol):
     """Relay of one client connection, as its judge of requests and its interceptors need it."""
 
     peer: Peer
-    exchanges: deque[RelayedExchange]
+    exchanges: deque[InFlight]
     """Requests in flight, oldest first."""
     upstream_versions: dict[int, tuple[int, int]] | None
     """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
@@ -112,6 +113,7 @@ class Shared:
     response_budget: HeldBudget = field(default_factory=HeldBudget)
     """Budget of its own, so that clients with unfinished requests cannot keep others from their responses."""
     backlog: Backlog = field(default_factory=Backlog)
+    pacer: Pacer = field(default_factory=Pacer)
     traffic: RelayedTraffic = field(default_factory=RelayedTraffic)
     counts: RequestCounts = field(default_factory=RequestCounts)
     refused: Counter[str] = field(default_factory=Counter)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from klamm.client.transport import Transport
     from klamm.gateway.cutter import Piece
 
+MOST_BYTES: Final = 1024 * 1024
+"""Number of bytes relayed at a time to a peer that takes them. A relay is fast when it makes few large copies."""
+LEAST_BYTES: Final = 16 * 1024
+"""Number of bytes relayed at a time to a peer that takes fewer."""
 _MOST_VIEWS: Final = 512
 
 
@@ -42,12 +46,13 @@ class RelayedSocket:
     __slots__ = (
         "_backlog",
         "_is_reading",
-        "_is_writing",
         "_kept",
         "_loop",
-        "_may_hide",
         "_on_drained",
         "_on_readable",
+        "is_blocked",
+        "may_hide",
+        "most_bytes",
         "stream",
     )
 
@@ -61,25 +66,23 @@ class RelayedSocket:
         on_drained: Callable[[OSError | None], None],
     ) -> None:
         self.stream = stream
-        self._may_hide = not isinstance(stream, PlainTransport)
+        self.may_hide = not isinstance(stream, PlainTransport)
         """Whether the stream can hold bytes that the event loop cannot see."""
         self._loop = loop
         self._backlog = backlog
         self._on_readable = on_readable
         self._on_drained = on_drained
         self._kept: deque[memoryview] = deque()
+        self.most_bytes = MOST_BYTES
+        """Number of bytes to send at a time. It follows what the socket took, because the rest must be copied."""
         self._is_reading = False
-        self._is_writing = False
+        self.is_blocked = False
+        """Whether bytes are kept because the peer does not read fast enough."""
 
     @property
     def kept_bytes(self) -> int:
         """Number of bytes that the peer has not taken so far."""
         return sum(map(len, self._kept))
-
-    @property
-    def is_blocked(self) -> bool:
-        """Return whether bytes are kept because the peer does not read fast enough."""
-        return bool(self._kept)
 
     def send(self, pieces: Sequence[Piece]) -> int:
         """Send pieces, keep a copy of those that the socket does not take now, and return the number of all bytes.
@@ -90,7 +93,14 @@ class RelayedSocket:
         if len(pieces) == 1 and not self._kept and pieces[0]:
             view = memoryview(pieces[0])
             sent = self.stream.send_views([view])
-            return sent if sent == len(view) else sent + self._send_or_keep([view[sent:]])
+            if sent == len(view):
+                if self.most_bytes < MOST_BYTES:
+                    self.most_bytes *= 2
+                return sent
+            self.most_bytes = LEAST_BYTES
+            while 2 * self.most_bytes <= sent:
+                self.most_bytes *= 2
+            return sent + self._send_or_keep([view[sent:]])
         return self._send_or_keep([memoryview(piece) for piece in pieces if piece])
 
     def _send_or_keep(self, views: list[memoryview]) -> int:
@@ -100,8 +110,8 @@ class RelayedSocket:
         for view in views:
             self._kept.append(memoryview(bytes(view)))
             self._backlog.kept_bytes += len(view)
-        if self._kept and not self._is_writing:
-            self._is_writing = True
+        if self._kept and not self.is_blocked:
+            self.is_blocked = True
             self._loop.add_writer(self.stream.fileno(), self._on_writable)
         return total
 
@@ -120,15 +130,15 @@ class RelayedSocket:
     def close(self) -> None:
         """Close the socket. Kept bytes are dropped."""
         self.set_reading(False)
-        if self._is_writing:
+        if self.is_blocked:
             self._loop.remove_writer(self.stream.fileno())
-            self._is_writing = False
+            self.is_blocked = False
         self._drop_kept()
         self.stream.close()
 
     def read_pending_soon(self) -> None:
         """Call ``on_readable`` again soon if the stream holds bytes that the event loop cannot see."""
-        if self._may_hide and self._is_reading and self.stream.pending():
+        if self._is_reading and self.stream.pending():
             self._loop.call_soon(self._read_pending)
 
     def _read_pending(self) -> None:
@@ -164,7 +174,7 @@ class RelayedSocket:
         self._backlog.kept_bytes -= sum(map(len, self._kept)) - sum(map(len, left))
         self._kept = deque(left)
         if not left:
-            self._is_writing = False
+            self.is_blocked = False
             self._loop.remove_writer(self.stream.fileno())
             self._on_drained(None)
 

@@ -10,7 +10,7 @@ import pytest
 
 from klamm.broker.routes import ROUTES
 from klamm.gateway.addresses import CARRIERS
-from klamm.gateway.cutter import PASS, STOP, FrameCutter, HeldBudget
+from klamm.gateway.cutter import FrameCutter, HeldBudget
 from klamm.gateway.interceptors import NO_INTERCEPTION, Interception, RequestFilter
 from klamm.gateway.peer import Peer
 from klamm.gateway.requests import RequestJudge
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.gateway.cutter import Piece
-    from klamm.gateway.exchange import RelayedExchange
-    from klamm.gateway.shared import OpenRelay
+    from klamm.gateway.exchange import InFlight, RelayedExchange
+    from klamm.gateway.shared import OpenRelay, Shared
 
 MUTATIONS = 4000
 
@@ -67,7 +67,7 @@ def test_a_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: In
     for number in range(MUTATIONS):
         frame = damaged(whole[number % len(whole)], generator)
         relay = FakeRelay()
-        cutter = FrameCutter(RequestJudge(shared, cast("OpenRelay", relay)), HeldBudget())
+        cutter = _cutter_of(shared, relay)
         sent = bytearray()
         split = generator.randrange(len(frame) + 1)
         try:
@@ -92,29 +92,44 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
     whole = [*produced, *(request_frame(sample(cls, version), version) for cls, version in valid_requests())]
     shared, counted = shared_objects(), shared_objects()
     relay = FakeRelay()
-    seasoned = RequestJudge(shared, cast("OpenRelay", relay))
+    seasoned = _cutter_of(shared, relay)
     passed = 0
     for _ in range(MUTATIONS // 4):
-        frame = bytearray(generator.choice(produced if generator.random() < 0.8 else whole))
-        frame[8:12] = generator.randbytes(4)
+        frames = bytearray()
+        for _ in range(generator.randrange(1, 4)):
+            frame = bytearray(generator.choice(produced if generator.random() < 0.8 else whole))
+            frame[8:12] = generator.randbytes(4)
+            frames += frame
         alone = FakeRelay()
         relay.exchanges.clear()
-        verdicts = []
-        for judge in (seasoned, RequestJudge(counted, cast("OpenRelay", alone))):
+        sent: list[bytes | None] = []
+        judged_alone = FrameCutter(RequestJudge(counted, cast("OpenRelay", alone)), HeldBudget())
+        for cutter in (seasoned, judged_alone):
+            pieces: list[Piece] = []
             try:
-                verdicts.append(judge(memoryview(frame), 0, len(frame))[:2])
+                cutter.cut(memoryview(frames), pieces)
             except ProtocolError:
-                verdicts.append((STOP, -1))
-        assert verdicts[0] == verdicts[1]
+                cutter.drop()
+                sent.append(None)
+            else:
+                sent.append(b"".join(pieces))
+        assert sent[0] == sent[1]
         assert [_facts(each) for each in relay.exchanges] == [_facts(each) for each in alone.exchanges]
-        assert relay.peer.client_id == alone.peer.client_id or verdicts[0][0] is STOP
-        passed += verdicts[0][0] is PASS
+        assert relay.peer.client_id == alone.peer.client_id or sent[0] is None
+        passed += sent[0] == bytes(frames)
     assert shared.counts.counts == counted.counts.counts
     assert passed > MUTATIONS / 8
 
 
-def _facts(exchange: RelayedExchange) -> tuple[int, bool, bytes | None]:
-    return exchange.correlation_id, exchange.on_response is None, exchange.answer
+def _cutter_of(shared: Shared, relay: FakeRelay) -> FrameCutter:
+    judge = RequestJudge(shared, cast("OpenRelay", relay))
+    return FrameCutter(judge, HeldBudget(), judge.pass_run)
+
+
+def _facts(in_flight: InFlight) -> tuple[int, bool, bytes | None]:
+    if isinstance(in_flight, int):
+        return in_flight, True, None
+    return in_flight.correlation_id, in_flight.on_response is None, in_flight.answer
 
 
 def test_a_damaged_response_is_rewritten_or_refused(tmp_path: Path) -> None:

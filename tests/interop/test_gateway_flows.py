@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from kafka import KafkaConsumer
-from kafka.errors import InvalidGroupIdError
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import InvalidGroupIdError, PolicyViolationError, TopicAuthorizationFailedError
 
 import klamm
 from klamm.admin import AdminClient, NewTopic
@@ -39,6 +39,9 @@ rules:
     writes: forbidden
   - name: groups
     group_naming: "team-.*"
+  - name: clients
+    client_id_naming: "[^X].*"
+    actions: [client]
 """
 TOPICS = ("billing.eu", "slow.eu", "archive.eu", "orders")
 
@@ -47,7 +50,8 @@ TOPICS = ("billing.eu", "slow.eu", "archive.eu", "orders")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[klamm.Gateway]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(RULES)
-    config = {"flow.policy.class.name": "klamm.policy.rules:RulesPolicy", "policy.rules.file": str(rules)}
+    keys = ("flow.policy.class.name", "client.policy.class.name")
+    config = {**dict.fromkeys(keys, "klamm.policy.rules:RulesPolicy"), "policy.rules.file": str(rules)}
     with (
         klamm.Broker() as upstream,
         klamm.Gateway(upstream.bootstrap_servers, config=config | {"metrics.listen": "127.0.0.1:0"}) as gateway,
@@ -91,10 +95,12 @@ def metrics(gateway: klamm.Gateway) -> str:
     return gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
 
 
-def decisions(metrics: str, action: str, name: str = "klamm_policy_decisions_total", more: str = "") -> int:
+def decisions(
+    metrics: str, action: str, name: str = "klamm_policy_decisions_total", more: str = "", policy: str = "flow"
+) -> int:
     with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    start = f'{name}{{policy="flow",mode="enforce",action="{action}"{more}}} '
+    start = f'{name}{{policy="{policy}",mode="enforce",action="{action}"{more}}} '
     return next((int(line.removeprefix(start)) for line in lines if line.startswith(start)), 0)
 
 
@@ -199,3 +205,36 @@ def test_a_consumer_of_the_new_protocol_reports_a_group_with_a_wrong_name(gatewa
             reported = str(message.error()) if message is not None else ""
     finally:
         consumer.close()
+
+
+def test_clients_report_a_wrong_client_id(gateway: klamm.Gateway, metrics: str) -> None:
+    servers = gateway.bootstrap_servers
+    # an administrator
+    admin = KafkaAdminClient(bootstrap_servers=servers, client_id="X-admin")
+    with pytest.raises(PolicyViolationError):
+        admin.list_groups()
+    admin.close()
+    # a member of a group
+    member = KafkaConsumer("orders", bootstrap_servers=servers, group_id="team-a", client_id="X-member")
+    with pytest.raises(PolicyViolationError):
+        member.poll(timeout_ms=20_000)
+    member.close(autocommit=False)
+    # a consumer without a group
+    reader = KafkaConsumer(bootstrap_servers=servers, client_id="X-reader")
+    reader.assign([TopicPartition("orders", 0)])
+    reader.seek(TopicPartition("orders", 0), 0)
+    with pytest.raises(TopicAuthorizationFailedError):
+        reader.poll(timeout_ms=20_000)
+    reader.close(autocommit=False)
+    # producers
+    reported: list[Any] = []
+    plain = Producer({"bootstrap.servers": servers, "client.id": "X-app"})
+    plain.produce("orders", b"value", on_delivery=lambda error, _message: reported.append(error))
+    plain.flush(20)
+    assert [error.code() for error in reported] == [ErrorCode.POLICY_VIOLATION]
+    idempotent = Producer({"bootstrap.servers": servers, "client.id": "X-app", "enable.idempotence": True})
+    idempotent.produce("orders", b"value")
+    with pytest.raises(KafkaException, match="Cluster authorization failed"):
+        idempotent.flush(20)
+    counted = "klamm_policy_rule_decisions_total"
+    assert decisions(metrics, "refuse", counted, ',rule="clients"', policy="client") > 3

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from klamm.monitoring.exposition import Page
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
+    from klamm.server.attempt import ApiError
     from klamm.server.author import Author
 
 AnyResponse = TypeVar("AnyResponse", bound="Message")
@@ -161,6 +162,10 @@ class Interception:
     """Highest version to offer in ApiVersions, by API key. Keys that are missing have no such limit."""
     reload: Callable[[], None] = lambda: None
     """Reloads the policies, as on SIGHUP."""
+    admit: Callable[[InterceptedCall], ApiError | Postponed | None] | None = None
+    """Judges the client id of the first request on a connection, and each further client id, before any filter. The
+    context is that of a filter. Returns the error for a client that must not be served. None admits all.
+    """
     watch: Callable[[Peer], ConnectionWatch] | None = None
     """Creates the observer of a client connection. None costs nothing."""
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
@@ -203,6 +208,7 @@ def merged(one: Interception, other: Interception) -> Interception:
         report=report,
         limits={**one.limits, **other.limits},
         reload=reload,
+        admit=one.admit or other.admit,
         watch=one.watch or other.watch,
         features={**one.features, **other.features},
         policies=one.policies or other.policies,

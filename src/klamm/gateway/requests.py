@@ -28,6 +28,7 @@ from klamm.gateway.exchange import RelayedExchange
 from klamm.gateway.interceptors import DividedRequest, Postponed
 from klamm.gateway.logins import LOGIN_APIS, OwnLogin, PassedLogin
 from klamm.gateway.precedents import BEGINNING_AT, Precedent
+from klamm.gateway.refusals import ADMITTED_APIS, REFUSABLE, refusal
 from klamm.gateway.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.wire import (
     INT32,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from klamm.gateway.peer import ConnectionWatch
     from klamm.gateway.shared import OpenRelay, Shared
     from klamm.protocol.schema import Message
+    from klamm.server.attempt import ApiError
 
 MOST_IN_FLIGHT: Final = 1024
 """Maximum number of requests without a response. Beyond it, the gateway reads no further request of the connection."""
@@ -98,6 +100,8 @@ class RequestJudge:
         relay.peer.watch = self._watch
         self._decoded = LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
         self._precedent: Precedent | None = None
+        self._judged_id: tuple[str | None, ApiError | None] | None = None
+        """Latest client id that was judged, and the error with which it is refused."""
 
     def __call__(self, chunk: memoryview, position: int, available: int) -> Judgement:
         """Decide about the request at a position of a chunk.
@@ -128,7 +132,9 @@ class RequestJudge:
             client_id = str(chunk[position + REQUEST_HEAD.size : position + body], "utf-8", "replace")
         relay.peer.client_id = client_id
         head = RequestHead(size, api_key, api_version, correlation_id, client_id)
-        return self._forward(head, chunk, position, available, body)
+        return self._refuse(head, chunk, position, available, body) or self._forward(
+            head, chunk, position, available, body
+        )
 
     def pass_run(self, chunk: memoryview, position: int, end: int) -> int:
         """Forward the requests from a position on that begin like the one before, and return the position after them.
@@ -169,9 +175,7 @@ class RequestJudge:
                     return NEED, total, ()
                 self._patch_session_timeout(head, chunk[position : position + total], body)
         if head.api_key in self._decoded:
-            if total > MOST_DECODED_BYTES:
-                raise ProtocolError(f"A request of {total} bytes with key {head.api_key} is too large to be decoded")
-            if available < total:
+            if available < self._decodable(head):
                 return NEED, total, ()
             if self._learned is None:
                 self._shared.counts.count(head.api_key, head.client_id)
@@ -179,6 +183,51 @@ class RequestJudge:
         if head.api_key == ApiKey.PRODUCE:
             return self._produce(head, chunk[position : position + min(total, available, _ACKS_WITHIN)], total, body)
         return self._pass(head, chunk, position, body)
+
+    def _decodable(self, head: RequestHead) -> int:
+        """Return the size of a request that must be decoded.
+
+        Raises:
+            ProtocolError: It is too large.
+        """
+        total = head.size + SIZE_BYTES
+        if total > MOST_DECODED_BYTES:
+            raise ProtocolError(f"A request of {total} bytes with key {head.api_key} is too large to be decoded")
+        return total
+
+    def _refuse(
+        self, head: RequestHead, chunk: memoryview, position: int, available: int, body: int
+    ) -> Judgement | None:
+        """Answer a request whose client id is refused; return None if the client is admitted with it.
+
+        Raises:
+            ProtocolError: The client is refused, and a response to this request cannot say so.
+        """
+        admit = self._shared.interception.admit
+        if admit is None or head.api_key in ADMITTED_APIS:
+            return None
+        if self._judged_id is None or self._judged_id[0] != head.client_id:
+            context = InterceptedRequest(self._shared, self._relay, head, learned=self._learned)
+            self._learned = None
+            judged = admit(context)
+            if isinstance(judged, Postponed):
+                return self._postpone(judged)
+            self._judged_id = head.client_id, judged
+        error = self._judged_id[1]
+        if error is None:
+            return None
+        if available < (total := self._decodable(head)):
+            return NEED, total, ()
+        frame = chunk[position : position + total]
+        refusable = REFUSABLE.get(head.api_key)
+        request = None
+        if refusable is not None and refusable.request is not None:
+            request = decode_request(refusable.request, head, frame, body)
+        if refusable is None or not _has_response(head, frame, body):
+            raise ProtocolError(f"Client id {head.client_id!r} is refused: {error.error_message}")
+        self._shared.counts.count(head.api_key, head.client_id)
+        self._answer(head, refusal(head.api_key, head.api_version, request, error))
+        return TAKE, total, ()
 
     def _pass(
         self,
@@ -417,7 +466,7 @@ class RequestJudge:
         self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, judged: Message | DividedRequest
     ) -> Judgement:
         """Forward the message with which a filter replaced a request, or answer with it."""
-        has_response = head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body)[0] != 0
+        has_response = _has_response(head, frame, body)
         if isinstance(judged, asked.response):
             if not has_response:
                 raise ProtocolError("A policy refused a Produce request with acks=0")
@@ -474,6 +523,10 @@ class RequestJudge:
 
 def _swallow(_frame: memoryview) -> Sequence[Piece]:
     return ()
+
+
+def _has_response(head: RequestHead, frame: memoryview, body: int) -> bool:
+    return head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body)[0] != 0
 
 
 def _is_unchanged(known: Precedent, watch: ConnectionWatch) -> bool:

@@ -18,6 +18,7 @@ from klamm.policy.answers import Override, Throttle
 from klamm.policy.base import AlterConfigPolicy, CreatePartitionsPolicy, CreateTopicPolicy, DeleteTopicPolicy, Policy
 from klamm.policy.details import (
     AlterConfigDetails,
+    ClientDetails,
     CreatePartitionsDetails,
     DeleteTopicDetails,
     GroupDetails,
@@ -35,6 +36,7 @@ PolicyViolationException = PolicyViolationError
 __all__ = [
     "AlterConfigDetails",
     "AlterConfigPolicy",
+    "ClientDetails",
     "CreatePartitionsDetails",
     "CreatePartitionsPolicy",
     "CreateTopicPolicy",

@@ -159,8 +159,26 @@ class GroupDetails:
     """Name of the listener that received the request."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientDetails:
+    """A client that has connected to a gateway and logged in."""
+
+    client_id: str | None
+    """Client id of its first request, or of the first one with another client id. None if the client sends none."""
+    principal: str | None = None
+    """Principal of the client as ``Type:name``."""
+    listener: str | None = None
+    """Name of the listener to which it is connected."""
+
+
 Details: TypeAlias = (
-    TopicDetails | AlterConfigDetails | CreatePartitionsDetails | DeleteTopicDetails | ProduceDetails | GroupDetails
+    TopicDetails
+    | AlterConfigDetails
+    | CreatePartitionsDetails
+    | DeleteTopicDetails
+    | ProduceDetails
+    | GroupDetails
+    | ClientDetails
 )
 
 RequestMetadata = TopicDetails

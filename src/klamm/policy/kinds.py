@@ -71,9 +71,10 @@ DELETE_TOPIC: Final = PolicyKind(stem="delete.topic", label="Delete topic", meth
 FLOW: Final = PolicyKind(
     stem="flow", label="Flow", method="validate_flow", answers=(Override, Throttle), must_compute=True
 )
+CLIENT: Final = PolicyKind(stem="client", label="Client", method="validate_client", must_compute=True)
 KINDS: Final = (CREATE_TOPIC, ALTER_CONFIG, CREATE_PARTITIONS, DELETE_TOPIC)
 """Kinds of the broker."""
-GATEWAY_KINDS: Final = (*KINDS, FLOW)
+GATEWAY_KINDS: Final = (*KINDS, FLOW, CLIENT)
 """Kinds of the gateway."""
 
 
@@ -131,12 +132,12 @@ def read_modes(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KIND
 
 
 def _mode(properties: Mapping[str, str], kind: PolicyKind) -> PolicyMode:
-    if kind is not FLOW:
+    if kind not in {FLOW, CLIENT}:
         return PolicyMode(str(_value(properties, kind.mode_key)).lower())
     value = properties.get(kind.mode_key, PolicyMode.ENFORCE.value)
     try:
         return PolicyMode(value.strip().lower())
-    except ValueError:  # a setting of the gateway only, so the broker's definitions do not have it
+    except ValueError:  # settings of the gateway only, so the broker's definitions do not have it
         raise PolicyLoadError(
             f"Invalid value {value} for configuration {kind.mode_key}: String must be one of (case insensitive):"
             " ENFORCE, AUDIT"

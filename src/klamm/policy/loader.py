@@ -125,8 +125,8 @@ def load_policy(
         raise PolicyLoadError(f"{spec.origin}: cannot create or configure the policy: {_describe(error)}") from error
     if not only_computes and any(kind.must_compute for kind in spec.keys):
         raise PolicyLoadError(
-            f"{spec.origin}: a policy on flows is asked for every request, so it must set only_computes; rules in a"
-            " file do if no pattern needs Python's re"
+            f"{spec.origin}: a policy on flows or client ids is asked about names that any client chooses, so it must"
+            " set only_computes; rules in a file do if no pattern needs Python's re"
         )
     source = source_of(module)
     return LoadedPolicy(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # A "*" at the start or after a literal character. A "*" in a character class or after an escape such as \d is not
 # matched.
 _GLOB: Final = re.compile(r"(?P<skip>\\[A-Za-z]\*?|\[\^?\]?[^\]]*\]\*?)|(?P<literal>\\[^A-Za-z]|[A-Za-z0-9_:-]|^)\*")
-ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group")
+ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group", "client")
 _FLOWS: Final = ("acks", "idempotence", "writes", "group_naming", "client_id_naming")
 """Keys of a rule about requests that flow through a gateway."""
 _CHANGES: Final = ("naming", "partitions", "replication_factor", "configs", "only_configs", "omission", "deletion")
@@ -101,7 +101,7 @@ class Rule:
     def concerns(self, action: str, topic: str | None, principal: str | None) -> bool:
         """Return whether the rule applies. An unknown principal is never exempt.
 
-        ``topic`` is None for a request about a group, which a rule with ``topics`` does not concern.
+        ``topic`` is None for a client id or a request about a group, which a rule with ``topics`` does not concern.
         """
         if action not in self.actions:
             return False

@@ -45,7 +45,13 @@ from klamm.protocol.errors import PolicyViolationError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
+    from klamm.policy.details import (
+        AlterConfigDetails,
+        ClientDetails,
+        CreatePartitionsDetails,
+        DeleteTopicDetails,
+        TopicDetails,
+    )
 
 _UNLIMITED: Final = frozenset({"retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"})
 """Configs for which -1 means unlimited, and thus exceeds any number."""
@@ -165,16 +171,22 @@ class RulesPolicy(Policy):
                 throttle = Throttle(delay_ms=rule.delay_ms, reason=f"{violation.fault}; delayed by {rule.delay_ms} ms.")
         return override or throttle
 
+    def validate_client(self, details: ClientDetails) -> None:
+        """Raise PolicyViolationError for the first rule that a client id violates, but for those that only slow it."""
+        for rule in self._concerned("client", None, details.principal):
+            violation = _client_id_violation(rule, details.client_id)
+            if violation is not None and not rule.overrides and rule.delay_ms is None:
+                raise violation
+
     def _concerned(self, action: str, topic: str | None, principal: str | None) -> Iterator[Rule]:
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))
 
 
 def _flow_violation(rule: Rule, details: ProduceDetails | GroupDetails) -> _RuleViolationError | None:
     """Return the rejection of a Produce request, or of the name of a group; None if it satisfies the rule."""
-    naming, client_id = rule.flow.client_id_naming, details.client_id or ""
-    if naming is not None and not naming.matches(client_id):
-        fault = f"client.id={client_id} does not match {naming.pattern}"
-        return _flow_fault(rule, fault, "set a client.id that matches")
+    violation = _client_id_violation(rule, details.client_id)
+    if violation is not None:
+        return violation
     if isinstance(details, ProduceDetails):
         return _produce_violation(rule, details)
     naming = rule.flow.group_naming
@@ -182,6 +194,14 @@ def _flow_violation(rule: Rule, details: ProduceDetails | GroupDetails) -> _Rule
         return None
     fault = f"group.id={details.group_id} does not match {naming.pattern}"
     return _flow_fault(rule, fault, "set a group.id that matches")
+
+
+def _client_id_violation(rule: Rule, client_id: str | None) -> _RuleViolationError | None:
+    naming = rule.flow.client_id_naming
+    if naming is None or naming.matches(client_id or ""):
+        return None
+    fault = f"client.id={client_id or ''} does not match {naming.pattern}"
+    return _flow_fault(rule, fault, "set a client.id that matches")
 
 
 def _produce_violation(rule: Rule, details: ProduceDetails) -> _RuleViolationError | None:

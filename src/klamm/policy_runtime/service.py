@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
 from klamm.policy.answers import Override
+from klamm.policy.details import ClientDetails
 from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.policy_runtime.decision import decide_and_check
@@ -364,4 +365,6 @@ def _subject(details: Details) -> str:
     group_id = getattr(details, "group_id", None)
     if group_id is not None:
         return f"group {group_id!r}"
+    if isinstance(details, ClientDetails):
+        return f"client id {details.client_id!r}"
     return f"{getattr(details, 'resource_type', '')} {getattr(details, 'resource_name', '')!r}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from klamm.policy import (
     AlterConfigDetails,
+    ClientDetails,
     GroupDetails,
     Override,
     PolicyLoadError,
@@ -489,6 +492,29 @@ def test_rules_decide_on_the_names_of_groups() -> None:
     assert policy.validate_flow(GroupDetails(group_id="team-a", client_id="ANY")) is None
     with pytest.raises(PolicyViolationError, match=r"Rule 'groups': group\.id=other does not match team-"):
         policy.validate_flow(GroupDetails(group_id="other"))
+
+
+@pytest.mark.parametrize(
+    ("details", "error"),
+    [
+        (ClientDetails(client_id="team-a"), None),
+        (ClientDetails(client_id="other"), "Rule 'clients': client.id=other does not match team-.*; set a client.id"),
+        (ClientDetails(client_id=None), "Rule 'clients': client.id= does not match"),
+        (ClientDetails(client_id="other", principal="User:admin"), None),
+    ],
+)
+def test_rules_decide_on_client_ids(details: ClientDetails, error: str | None) -> None:
+    policy = RulesPolicy()
+    text = """
+    rules:
+      - {name: clients, client_id_naming: "team-.*", except_principals: ["User:admin"]}
+      - {name: slow, client_id_naming: "fast-.*", effect: throttle, delay_ms: 5}
+      - {name: producers, client_id_naming: "p", actions: [produce]}
+      - {name: billing, client_id_naming: "b", topics: "billing"}
+    """
+    policy._rules = parse_rules(textwrap.dedent(text), source="rules.yaml")
+    with nullcontext() if error is None else pytest.raises(PolicyViolationError, match=re.escape(error)):
+        policy.validate_client(details)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.gateway.apis import NO_LIMITS
 from klamm.gateway.interceptors import Interception, Interceptor
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
+from klamm.gateway.policies.clients import ClientJudge
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
@@ -16,6 +17,7 @@ from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
 from klamm.policy.kinds import (
     ALTER_CONFIG,
+    CLIENT,
     CREATE_PARTITIONS,
     CREATE_TOPIC,
     DELETE_TOPIC,
@@ -132,6 +134,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
         policies=policies,
         report=lambda page: report_decisions(page, policies),
         filters=FlowJudge(policies).filters if policies.guards_kind(FLOW) else {},
+        admit=ClientJudge(policies).judge if policies.guards_kind(CLIENT) else None,
         withheld=_withheld(policies),
         limits=LAST_WITH_NAMES if policies.guards_kind(FLOW) else NO_LIMITS,
         reload=runtime.reload,

@@ -1,0 +1,45 @@
+"""Policies on client ids. A client is judged by its first request with a client id (``gateway.refusals``)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from klamm.gateway.interceptors import Postponed
+from klamm.policy.details import ClientDetails
+from klamm.policy.kinds import CLIENT
+from klamm.protocol.errors import KafkaApiError
+from klamm.server.attempt import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.policy.details import Details
+    from klamm.policy_runtime import Policies
+    from klamm.policy_runtime.worker import PolicyOutcome
+
+
+class ClientJudge:
+    """Judge of client ids.
+
+    Args:
+        policies: Policies in use.
+    """
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    def judge(self, context: InterceptedCall) -> ApiError | Postponed | None:
+        """Ask the policy about the client id of a request; return the error for the client, None when it is allowed."""
+        author = context.author
+        details = ClientDetails(client_id=author.client_id, principal=author.principal, listener=author.listener)
+        learned: Mapping[Details, PolicyOutcome] | None = context.learned
+        outcome = self._policies.known(CLIENT, details) if learned is None else learned[details]
+        if outcome is None:
+            return Postponed(work=partial(self._policies.learn, CLIENT, {details: None}))
+        try:
+            self._policies.answer(CLIENT, details, outcome)
+        except KafkaApiError as error:
+            return ApiError(error.error_code, error.error_message)
+        return None

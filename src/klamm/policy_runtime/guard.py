@@ -77,7 +77,8 @@ class PolicyGuard:
     """Serializer of the calls to one policy; see the module for time limits. Used on the event loop only.
 
     A request holds ``turn`` while it decides on a change, asks the policy and applies the change. So each call sees the
-    effect of all earlier calls, and two calls never overlap (K108-07 and K108-25 in docs/kips.md).
+    effect of all earlier calls (K108-07 in docs/kips.md). A gateway may hold it until the upstream has responded, so
+    ``learn`` does without it. ``_calling`` is held during each call, so two calls never overlap (K108-25).
 
     Args:
         spec: Policy class and the kinds of requests it checks.
@@ -98,6 +99,7 @@ class PolicyGuard:
     ) -> None:
         self.spec = spec
         self.turn = asyncio.Lock()
+        self._calling = asyncio.Lock()
         self.known = KnownOutcomes()
         """Outcomes of ``learn``."""
         self._properties = properties
@@ -140,6 +142,25 @@ class PolicyGuard:
         Raises:
             PolicyTimeoutError: The policy exceeded its time limit.
         """
+        async with self._calling:
+            return await self._ask(kind, details)
+
+    async def learn(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
+        """Ask the policy about a request that changes nothing, unless the outcome of an equal question is known.
+
+        The outcome is remembered.
+        """
+        async with self._calling:
+            outcome = self.known.get(details)
+            if outcome is None:
+                try:
+                    outcome = await self._ask(kind, details)
+                except PolicyTimeoutError as error:
+                    outcome = PolicyOutcome(None, error.with_traceback(None))
+                self.known.put(details, outcome)
+            return outcome
+
+    async def _ask(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
         if self._is_inline and self._unfinished is None:
             return await self._ask_here(kind, details)
         if self._unfinished is not None:
@@ -155,18 +176,6 @@ class PolicyGuard:
             self._unfinished = instance.worker.rest(), asyncio.get_running_loop().time()
             outcome = await self._finish(self._unfinished)
         return outcome
-
-    async def learn(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
-        """Ask the policy in its turn and remember the outcome, unless an equal question was asked meanwhile."""
-        async with self.turn:
-            outcome = self.known.get(details)
-            if outcome is None:
-                try:
-                    outcome = await self.ask(kind, details)
-                except PolicyTimeoutError as error:
-                    outcome = PolicyOutcome(None, error.with_traceback(None))
-                self.known.put(details, outcome)
-            return outcome
 
     async def _ask_here(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
         """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""
@@ -229,7 +238,7 @@ class PolicyGuard:
 
     async def swap(self, instance: Instance) -> None:
         """Replace the instance after the current turn."""
-        async with self.turn:
+        async with self.turn, self._calling:
             old, self._instance, self._unfinished = self._instance, instance, None
             self._is_inline = instance.loaded.only_computes and not self._in_thread
             self.known.clear()
@@ -237,7 +246,7 @@ class PolicyGuard:
 
     async def close(self) -> None:
         """Close the policy. A thread that hangs is abandoned after the time limit."""
-        async with self.turn:
+        async with self.turn, self._calling:
             instance = self._instance
         instance.retire(self.spec)
         await asyncio.to_thread(instance.worker.join, self._timeout_s)

@@ -229,9 +229,10 @@ class Policies:
     async def learn(
         self, kind: PolicyKind, questions: Mapping[Details, PolicyOutcome | None]
     ) -> dict[Details, PolicyOutcome]:
-        """Ask the policy the questions without an outcome, each in its turn; return the outcomes of all of them.
+        """Ask the policy the questions without an outcome, one after the other; return the outcomes of all of them.
 
-        Outcomes are remembered for a while. They are counted and logged by ``answer`` only.
+        They must be about requests that change nothing: no ``turn`` is needed. Outcomes are remembered for a while.
+        They are counted and logged by ``answer`` only.
         """
         guard = self._by_kind[kind]
         found: dict[Details, PolicyOutcome] = {}

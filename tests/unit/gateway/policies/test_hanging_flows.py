@@ -10,6 +10,7 @@ import pytest
 
 from klamm.gateway.policies import start_policies
 from klamm.gateway.wire import response_frame
+from klamm.policy.kinds import FLOW
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ErrorCode
@@ -171,6 +172,19 @@ def test_a_client_that_leaves_while_its_request_is_judged_harms_no_other(played:
             assert decode(JoinGroupResponse, 4, frame, 4).error_code == ErrorCode.INVALID_GROUP_ID
             assert await gone.upstream.read(1) == b""
             assert shared.request_budget.held_bytes == 0
+
+    played(test)
+
+
+def test_a_change_that_the_upstream_has_not_answered_does_not_delay_flows(played: Callable[..., None]) -> None:
+    async def test(interception: Interception, asked: list[str], _: object) -> None:
+        policies = interception.policies
+        assert policies is not None
+        with RelayRig(shared_objects(interception)) as rig:
+            # when: a request holds the turn of the same policy
+            async with policies.turn(FLOW):
+                assert await is_produced(rig, "new")
+        assert asked == ["new"]
 
     played(test)
 

@@ -168,7 +168,7 @@ class RequestJudge:
         total = head.size + SIZE_BYTES
         if isinstance(self._login, PassedLogin) and not self._login.is_open and head.api_key not in LOGIN_APIS:
             return self._login.leave_to_upstream(head)
-        if self._watch is not None and self._login.is_open:
+        if self._watch is not None and self._login.is_open and self._learned is None:
             self._watch.on_request(head.api_key, head.client_id)
             if head.api_key == ApiKey.JOIN_GROUP:
                 if available < total <= MOST_DECODED_BYTES:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.gateway.interceptors import Interception, RequestFilter
+from klamm.gateway.interceptors import Interception, Postponed, RequestFilter
 from klamm.gateway.wire import RESPONSE_HEAD, RequestHead, decode_request, end_of_client_id, request_frame
 from klamm.gateway.wire import response_frame as response_of
 from klamm.protocol.codec import decode
@@ -33,6 +33,7 @@ class FixedWatch:
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
+        self.timeouts_ms: list[int] = []
         self.is_closed = False
 
     def open(self, _peer: Peer) -> FixedWatch:
@@ -49,6 +50,7 @@ class FixedWatch:
         return -1 if client_id == "app" else requested
 
     def session_timeout_ms(self, requested: int, client_id: str | None) -> int:
+        self.timeouts_ms.append(requested)
         return 9_000 if client_id == "app" else requested
 
     def heartbeat_interval_ms(self, offered: int, client_id: str | None) -> int:
@@ -179,3 +181,26 @@ def test_without_a_watch_nothing_is_looked_at() -> None:
             assert rig.relay.peer.watch is None
 
     asyncio.run(run())
+
+
+def test_a_join_whose_judgement_takes_time_reports_the_timeout_of_the_client() -> None:
+    async def test() -> None:
+        # given
+        async def work() -> object:
+            await asyncio.sleep(0)
+            return "allowed"
+
+        asked = RequestFilter(
+            request=JoinGroupRequest,
+            response=JoinGroupResponse,
+            judge=lambda _, context: Postponed(work=work) if context.learned is None else None,
+        )
+        watch = FixedWatch()
+        with RelayRig(shared_objects(watched(watch, {JoinGroupRequest.API_KEY: asked}))) as rig:
+            # when
+            request = JoinGroupRequest(group_id="g", session_timeout_ms=7_000, protocols=[])
+            sent = await forwarded(rig, request, 4)
+        # then
+        assert (sent.session_timeout_ms, watch.timeouts_ms) == (9_000, [7_000])
+
+    asyncio.run(test())

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from klamm.gateway.topology import Topology
 
-PART: Final = 30_000
-"""Characters of a long text in one message. JSON makes at most four bytes of each ASCII character."""
+PART: Final = 10_000
+"""Characters of a long text in one message. JSON makes at most twelve bytes of each, and client ids have any."""
 
 
 class PassedConnections:
@@ -72,7 +72,7 @@ class PassedConnections:
 
         Args:
             kind: ``page`` or ``status``.
-            text: ASCII text.
+            text: The text.
         """
         async with self._long_turn:
             starts = range(0, len(text), PART)

@@ -60,7 +60,7 @@ def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -
 
 def test_a_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_reads() -> None:
     parent, end = control.channel()
-    dealt, text = PassedConnections(end), "0123456789" * 200_000
+    dealt, text = PassedConnections(end), "0123456789" * 100_000 + "\N{GRINNING FACE}" * 50_000
     worker = Worker(0, [], lambda *_: None)
 
     async def test() -> None:

@@ -94,6 +94,7 @@ GOALS: Final = (
         for what, at_least in (("written", 1), ("counted", 3))
     ),
     Goal(benchmark="1,000 group members", metric="settled s", peer=_KAFKA, at_most=1),
+    Goal(benchmark="1,000 group members, assigned at once", metric="settled s", peer=_KAFKA, at_most=1),
     Goal(benchmark="describe 1,000 topics", metric="p50 ms", peer=_KAFKA, at_most=1),
     Goal(benchmark="2,000 clients ask every 30 s", metric="CPU % of a core", at_most=5),
     Goal(benchmark="2,000 clients ask every 30 s", metric="resolve p50 ms", at_most=0.3),

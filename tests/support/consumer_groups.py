@@ -99,6 +99,8 @@ class ConsumerScene(TimedScene[ConsumerGroup]):
         self.may_describe: Callable[[str], bool] = lambda _: True
         self.interval_ms = 0
         """Shortest time between two target assignments."""
+        self.computes_target = True
+        """Whether heartbeats compute a new target at once."""
 
     @property
     def state(self) -> str:
@@ -136,6 +138,7 @@ class ConsumerScene(TimedScene[ConsumerGroup]):
             ),
             self.topics,
             self.now,
+            computes_target=self.computes_target,
         )
 
     def refused(self, send: Callable[[], object]) -> ErrorCode:

@@ -12,7 +12,7 @@ from klamm.broker.groups.consumer.model import FIRST_EPOCH, JOIN_EPOCH
 from klamm.broker.groups.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
-    from klamm.broker.groups.consumer.model import HeartbeatAttempt, HeartbeatReply
+    from klamm.broker.groups.consumer.model import Assignment, HeartbeatAttempt, HeartbeatReply
     from klamm.broker.groups.consumer.timings import TimingSource
     from klamm.broker.groups.registry import Entry, GroupRegistry
     from klamm.broker.groups.settings import GroupCoordinatorSettings
@@ -41,6 +41,8 @@ class ConsumerGroupCoordinator:
     async def heartbeat(self, group_id: str, attempt: HeartbeatAttempt) -> HeartbeatReply:
         """Let a member join a group, stay in it, or take the next step to its target.
 
+        Members that join while the group is being written get their new target assignment together, after that.
+
         A member without partitions whose target belongs to other members gets its reply as soon as one of them has
         given up a partition for it, at the latest after a fifth of the heartbeat interval. Otherwise a member whose
         heartbeat comes just before the release would wait a whole interval longer.
@@ -55,13 +57,19 @@ class ConsumerGroupCoordinator:
         entry = self._registry.entry_or_new(group_id) if is_join else self._entry(group_id)
         try:
             group = self._group(entry, is_join=is_join)
-            reply = group.heartbeat(attempt, self._topics, self._registry.now())
+            now = self._registry.now()
+            reply = group.heartbeat(attempt, self._topics, now, computes_target=not entry.is_being_written)
+            needs_target = group.may_assign(now)
             if entry.group is not group:
                 self._registry.replace(entry, group)
         finally:
             self._registry.after_step(entry)
         await self._registry.settle(entry)
-        return await self._with_partitions(entry, group, reply)
+        if needs_target:
+            reply = await self._continued(entry, group, reply, attempt.owned)
+        if await self._waits_for_partitions(entry, group, reply):
+            reply = await self._continued(entry, group, reply, attempt.owned)
+        return reply
 
     async def leave(self, group_id: str, member_id: str, instance_id: str | None, epoch: int) -> HeartbeatReply:
         """Remove a member, or keep the partitions of a static member until its session expires.
@@ -84,20 +92,24 @@ class ConsumerGroupCoordinator:
         """
         return self._group(self._registry.entry(group_id), is_join=False)
 
-    async def _with_partitions(self, entry: Entry, group: ConsumerGroup, reply: HeartbeatReply) -> HeartbeatReply:
-        """Hold back the reply to a member that waits for partitions, and return the one that follows their release."""
-        awaited = group.awaited(reply)
-        if not awaited:
-            return reply
-        timeout_s = reply.heartbeat_interval_ms / 1000 * HOLD_SHARE
-        is_released = not all(group.is_owned(*partition) for partition in awaited)
-        if not is_released and not await entry.held.wait(awaited, timeout_s):
-            return reply
+    async def _continued(
+        self, entry: Entry, group: ConsumerGroup, reply: HeartbeatReply, owned: Assignment | None
+    ) -> HeartbeatReply:
+        """Let the member of a reply take its next step, and return the reply that follows."""
         if entry.group is group:
-            reply = group.continued(reply, self._topics, self._registry.now())
+            reply = group.continued(reply, owned, self._topics, self._registry.now())
             self._registry.after_step(entry)
             await self._registry.settle(entry)
         return reply
+
+    async def _waits_for_partitions(self, entry: Entry, group: ConsumerGroup, reply: HeartbeatReply) -> bool:
+        """Hold back the reply to a member that waits for partitions, and return whether one is released meanwhile."""
+        awaited = group.awaited(reply)
+        if not awaited:
+            return False
+        if not all(group.is_owned(*partition) for partition in awaited):
+            return True
+        return await entry.held.wait(awaited, reply.heartbeat_interval_ms / 1000 * HOLD_SHARE)
 
     def _entry(self, group_id: str) -> Entry:
         if self._registry.find(group_id) is None:

@@ -58,6 +58,11 @@ class Entry:
     last_change: asyncio.Future[None] | None = None
     """The last change of this group that was submitted to the store."""
 
+    @property
+    def is_being_written(self) -> bool:
+        """Whether a change of the group is on its way to the disk."""
+        return self.last_change is not None and not self.last_change.done()
+
 
 class GroupRegistry:
     """Owner of all groups and committed offsets. Used on one event loop only, so it needs no lock."""

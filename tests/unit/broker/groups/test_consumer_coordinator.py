@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.broker.groups.commits import Committer
+from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import HeartbeatAttempt, HeartbeatReply, MemberTimings
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.groups.errors import GroupIdNotFoundError, NotCoordinatorError, StaleMemberEpochError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
+    from klamm.broker.groups.consumer.model import SubscribableTopics
+    from klamm.broker.groups.model import Moment
     from klamm.storage.metadata.changes import Change
 
 CONFIG: dict[str, Any] = {**COORDINATOR_CONFIG}
@@ -166,7 +169,17 @@ def test_a_coordinator_that_stops_holds_no_reply_back(scene: Scene) -> None:
     run(main())
 
 
-def test_many_changes_at_once_are_written_together(scene: Scene) -> None:
+def test_many_changes_at_once_are_assigned_and_written_together(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K848-15, -16: also without an interval between two target assignments."""
+    assigned: list[int] = []
+    assign = ConsumerGroup.assign
+
+    def count(group: ConsumerGroup, topics: SubscribableTopics, now: Moment) -> None:
+        assign(group, topics, now)
+        assigned.append(len(group.target))
+
+    monkeypatch.setattr(ConsumerGroup, "assign", count)
+
     async def main() -> None:
         async with scene.running() as groups:
             submitted: list[object] = []
@@ -178,8 +191,12 @@ def test_many_changes_at_once_are_written_together(scene: Scene) -> None:
 
             scene.store.submit = note  # type: ignore[method-assign]
 
-            await asyncio.gather(*(scene.beat(groups, f"m{number}", 0) for number in range(50)))
+            replies = await asyncio.gather(*(scene.beat(groups, f"m{number}", 0) for number in range(50)))
 
+            assert len(assigned) < 10
+            assert assigned[-1] == 50
+            group = groups.consumers.describe("g")
+            assert {reply.member_epoch for reply in replies} == {2, group.group_epoch}
             assert len([change for change in submitted if isinstance(change, PutGroup)]) < 10
         async with scene.running() as groups:
             assert len(groups.consumers.describe("g").members) == 50

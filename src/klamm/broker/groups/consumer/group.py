@@ -181,7 +181,9 @@ class ConsumerGroup(ConsumerHeartbeats):
         )
         if departed is not None:
             self.replace_static(departed, before)
-        self._update(before, after, topics, now, interval_ms=assignment_interval_ms)
+        self._update(before, after, topics, interval_ms=assignment_interval_ms)
+        if self.may_assign(now):
+            self.assign(topics, now)
         named = ((topics.get(name), indexes) for name, indexes in subscription.owned.items())
         owned = assignment_of((topic.topic_id, indexes) for topic, indexes in named if topic is not None)
         after = self._reconcile(after, owned, topics, now)

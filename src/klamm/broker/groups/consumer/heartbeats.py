@@ -10,6 +10,7 @@ A heartbeat does all of the work, in this order:
 4. It takes the member one step closer to its target (``reconciliation.reconcile``).
 5. It replies with the member's epoch, and with its partitions if they changed.
 
+The third step may be left to ``continued``, so that one new target serves all members that join at the same time.
 The reply to a member without partitions that waits for those of other members may be held back for a while
 (``awaited``). If one of them is released meanwhile, ``continued`` takes the member's next step.
 
@@ -56,8 +57,16 @@ REGEX_INTERVAL_S: Final = 1.0
 class ConsumerHeartbeats(Membership):
     """A consumer group and the requests of its members with the consumer protocol."""
 
-    def heartbeat(self, attempt: HeartbeatAttempt, topics: SubscribableTopics, now: Moment) -> HeartbeatReply:
+    def heartbeat(
+        self, attempt: HeartbeatAttempt, topics: SubscribableTopics, now: Moment, *, computes_target: bool = True
+    ) -> HeartbeatReply:
         """Let a member join, stay, or take the next step to its target.
+
+        Args:
+            attempt: Contents of the request.
+            topics: Topic catalog.
+            now: Current time.
+            computes_target: Whether a new target assignment may be computed; if not, ``continued`` does it.
 
         Raises:
             GroupMaxSizeReachedError: The group is full.
@@ -74,7 +83,9 @@ class ConsumerHeartbeats(Membership):
         self._resolve(after.topic_regex, attempt.resolve, topics, now)
         if departed is not None:
             self.replace_static(departed, before)
-        self._update(before, after, topics, now, interval_ms=attempt.timings.assignment_interval_ms)
+        self._update(before, after, topics, interval_ms=attempt.timings.assignment_interval_ms)
+        if computes_target and self.may_assign(now):
+            self.assign(topics, now)
         after = self._reconcile(after, attempt.owned, topics, now)
         self._set_deadline(DeadlineKind.SESSION, after.member_id, attempt.timings.session_timeout_ms, now)
         return HeartbeatReply(
@@ -92,17 +103,29 @@ class ConsumerHeartbeats(Membership):
         target = self.target.get(member.member_id, NO_PARTITIONS)
         return tuple((topic_id, index) for topic_id, indexes in target.items() for index in indexes)
 
-    def continued(self, reply: HeartbeatReply, topics: SubscribableTopics, now: Moment) -> HeartbeatReply:
-        """Take the next step of a member whose reply was held back, and return the new reply."""
+    def continued(
+        self, reply: HeartbeatReply, owned: Assignment | None, topics: SubscribableTopics, now: Moment
+    ) -> HeartbeatReply:
+        """Take the next step of a member whose reply has not been sent yet, and return the new reply.
+
+        Args:
+            reply: Reply to its heartbeat.
+            owned: Partitions that the heartbeat reported as owned.
+            topics: Topic catalog.
+            now: Current time.
+        """
         member = self._receiver(reply)
         if member is None:
             return reply
-        after = self._reconcile(member, NO_PARTITIONS, topics, now)
+        if self.may_assign(now):
+            self.assign(topics, now)
+        after = self._reconcile(member, owned, topics, now)
         if after is member:
             return reply
         # The client has not seen the reply: if it loses this one, it repeats its request with the epoch before both.
         self.put(replace(after, previous_epoch=member.previous_epoch))
-        return replace(reply, member_epoch=after.member_epoch, assignment=after.assigned)
+        assignment = after.assigned if after.assigned != member.assigned else reply.assignment
+        return replace(reply, member_epoch=after.member_epoch, assignment=assignment)
 
     def leave(self, member_id: str, instance_id: str | None, epoch: int, now: Moment) -> HeartbeatReply:
         """Remove a member that leaves. A static member with ``STATIC_LEAVE_EPOCH`` keeps its partitions for a while.
@@ -234,7 +257,6 @@ class ConsumerHeartbeats(Membership):
         before: ConsumerMember,
         after: ConsumerMember,
         topics: SubscribableTopics,
-        now: Moment,
         *,
         interval_ms: int,
     ) -> None:
@@ -252,8 +274,6 @@ class ConsumerHeartbeats(Membership):
         if is_changed:
             self.group_epoch += 1
         self._interval_ms = interval_ms
-        if self.may_assign(now):
-            self.assign(topics, now)
 
     def _reconcile(
         self, member: ConsumerMember, owned: Assignment | None, topics: SubscribableTopics, now: Moment

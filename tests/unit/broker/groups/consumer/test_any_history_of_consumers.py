@@ -33,8 +33,8 @@ class AnyHistory(RuleBasedStateMachine):
         self.members: dict[str, FakeMember] = {}
         self.kept: dict[str, set[tuple[UUID, int]]] = {}
         """Partitions that a member has been asked to revoke and still uses."""
-        self.held: dict[str, HeartbeatReply] = {}
-        """Replies that are held back, by member."""
+        self.held: dict[str, tuple[HeartbeatReply, FakeMember]] = {}
+        """Replies that are held back, by member, and what the member owned when it sent the heartbeat."""
         self.number = 0
         self.group_epoch = 0
         self.epochs: dict[str, int] = {}
@@ -57,6 +57,7 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.members.keys() - self.held.keys())
     @rule(data=st.data(), loses_response=st.booleans(), revokes=st.booleans(), topics=st.none() | subscriptions)
     def beat(self, data: st.DataObject, *, loses_response: bool, revokes: bool, topics: frozenset[str] | None) -> None:
+        self.scene.computes_target = data.draw(st.booleans())
         member = data.draw(st.sampled_from([each for name, each in self.members.items() if name not in self.held]))
         kept = self.kept[member.member_id]
         if revokes:
@@ -82,8 +83,8 @@ class AnyHistory(RuleBasedStateMachine):
             self._gone(lambda other: other is member)
         elif loses_response:
             member.is_full = True
-        elif self.scene.group.awaited(replies[0]):
-            self.held[member.member_id] = replies[0]
+        elif self.scene.group.awaited(replies[0]) or self.scene.group.may_assign(self.scene.now):
+            self.held[member.member_id] = replies[0], full
         else:
             member.take(replies[0])
             kept |= before - member.owned
@@ -131,11 +132,14 @@ class AnyHistory(RuleBasedStateMachine):
         self.scene.group = again
 
     def _release(self, name: str, *, loses_response: bool) -> None:
-        reply = self.scene.group.continued(self.held.pop(name), self.scene.topics, self.scene.now)
+        early, before = self.held.pop(name)
+        reply = self.scene.group.continued(early, before.assignment, self.scene.topics, self.scene.now)
+        member = self.members[name]
         if loses_response:
-            self.members[name].is_full = True
+            member.is_full = True
         else:
-            self.members[name].take(reply)
+            member.take(reply)
+            self.kept[name] |= before.owned - member.owned
 
     def _gone(self, is_gone: Callable[[FakeMember], bool]) -> None:
         for name, member in tuple(self.members.items()):
@@ -173,6 +177,7 @@ class AnyHistory(RuleBasedStateMachine):
         """Let all members acknowledge; then everything is assigned."""
         group = self.scene.group
         self.scene.interval_ms = 0
+        self.scene.computes_target = True
         for name in tuple(self.held):
             self._release(name, loses_response=False)
         for _ in range(6):

@@ -363,11 +363,11 @@ def test_a_member_without_partitions_gets_them_with_a_reply_that_was_held_back()
     assert scene.group.awaited(reply) == ((topic_id, 2),)
     scene.beat(first)  # hears that it has to revoke
     assert scene.group.take_released() == {topic_id: frozenset()}
-    assert scene.group.continued(reply, scene.topics, scene.now) is reply
+    assert scene.group.continued(reply, None, scene.topics, scene.now) is reply
     scene.beat(first)  # reports that it has done so
     assert scene.group.take_released() == {topic_id: {2}}
     assert scene.group.take_released() == {}
-    second.take(scene.group.continued(reply, scene.topics, scene.now))
+    second.take(scene.group.continued(reply, None, scene.topics, scene.now))
 
     assert (second.epoch, indexes(second), scene.state) == (3, [2], "STABLE")
     assert scene.group.take_unsaved()
@@ -380,7 +380,7 @@ def test_a_held_reply_that_is_lost_may_be_requested_again() -> None:
     reply = scene.send("m2", 0, topics=["t"])
     scene.beat(first)
     scene.beat(first)
-    scene.group.continued(reply, scene.topics, scene.now)
+    scene.group.continued(reply, None, scene.topics, scene.now)
 
     second = scene.join("m2", "t")
 
@@ -397,7 +397,7 @@ def test_only_a_member_that_others_keep_waiting_is_held_back() -> None:
     scene.group.leave("m0", None, -1, scene.now)
 
     assert [scene.group.awaited(reply) for reply in (everything, nothing, late)] == [(), (), ()]
-    assert scene.group.continued(nothing, scene.topics, scene.now) is nothing
+    assert scene.group.continued(nothing, None, scene.topics, scene.now) is nothing
 
 
 # ---- the interval between target assignments
@@ -460,7 +460,7 @@ def test_a_thousand_members_that_join_together_settle_with_their_second_heartbea
     assert all(scene.group.awaited(reply) for _, reply in held)
     scene.beat(first)
     for member, reply in held:
-        member.take(scene.group.continued(reply, scene.topics, scene.now))
+        member.take(scene.group.continued(reply, None, scene.topics, scene.now))
 
     assert scene.state == "STABLE"
     assert {len(member.owned) for member in (first, *others)} == {1}

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 50e-6
 """Length of a pause. The kernel adds up to as much (``PR_SET_TIMERSLACK``)."""
 BUSY_PER_S: Final = 4000
-"""Events per second above which the event loop pauses: about as many as make one event per two pauses."""
+"""Events per second above which the event loop starts to pause."""
+CALM_PER_S: Final = 1000
+"""Events per second below which it ends. Pauses alone make several events one, so this rate is lower."""
 _SAMPLE: Final = 16
 """Number of events over which the rate is measured."""
 
@@ -50,7 +52,7 @@ class Pacer:
         self._events += 1
         if self._events == _SAMPLE:
             now = self._clock()
-            self._is_busy = (now - self._since) * BUSY_PER_S <= _SAMPLE
+            self._is_busy = (now - self._since) * (CALM_PER_S if self._is_busy else BUSY_PER_S) <= _SAMPLE
             self._since, self._events = now, 0
         if self._is_busy and not self._is_due:
             self._is_due = True

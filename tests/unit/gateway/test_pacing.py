@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.gateway.pacing import BUSY_PER_S, PAUSE_S, Pacer
+from klamm.gateway.pacing import BUSY_PER_S, CALM_PER_S, PAUSE_S, Pacer
 from tests.support.relay_rig import RelayRig, request, response, shared_objects
 
 if TYPE_CHECKING:
@@ -58,6 +58,30 @@ def test_several_events_of_one_turn_of_the_loop_make_one_pause() -> None:
             pacer.on_event(asyncio.get_running_loop())
         await asyncio.sleep(0)
         assert watch.pauses == [PAUSE_S]
+
+    played(test)
+
+
+def test_pauses_end_at_a_lower_rate_than_that_at_which_they_start() -> None:
+    async def test() -> None:
+        watch = Watch()
+        pacer = watch.pacer()
+        paused = []
+        for per_second in (
+            BUSY_PER_S * 2,
+            (CALM_PER_S + BUSY_PER_S) / 2,
+            CALM_PER_S / 2,
+            (CALM_PER_S + BUSY_PER_S) / 2,
+        ):
+            for _ in range(100):
+                watch.now += 1 / per_second
+                pacer.on_event(asyncio.get_running_loop())
+                await asyncio.sleep(0)
+            watch.pauses.clear()
+            pacer.on_event(asyncio.get_running_loop())
+            await asyncio.sleep(0)
+            paused.append(bool(watch.pauses))
+        assert paused == [True, True, False, False]
 
     played(test)
 

@@ -236,5 +236,6 @@ def test_clients_report_a_wrong_client_id(gateway: klamm.Gateway, metrics: str) 
     idempotent.produce("orders", b"value")
     with pytest.raises(KafkaException, match="Cluster authorization failed"):
         idempotent.flush(20)
+    idempotent.purge()
     counted = "klamm_policy_rule_decisions_total"
     assert decisions(metrics, "refuse", counted, ',rule="clients"', policy="client") > 3

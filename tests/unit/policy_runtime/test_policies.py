@@ -20,10 +20,12 @@ from klamm.policy import (
     PolicyLoadError,
     PolicyTimeoutError,
     PolicyViolationError,
+    ProduceDetails,
     TopicDetails,
 )
-from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC
+from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, FLOW, GATEWAY_KINDS
 from klamm.policy_runtime import Policies
+from klamm.policy_runtime.guard import make_instance
 from klamm.protocol.errors import ErrorCode
 from tests.support.processes import wait_until
 
@@ -485,3 +487,28 @@ def test_a_policy_beyond_its_time_where_the_broker_decides_fails_the_topic_and_i
 
 def test_error_codes_of_failures_are_not_retriable() -> None:
     assert PolicyTimeoutError.error_code is PolicyFailedError.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_question_about_a_flow_does_not_wait_for_a_change_to_be_applied(rules: Any) -> None:
+    async def test() -> None:
+        properties = {CREATE_KEY: rules.at_once, "flow.policy.class.name": rules.at_once}
+        policies = await Policies.load(properties, GATEWAY_KINDS, in_threads=True)
+        question = ProduceDetails(topic="refused-1", acks=1, is_idempotent=False)
+        async with asyncio.timeout(20):
+            async with policies.turn(CREATE_TOPIC):
+                learned = await policies.learn(FLOW, {question: None})
+                assert await policies.check(CREATE_TOPIC, TopicDetails("next", 1, 1, None, {})) is None
+            assert isinstance(learned[question].error, PolicyViolationError)
+            assert policies.known(FLOW, question) == learned[question]
+            # calls do not overlap, and a new version of the policy forgets the decisions
+            tardy = ProduceDetails(topic="tardy-1", acks=1, is_idempotent=False)
+            learning = asyncio.create_task(policies.learn(FLOW, {tardy: None}))
+            await asyncio.sleep(0)
+            assert await create(policies, "next") == "allowed"
+            assert learning.done()
+            (guard,) = policies.guards
+            await guard.swap(await make_instance(guard.spec, properties))
+            assert policies.known(FLOW, question) is None
+        await policies.close()
+
+    asyncio.run(test())

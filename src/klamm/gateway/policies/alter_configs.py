@@ -10,9 +10,11 @@ Loggers are forwarded without a question, as in the broker.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from klamm.client.errors import ConnectionLostError
 from klamm.gateway.policies.facts import config_decision, describe_configs
 from klamm.gateway.policies.parts import are_same, in_order
 from klamm.gateway.policies.verdicts import Allowed, judge, verdict
@@ -43,6 +45,8 @@ Asked: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterC
 Entry: TypeAlias = (
     "AlterConfigsResponse.AlterConfigsResourceResponse | IncrementalAlterConfigsResponse.AlterConfigsResourceResponse"
 )
+MOST_TURN_S: Final = 30.0
+"""Seconds within which the upstream must respond while the policy's turn is held."""
 _JUDGED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
 
 
@@ -163,14 +167,26 @@ class AlterConfigsJudge:
             if request.validate_only:
                 entries += [self.with_note(passed[key], each.note) for key, each in allowed.items()]
             elif allowed:
-                real: Response = await context.forward(
-                    self.with_resources(request, [each.part for each in allowed.values()])
+                real = await self._forward(
+                    self.with_resources(request, [each.part for each in allowed.values()]), context
                 )
                 for entry in real.responses:
                     forwarded = allowed.get(resource_key(entry))
                     entries.append(self.with_note(entry, None if forwarded is None else forwarded.note))
                 throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
         return self.merge_resources(request, entries, throttle_time_ms=throttle_time_ms)
+
+    async def _forward(self, request: Request, context: InterceptedCall) -> Response:
+        """Forward a request while the turn is held, and close the connection if the upstream does not respond.
+
+        The client could hold up the changes of all others otherwise, for example by not reading its responses.
+        """
+        try:
+            async with asyncio.timeout(MOST_TURN_S):
+                response: Response = await context.forward(request)
+        except TimeoutError:
+            raise ConnectionLostError(f"No response within {MOST_TURN_S:.0f} s") from None
+        return response
 
     async def _judge(
         self,
@@ -186,7 +202,7 @@ class AlterConfigsJudge:
 
         async def override(changes: Override) -> Allowed[Asked] | Entry:
             changed = self.overridden_resource(resource, changes)
-            trial: Response = await context.forward(self.with_resources(request, [changed], validate_only=True))
+            trial = await self._forward(self.with_resources(request, [changed], validate_only=True), context)
             rejected = next((entry for entry in trial.responses if entry.error_code), None)
             return Allowed(part=changed) if rejected is None else rejected
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.gateway.policies import facts
+from klamm.client.errors import ConnectionLostError
+from klamm.gateway.policies import alter_configs, facts
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
@@ -212,3 +213,16 @@ def test_a_change_that_no_policy_can_read_is_denied() -> None:
     response = ask(IncrementalAlterConfigsRequest(resources=[incremental("a", *twice)]), policies, context)
     assert [entry.error_code for entry in response.responses] == [ErrorCode.INVALID_REQUEST]
     assert policies.asked == []
+
+
+def test_a_change_without_a_response_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(FakeContext):
+        async def forward(self, request: Any) -> Any:
+            if not request.validate_only:
+                await asyncio.Event().wait()
+            return await super().forward(request)
+
+    monkeypatch.setattr(alter_configs, "MOST_TURN_S", 0.01)
+    request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", ConfigOperation.SET, "5"))])
+    with pytest.raises(ConnectionLostError):
+        ask(request, FakePolicies(), Silent(alters(()), with_own()))

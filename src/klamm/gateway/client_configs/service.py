@@ -134,7 +134,12 @@ class UpstreamClientConfigs:
         await self._registrations.log.register(registered)
 
     async def _create_config_topics(self) -> None:
-        await self._create({config_log.TOPIC: config_log.TOPIC_CONFIGS, HISTORY_TOPIC: HISTORY_TOPIC_CONFIGS})
+        """Create the topics of configs and of their history. Without a history, configs are served but not changed."""
+        await self._create({config_log.TOPIC: config_log.TOPIC_CONFIGS})
+        try:
+            await self._create({HISTORY_TOPIC: HISTORY_TOPIC_CONFIGS})
+        except KafkaApiError as error:
+            logger.warning("Client configs cannot be changed without their history: %s", error)
 
     async def _create(self, topics: Mapping[str, Mapping[str, str]]) -> None:
         """Create the internal topics that do not exist.

@@ -103,8 +103,8 @@ class Relay:
         self._is_flowing = False
         """Whether both sides are being read. While it is set, no check is needed until a side is blocked or ends."""
         self._waiting: tuple[int, int, int, int | None] | None = None
-        """Number of bytes kept at the last check, and of those received from the upstream if no further request is
-        read. None if nothing delayed the connection.
+        """Number of bytes kept at the last check, and of those received from the upstream if responses are waited for.
+        None if nothing delayed the connection.
         """
         self._received = 0
         """Number of bytes received from the upstream."""
@@ -149,7 +149,8 @@ class Relay:
         """
         kept = self._client.kept_bytes, self._upstream.kept_bytes, self.held_bytes
         # A client whose requests are not read can have gone unseen. The connection waits for responses.
-        received = self._received if self._requests.is_stopped and self.exchanges else None
+        waits = self.held_bytes or (self._requests.is_stopped and self.exchanges)
+        received = self._received if waits else None
         if not (any(kept) or self._client_ended or received is not None):
             self._waiting = None
         elif (*kept, received) != self._waiting:

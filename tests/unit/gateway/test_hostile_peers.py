@@ -97,6 +97,26 @@ def test_what_is_kept_for_divided_requests_is_limited_and_forgotten() -> None:
     played(test)
 
 
+def test_a_connection_with_the_same_number_of_divided_requests_in_flight_stays_open() -> None:
+    def divide(asked: JoinGroupRequest, _context: object) -> DividedRequest:
+        return DividedRequest(request=asked, merge=lambda _response: ANSWER, kept_bytes=600)
+
+    async def test() -> None:
+        shared = judged(divide)
+        with RelayRig(shared) as rig:
+            for number in range(3):
+                await rig.client.send(JOIN)
+                await rig.upstream.read_frame()
+                # when: it is checked while a request is in flight, each time another one
+                close_stalled(shared, number * STUCK_S)
+                # then
+                assert not rig.relay.is_closed
+                await rig.upstream.send(response_frame(JoinGroupResponse(members=[]), 0, 1))
+                await rig.client.read_frame()
+
+    played(test)
+
+
 def test_requests_at_work_take_a_share_of_the_memory() -> None:
     release = asyncio.Event()
 

@@ -27,12 +27,11 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "mirror_submit.py"
 SPARK_HOME = Path(pyspark.__file__).parent
 FOREVER = {"retention.ms": "-1"}
 YEAR_2013 = 1_356_998_400_000
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SPARK = f"""
+SPARK = """
 spark.driver.host = 127.0.0.1
 spark.executor.memory = 512m
 spark.executor.cores = 1
-spark.executor.extraJavaOptions = {QUICK_JVM}
+spark.executor.extraJavaOptions = {quick_jvm}
 heartbeats.replication.enabled = false
 tasks.max = 2
 """
@@ -44,6 +43,8 @@ class StandaloneCluster:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.url = f"spark://127.0.0.1:{free_port()}"
+        self.quick_jvm = f"{os.environ['SPARK_SUBMIT_OPTS']} -XX:+UseSerialGC"
+        """Options of the drivers, which Spark's other processes can use as well."""
         python = str(write_interpreter(directory))
         self.environ = {
             **os.environ,
@@ -51,7 +52,7 @@ class StandaloneCluster:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+            "SPARK_DAEMON_JAVA_OPTS": self.quick_jvm,
             "SPARK_NO_DAEMONIZE": "1",
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
@@ -114,10 +115,10 @@ def test_a_submitted_mirror_copies_on_both_workers_and_continues_when_one_is_kil
     create_topic(address, "spread", 4, FOREVER)
     records = numbered(0, 400)
     produce(address, "spread", records)
-    file = tmp_path / "mm2.properties"
-    file.write_text(properties(address, address, SPARK, topics="spread"))
-    archive = write_archive(tmp_path / "klamm.zip")
     cluster = StandaloneCluster(tmp_path)
+    file = tmp_path / "mm2.properties"
+    file.write_text(properties(address, address, SPARK.format(quick_jvm=cluster.quick_jvm), topics="spread"))
+    archive = write_archive(tmp_path / "klamm.zip")
     log = tmp_path / "mirror.log"
     submit = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster.url, "--py-files", archive, EXAMPLE, file]
     with cluster.running():

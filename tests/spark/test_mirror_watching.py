@@ -1,4 +1,4 @@
-"""A mirror that runs tells how it fares: metrics, a status page, and the same for programs (K894-47)."""
+"""Beside the data path of a running mirror: heartbeats and groups; metrics and a status page (K894-47)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from klamm.cli.mirror import main as klamm_mirror
+from klamm.mirror.formats import Checkpoint, Heartbeat
 from tests.support.klamm import KlammBroker
-from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties
+from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, wait_for_records
+from tests.support.mirror_groups import commit, committed
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
 
     import pytest
 
-_LISTEN = "klamm.metrics.listen = 127.0.0.1:0\n"
+_SETTINGS = """
+klamm.metrics.listen = 127.0.0.1:0
+sync.group.offsets.enabled = true
+emit.checkpoints.interval.seconds = 1
+sync.group.offsets.interval.seconds = 1
+"""
 _TAGS = 'source="A",target="B",topic="A.watched"'
 
 
@@ -38,19 +45,26 @@ def _gauges(page: str) -> dict[str, float]:
     return out
 
 
-def test_metrics_status_page_and_json_follow_the_mirror_and_verify_compares_both_sides(
+def test_groups_and_heartbeats_metrics_and_status_follow_the_mirror_and_verify_compares_both_sides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """K894-47: Metrics of 3.6."""
+    """K894-41, K894-43, K894-44: heartbeats of both pairs; those of the source are mirrored, and not counted.
+
+    K894-47: Metrics of 3.6.
+    """
     # given
     with KlammBroker() as source, KlammBroker() as target:
-        create_topic(source.bootstrap_servers, "watched", 2, {"retention.ms": "-1", "min.insync.replicas": "2"})
+        here, there = source.bootstrap_servers, target.bootstrap_servers
+        create_topic(here, "watched", 2, {"retention.ms": "-1", "min.insync.replicas": "2"})
         records = [(number % 2, Seen(None, b"v" * 100, (), 1_700_000_000_000 + number)) for number in range(200)]
-        produce(source.bootstrap_servers, "watched", records)
-        file = properties(source.bootstrap_servers, target.bootstrap_servers, _LISTEN, topics="watched")
+        produce(here, "watched", records)
+        create_topic(here, "orders", 1, {"retention.ms": "-1"})
+        produce(here, "orders", [(0, Seen(b"k", b"%d" % number, (), 1_700_000_000_000)) for number in range(500)])
+        commit(here, "billing", "orders", 321)
         # when
-        with MirrorProcess(file, tmp_path) as mirror:
+        with MirrorProcess(properties(here, there, _SETTINGS, topics="watched,orders"), tmp_path) as mirror:
             mirror.wait_for("Status on http://")
+            mirror.wait_for("700/700 records")
 
             def all_arrived() -> bool:
                 return _gauges(_get(mirror.text(), "/metrics")).get("record_count") == 200
@@ -62,14 +76,21 @@ def test_metrics_status_page_and_json_follow_the_mirror_and_verify_compares_both
             wait_until(configs_compared, timeout_s=60, what="the configs to be compared", interval_s=0.2)
             gauges, page = _gauges(_get(mirror.text(), "/metrics")), _get(mirror.text(), "/")
             status: dict[str, Any] = json.loads(_get(mirror.text(), "/status.json"))
+            wait_until(
+                lambda: committed(there, "billing") == {"A.orders": 321}, timeout_s=60, what="billing", interval_s=0.2
+            )
+            assert _heartbeats(there) == {("A", "B"), ("B", "A")}
+            commit(here, "billing", "orders", 432)
             assert mirror.stop() == 0
         verify = ["verify", str(tmp_path / "mm2.properties"), "--topics", "watched"]
         verified = klamm_mirror(verify), capsys.readouterr().out
         stray = Seen(b"k", b"from somebody else", (), 1_700_000_000_000)
-        produce(target.bootstrap_servers, "A.watched", [(1, stray)])
+        produce(there, "A.watched", [(1, stray)])
         spoiled = klamm_mirror(verify)
         spoiled_words = capsys.readouterr().out
-    # then
+        # then
+        assert committed(there, "billing") == {"A.orders": 432}, "a mirror that ends does a last round"
+        assert _checkpoints(there) == [("billing", 321), ("billing", 432)]
     assert verified[0] == 0, verified[1]
     assert "A->B: 2 partitions, 200 records equal on both sides, 0 not mirrored yet" in verified[1]
     assert spoiled == 1
@@ -84,6 +105,20 @@ def test_metrics_status_page_and_json_follow_the_mirror_and_verify_compares_both
     assert differing["min.insync.replicas"] == "excluded (config.properties.exclude)"
     assert "A.watched" in page
     assert "min.insync.replicas" in page
+
+
+def _heartbeats(target: str) -> set[tuple[str, str]]:
+    """Return the pairs of clusters of which heartbeats are on the target."""
+    found = (*wait_for_records(target, "heartbeats", 2), *wait_for_records(target, "A.heartbeats", 2))
+    heartbeats = [Heartbeat.parse(record.key or b"", record.value or b"") for record in found]
+    return {(heartbeat.source_alias, heartbeat.target_alias) for heartbeat in heartbeats}
+
+
+def _checkpoints(target: str) -> list[tuple[str, int]]:
+    """Return group and offset of each checkpoint."""
+    found = wait_for_records(target, "A.checkpoints.internal", 2)
+    checkpoints = [Checkpoint.parse(record.key or b"", record.value or b"") for record in found]
+    return [(each.group, each.downstream_offset) for each in checkpoints]
 
 
 def test_an_address_that_is_taken_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class RequestJudge:
             ProtocolError: The client is refused, and a response to this request cannot say so.
         """
         admit = self._shared.interception.admit
-        if admit is None or head.api_key in ADMITTED_APIS:
+        if admit is None or head.api_key in ADMITTED_APIS or not self._login.is_open:
             return None
         if self._judged_id is None or self._judged_id[0] != head.client_id:
             context = InterceptedRequest(self._shared, self._relay, head, learned=self._learned)
@@ -224,7 +224,7 @@ class RequestJudge:
         if refusable is not None and refusable.request is not None:
             request = decode_request(refusable.request, head, frame, body)
         if refusable is None or not _has_response(head, frame, body):
-            raise ProtocolError(f"Client id {head.client_id!r} is refused: {error.error_message}")
+            raise ProtocolError(f"Client id {(head.client_id or '')[:100]!r} is refused: {error.error_message}")
         self._shared.counts.count(head.api_key, head.client_id)
         self._answer(head, refusal(head.api_key, head.api_version, request, error))
         return TAKE, total, ()

@@ -10,8 +10,11 @@ import pytest
 
 from klamm.gateway.apis import SERVED
 from klamm.gateway.interceptors import Interception, Postponed
+from klamm.gateway.policies.clients import ClientJudge
 from klamm.gateway.refusals import ADMITTED_APIS, REFUSABLE, refusal
 from klamm.gateway.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
+from klamm.policy import PolicyViolationError
+from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ErrorCode
@@ -22,6 +25,7 @@ from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.attempt import ApiError
+from tests.support.gateway_context import FakeContext
 from tests.support.random_requests import frame_of, random_struct
 from tests.support.relay_rig import RelayRig, request, shared_objects
 from tests.support.wire import request_frame
@@ -147,3 +151,21 @@ def test_a_request_without_a_response_for_it_closes_the_connection(frame: bytes)
 
 def test_metadata_and_logins_are_admitted() -> None:
     assert {ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE} == ADMITTED_APIS
+
+
+def test_a_remembered_refusal_does_not_keep_the_request() -> None:
+    error = PolicyViolationError("no such name")
+
+    class Refusing:
+        """Policies that remember a refusal of every client id."""
+
+        def known(self, *_: object) -> PolicyOutcome:
+            return PolicyOutcome(None, error)
+
+        def answer(self, *_: object) -> None:
+            raise error
+
+    policies: Any = Refusing()
+    context: Any = FakeContext(lambda asked: asked)
+    assert ClientJudge(policies).judge(context) == DENIED
+    assert error.__traceback__ is None

@@ -193,7 +193,7 @@ def test_a_policy_sees_principal_client_id_and_listener() -> None:
 @pytest.mark.parametrize("has_token", [False, True], ids=["before the token", "behind the token"])
 def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(has_token: bool) -> None:
     """Behind a token it could be served, without the policy: the upstream may have accepted the token."""
-    judged = []
+    judged: list[object] = []
 
     async def judge(asked: Any, context: InterceptedCall) -> Message:
         judged.append(asked)
@@ -202,7 +202,8 @@ def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(ha
     async def test() -> None:
         handshake, early = request(17, 1, b"\0\5PLAIN"), request(19, 5, b"anything")
         token = request(36, 1, b"\0\0\0\4\0a\0b") if has_token else b""
-        shared = shared_objects(Interception(interceptors={19: _interceptor(judge)}), needs_login=True)
+        interception = Interception(interceptors={19: _interceptor(judge)}, admit=judged.append)
+        shared = shared_objects(interception, needs_login=True)
         with RelayRig(shared) as rig:
             await rig.client.send(handshake)
             assert await rig.upstream.read(len(handshake)) == handshake

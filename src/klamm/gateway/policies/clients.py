@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from klamm.gateway.interceptors import Postponed
+from klamm.gateway.policies.verdicts import enforced
 from klamm.policy.details import ClientDetails
 from klamm.policy.kinds import CLIENT
-from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
@@ -38,8 +38,5 @@ class ClientJudge:
         outcome = self._policies.known(CLIENT, details) if learned is None else learned[details]
         if outcome is None:
             return Postponed(work=partial(self._policies.learn, CLIENT, {details: None}))
-        try:
-            self._policies.answer(CLIENT, details, outcome)
-        except KafkaApiError as error:
-            return ApiError(error.error_code, error.error_message)
-        return None
+        answer = enforced(self._policies, CLIENT, details, outcome)
+        return answer if isinstance(answer, ApiError) else None

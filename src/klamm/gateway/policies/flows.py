@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.gateway.interceptors import DividedRequest, Postponed, RequestFilter
 from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.verdicts import enforced
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
 from klamm.protocol.api import ApiKey
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -300,12 +301,4 @@ class FlowJudge:
             if outcome is None:
                 return Postponed(work=partial(self._policies.learn, FLOW, found), kept_bytes=_OBJECT_BYTES * len(found))
             answers.append((details, outcome))
-        return [self._answer(details, outcome) for details, outcome in answers]
-
-    def _answer(self, details: Details, outcome: PolicyOutcome) -> ApiError | Answer | None:
-        try:
-            return self._policies.answer(FLOW, details, outcome)
-        except KafkaApiError as error:
-            # The error is remembered with its outcome. Its traceback would keep this request, with all its records.
-            error.with_traceback(None)
-            return ApiError(error.error_code, error.error_message)
+        return [enforced(self._policies, FLOW, details, outcome) for details, outcome in answers]

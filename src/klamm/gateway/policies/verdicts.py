@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from klamm.policy_runtime.decision import TWICE
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from klamm.policy.answers import Override
+    from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
     from klamm.policy.kinds import PolicyKind
     from klamm.policy_runtime import Policies
+    from klamm.policy_runtime.worker import PolicyOutcome
     from klamm.protocol.api import ApiKey
 
 Part = TypeVar("Part")
@@ -85,3 +86,15 @@ async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api:
     """Ask a policy that cannot override; return the error for the client, None when the change is allowed."""
     answer = await verdict(policies, kind, details, api=api)
     return answer if isinstance(answer, ApiError) else None
+
+
+def enforced(
+    policies: Policies, kind: PolicyKind, details: Details, outcome: PolicyOutcome
+) -> ApiError | Answer | None:
+    """Return the effect of a remembered outcome: the error for the client, an answer, or None when it allows."""
+    try:
+        return policies.answer(kind, details, outcome)
+    except KafkaApiError as error:
+        # The error is remembered with its outcome. Its traceback would keep the request, with all its records.
+        error.with_traceback(None)
+        return ApiError(error.error_code, error.error_message)

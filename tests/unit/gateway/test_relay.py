@@ -9,6 +9,7 @@ import pytest
 
 from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
+from klamm.gateway.requests import MOST_IN_FLIGHT
 from klamm.gateway.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -103,6 +104,23 @@ def test_a_side_that_takes_no_bytes_is_given_up(side: str) -> None:
             assert stuck.relay.is_closed
             assert shared.backlog.kept_bytes == 0
             assert await other.is_served()
+
+    played(test)
+
+
+def test_a_client_whose_requests_wait_is_kept_while_responses_arrive_even_if_correlation_ids_repeat() -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        with RelayRig(shared) as rig:
+            await rig.client.send(request(12, 0) * (MOST_IN_FLIGHT + 10))
+            await until(lambda: len(rig.relay.exchanges) == MOST_IN_FLIGHT)
+            close_stalled(shared, 5.0)
+            await rig.upstream.send(response(1))
+            await rig.client.read_frame()
+            close_stalled(shared, 5.0 + STUCK_S)
+            assert not rig.relay.is_closed
+            close_stalled(shared, 5.0 + 2 * STUCK_S)
+            assert rig.relay.is_closed
 
     played(test)
 

@@ -67,6 +67,7 @@ class Jwt:
         header, claims, signature = map(_decoded, parts)
         try:
             read = json.loads(header), json.loads(claims)
+            json.dumps(read[1], ensure_ascii=False).encode()  # half a surrogate pair could not be written anywhere
         except (ValueError, RecursionError) as error:
             raise TokenError("header or claims are not JSON") from error
         if not all(isinstance(part, dict) for part in read):

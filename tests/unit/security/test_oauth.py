@@ -79,6 +79,7 @@ def test_what_is_no_first_message_is_refused(message: bytes) -> None:
         ("a.b.", "Base64|JSON"),
         (f"{part({'alg': 'none'})}.{encoded(b'[]')}.", "not JSON objects"),
         (f"{part({'alg': 'none'})}.{encoded(b'[' * 100_000)}.", "not JSON"),
+        (unsecured(claims("\ud800")), "not JSON"),
         (unsecured(claims("alice"), alg="None"), "algorithm none"),
         (unsecured(claims("alice")) + "c2ln", "no signature"),
         (RSA.sign(claims("alice")), "algorithm none"),

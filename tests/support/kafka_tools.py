@@ -5,12 +5,15 @@ from __future__ import annotations
 import atexit
 import base64
 import functools
+import hashlib
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from tests.support.java import java_command, quick_to_start
+from tests.support.class_archives import CACHE, lock
+from tests.support.java import QUICK_TO_START, class_path, java_command, java_executable, quick_to_start
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,7 +35,10 @@ class KafkasTools:
     """Runner of tools by the names of their classes, one after the other. A context manager."""
 
     def __enter__(self) -> Self:
-        command = java_command(str(_PROGRAM), heap="256m", jvm_options=(*quick_to_start(), *_QUIET))
+        options = (*quick_to_start(), *_QUIET)
+        command = java_command(
+            _PROGRAM.stem, heap="256m", jvm_options=options, jars=f"{class_path()}:{_compiled_program()}"
+        )
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
 
@@ -60,6 +66,19 @@ class KafkasTools:
         code, out, err = answer.split()
         stdout, stderr = (base64.b64decode(part[1:]).decode() for part in (out, err))
         return Outcome(int(code), stdout, stderr)
+
+
+def _compiled_program() -> Path:
+    """Return the directory of the compiled program. The first call in a checkout compiles it."""
+    compiled = CACHE / "java" / f"tools-{hashlib.sha256(_PROGRAM.read_bytes()).hexdigest()[:16]}"
+    with lock(compiled.with_suffix(".lock")):
+        if not compiled.is_dir():
+            with tempfile.TemporaryDirectory(dir=compiled.parent) as scratch:
+                fresh = Path(scratch) / "classes"
+                compiler = (java_executable(), *QUICK_TO_START, "-m", "jdk.compiler/com.sun.tools.javac.Main")
+                subprocess.run([*compiler, "-d", fresh, "-cp", class_path(), _PROGRAM], check=True)
+                fresh.rename(compiled)
+    return compiled
 
 
 @functools.cache

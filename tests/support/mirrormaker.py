@@ -13,7 +13,7 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
 )
 
 from klamm.properties import parse_properties
-from tests.support.java import class_path, java_executable, start_java
+from tests.support.java import QUICK_TO_START, class_path, java_executable, start_java
 from tests.support.processes import stop_process
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ def java_virtual_machine() -> Iterator[Any]:
     """Run a JVM with Kafka's jars; yield the root of its classes."""
     (jar,) = _py4j_jar()
     port = launch_gateway(
-        jarpath=str(jar), classpath=class_path(), java_path=java_executable(), die_on_exit=True, javaopts=["-Xmx256m"]
+        jarpath=str(jar),
+        classpath=class_path(),
+        java_path=java_executable(),
+        die_on_exit=True,
+        javaopts=["-Xmx256m", *QUICK_TO_START],
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:

@@ -19,9 +19,10 @@ from klamm.storage.log.transactions import overlapping
 from tests.support.logs import NOON_MS, LogHouse, batch, read_all, records_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from klamm.storage.log import PartitionLog
     from klamm.storage.log.segment import LogSegment
 
 COUNT = 120
@@ -178,12 +179,16 @@ def test_a_damaged_index_loses_no_record_and_misleads_nobody(
     for offset in range(COUNT):
         first = records_in(house.log.read(offset, 500))[0]
         assert first.offset == offset
-        assert asyncio.run(offset_for_timestamp(house.log, NOON_MS + offset * 1000)).offset == offset
+    assert asyncio.run(_offsets_of(house.log, [NOON_MS + offset * 1000 for offset in range(COUNT)])) == offsets(house)
     ends = [segment.base_offset for segment in house.log.segments[1:]]
     for segment, end in zip(house.log.segments, [*ends, COUNT], strict=True):
         assert segment.max_timestamp == NOON_MS + (end - 1) * 1000
     assert apply_retention(house.log, NOON_MS + HOUR_MS) == 0
     assert house.log.append(batch("next")).base_offset == COUNT
+
+
+async def _offsets_of(log: PartitionLog, timestamps: Sequence[int]) -> list[int | None]:
+    return [(await offset_for_timestamp(log, timestamp)).offset for timestamp in timestamps]
 
 
 @pytest.mark.parametrize("damage", [b"\xff" * 34, bytes(34), bytes(5)], ids=["0xff", "zeros", "half an entry"])

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HOLD_SHARE: Final = 0.2
 """Share of the heartbeat interval for which the reply to a member may be held back until it gets partitions."""
+MOST_HOLD_S: Final = 5.0
+"""The same in seconds, however long the interval is: clients give a request up after 30 s (``request.timeout.ms``)."""
 
 
 class ConsumerGroupCoordinator:
@@ -44,8 +46,8 @@ class ConsumerGroupCoordinator:
         Members that join while the group is being written get their new target assignment together, after that.
 
         A member without partitions whose target belongs to other members gets its reply as soon as one of them has
-        given up a partition for it, at the latest after a fifth of the heartbeat interval. Otherwise a member whose
-        heartbeat comes just before the release would wait a whole interval longer.
+        given up a partition for it, at the latest after a fifth of the heartbeat interval, or 5 s if that is less.
+        Otherwise a member whose heartbeat comes just before the release would wait a whole interval longer.
 
         Raises:
             GroupIdNotFoundError: The group does not exist, or it is a classic group that cannot be converted.
@@ -109,7 +111,8 @@ class ConsumerGroupCoordinator:
             return False
         if not all(group.is_owned(*partition) for partition in awaited):
             return True
-        return await entry.held.wait(awaited, reply.heartbeat_interval_ms / 1000 * HOLD_SHARE)
+        share_s = reply.heartbeat_interval_ms / 1000 * HOLD_SHARE
+        return await entry.held.wait(awaited, min(share_s, MOST_HOLD_S))
 
     def _entry(self, group_id: str) -> Entry:
         if self._registry.find(group_id) is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.broker.groups import consumer_coordinator
 from klamm.broker.groups.commits import Committer
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import HeartbeatAttempt, HeartbeatReply, MemberTimings
@@ -152,6 +153,19 @@ def test_a_member_without_partitions_has_its_reply_when_another_has_given_them_u
         async with scene.running() as groups:
             members = groups.consumers.describe("g").members
             assert all(members[reply.member_id].assigned == reply.assignment for reply in got)
+
+    run(main())
+
+
+def test_a_reply_is_not_held_until_the_client_gives_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_coordinator, "MOST_HOLD_S", 0.01)
+
+    async def main() -> None:
+        async with scene.running() as groups:
+            await scene.beat(groups, "m1", 0)
+            scene.heartbeat_interval_ms = 3_600_000
+            async with asyncio.timeout(10):
+                assert (await scene.beat(groups, "m2", 0)).assignment == {}
 
     run(main())
 

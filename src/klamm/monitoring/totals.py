@@ -20,7 +20,7 @@ def merged(pages: Sequence[str], *, summed_gauges: Collection[str] = ()) -> str:
     kinds: dict[str, str] = {}
     for page in pages:
         family = ""
-        for line in page.splitlines():
+        for line in page.split("\n"):  # a client id may contain other separators of lines
             if line.startswith("# HELP "):
                 family = line.split(" ", 3)[2]
                 heads.setdefault(family, [line])

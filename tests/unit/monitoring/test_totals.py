@@ -38,3 +38,8 @@ def test_counters_and_named_gauges_are_added_and_other_gauges_are_the_largest() 
 
 def test_one_page_stays_as_it_is() -> None:
     assert merged([page(1, 2, 3)]) == page(1, 2, 3)
+
+
+def test_client_ids_may_contain_all_separators_of_lines() -> None:
+    one = page(1, 2, 3, client_id="a\r\x0b\x0c\x1c\x85\u2028b\nc")
+    assert merged([one]) == one

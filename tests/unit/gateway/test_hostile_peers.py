@@ -198,6 +198,22 @@ def test_a_broker_that_answers_an_interceptor_with_garbage_loses_that_connection
     played(test)
 
 
+def test_a_request_of_very_many_parts_is_refused_before_it_is_decoded(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
+        topic = (b"\0\x12" + b"t" * 18 + bytes(14)) * 110_000  # num_partitions, factor, assignments, configs
+        body = (110_000).to_bytes(4) + topic + bytes(5)
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            sending = asyncio.create_task(rig.client.send(request(19, 2, body)))
+            assert await rig.client.is_closed()
+            await asyncio.gather(sending, return_exceptions=True)
+            assert await other.is_served()
+            assert shared.refused["request"] == 1
+
+    played(test)
+    assert "Arrays hold more elements than a request of" in caplog.text
+
+
 def test_half_a_header_on_many_connections_holds_no_other_up() -> None:
     async def test() -> None:
         shared = shared_objects()

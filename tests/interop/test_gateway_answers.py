@@ -9,8 +9,10 @@ the rights of the gateway.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
+import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +38,7 @@ from klamm.admin import (
 from klamm.client_configs.registrations import TOPIC as REGISTRATION_TOPIC
 from klamm.gateway.client_configs.config_log import TOPIC
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
-from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
+from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, TopicAuthorizationError
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 
 RUNNER = load_runner()
 GOLDEN = json.loads((KIT / "golden-4.4.public.json").read_text(encoding="utf-8"))["cases"]
-USERS = PASSWORDS | {name: f"{name}-secret" for name in ("gateway", "lister", "setter", "viewer")}
+USERS = PASSWORDS | {name: f"{name}-secret" for name in ("gateway", "guest", "lister", "setter", "viewer")}
 LOGINS = {
     **sasl_settings(authorizer=True),
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required "
@@ -272,6 +274,7 @@ def played(address: str, asked: list[Asked]) -> list[str]:
 
 # -- client configs, and clients of a gateway with users of its own
 
+GATEWAY_HOST = "127.0.0.1"
 CAROL = "carol-secret"
 """Password of a user of the gateway, whom Kafka does not know."""
 CLUSTER_RIGHTS = {
@@ -295,16 +298,17 @@ def rights() -> list[Acl]:
         found += [acl("gateway", topic, name, operation) for operation in needed]
     writes = (AclOperation.WRITE, AclOperation.DESCRIBE)
     found += [acl("gateway", AclResourceType.TRANSACTIONAL_ID, TOPIC, operation) for operation in writes]
+    found.append(acl("guest", topic, "guarded", AclOperation.CREATE, host=GATEWAY_HOST))
     return [*found, acl("gateway", AclResourceType.GROUP, "own", AclOperation.READ)]
 
 
-def acl(user: str, resource_type: AclResourceType, name: str, operation: AclOperation) -> Acl:
+def acl(user: str, resource_type: AclResourceType, name: str, operation: AclOperation, *, host: str = "*") -> Acl:
     return Acl(
         resource_type=resource_type,
         resource_name=name,
         pattern_type=PatternType.LITERAL,
         principal=f"User:{user}",
-        host="*",
+        host=host,
         operation=operation,
         permission=AclPermission.ALLOW,
     )
@@ -424,3 +428,17 @@ def test_records_pass_between_kafka_and_users_whom_it_does_not_know(own_users: S
         consumer.close()
     with pytest.raises(AssertionError, match="Authentication failed"):
         log_in(own_users.direct, "carol", CAROL)
+
+
+def test_an_acl_for_the_address_of_the_gateway_keeps_a_client_from_going_past_it(
+    logins: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client itself has another address of this machine."""
+    elsewhere = functools.partial(socket.create_connection, source_address=("127.0.0.2", 0))
+    monkeypatch.setattr(socket, "create_connection", elsewhere)
+    asked = create("guarded")
+    codes = []
+    for address in (logins.direct, logins.through):
+        with log_in(address, "guest", USERS["guest"]) as client:
+            codes += [topic.error_code for topic in client.ask(asked.request, CreateTopicsResponse, 7).topics]
+    assert codes == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NONE]

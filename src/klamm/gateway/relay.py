@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -52,8 +53,10 @@ PACED_EVENTS: Final = 64
 loop may pause for it. A pause would slow down a client that waits for each response.
 """
 MOST_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
-_BUFFER: Final = memoryview(bytearray(MOST_BYTES))
-"""Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns."""
+_BUFFER: Final = memoryview(mmap.mmap(-1, MOST_BYTES))
+"""Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns. It is
+mapped, because the kernel copies to and from the beginning of a page with up to a tenth less CPU.
+"""
 
 
 class Relay:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +51,6 @@ from klamm.storage.log import HousekeepingSettings, LogManager
 from klamm.storage.log.files import FilePool
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.broker.client_metrics.service import ClientMetricsService
@@ -237,7 +237,10 @@ class BrokerApp:
     async def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
         """Start to serve a listener, on a bound socket for each broker id."""
         endpoint = self._endpoints[listener]
+        send_buffer_bytes = self._services.configs.int_value("socket.send.buffer.bytes")
         for node_id, sock in sockets.items():
+            if send_buffer_bytes > 0:  # -1: the operating system decides. Accepted connections inherit the size.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
             tls = None if self._tls is None or endpoint.tls is None else self._tls.context(node_id, listener)
             await self._server.listen(endpoint, {node_id: sock}, tls)
 

@@ -158,7 +158,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         self._is_busy = False
         self._is_sending = False
-        self._unread_before = 0
+        self._taken_before = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -189,14 +189,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             now: Current time of the event loop's clock, in seconds.
             idle_s: ``connections.max.idle.ms``, in seconds.
         """
-        unread = self.unread_bytes
-        has_read, self._unread_before = unread < self._unread_before, unread
+        taken = 0 if self._outbox is None else self._outbox.taken_bytes
+        has_read, self._taken_before = taken > self._taken_before, taken
         if self._was_active or has_read or (self._is_busy and not self._is_sending):
             self._was_active = False
             self._active_at = now
         elif now - self._active_at >= idle_s:
             logger.info("Connection of %s closed: idle for connections.max.idle.ms", self._peer())
-            if unread or (self._transport is not None and self._transport.is_closing()):
+            if self.unread_bytes or (self._transport is not None and self._transport.is_closing()):
                 self.abort()
             else:
                 self.close()

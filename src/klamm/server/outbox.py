@@ -152,7 +152,7 @@ class Outbox:
         socket: Descriptor of the transport's socket, if the kernel may copy files to it (``plain_socket``).
     """
 
-    __slots__ = ("_budget", "_holder", "_rest", "_socket", "_stalled_since", "_transport", "_writable")
+    __slots__ = ("_budget", "_handed_over", "_holder", "_rest", "_socket", "_stalled_since", "_transport", "_writable")
 
     def __init__(
         self, transport: asyncio.Transport, budget: UnreadBudget, holder: Holder, socket: int | None = None
@@ -161,6 +161,7 @@ class Outbox:
         self._budget = budget
         self._holder = holder
         self._rest = 0
+        self._handed_over = 0
         self._socket = socket
         self._writable: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
@@ -169,6 +170,11 @@ class Outbox:
     def unread_bytes(self) -> int:
         """Bytes in memory that the kernel has not accepted."""
         return self._rest + self._transport.get_write_buffer_size()
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes that the kernel has accepted, from memory or from log files. It grows as long as the peer reads."""
+        return self._handed_over - self._transport.get_write_buffer_size()
 
     def stalled_s(self, now: float) -> float:
         """Return for how many seconds the transport has been full, 0 when it is not full."""
@@ -220,6 +226,7 @@ class Outbox:
         """
         in_memory = [piece for piece in pieces if isinstance(piece, _BUFFERS)]
         if size <= PIECE_BYTES and len(in_memory) == len(pieces) <= _PIECES_AT_ONCE:
+            self._handed_over += size
             self.write(in_memory)
             return
         self._rest = sum(map(len, in_memory))
@@ -229,7 +236,9 @@ class Outbox:
             for run, from_memory in _runs(pieces, sys.maxsize if self._socket is None else SENT_BY_KERNEL_BYTES):
                 self._rest -= from_memory
                 if isinstance(run, list):
-                    size -= sum(map(len, run))
+                    handed_over = sum(map(len, run))
+                    size -= handed_over
+                    self._handed_over += handed_over
                     self.write(run)
                 elif self._socket is not None:
                     size -= len(run)
@@ -267,6 +276,7 @@ class Outbox:
                 self.write([few])
                 sent = len(few)
             start += sent
+            self._handed_over += sent
         if not transport.is_closing():
             transport.set_write_buffer_limits()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -138,5 +139,26 @@ def test_an_ordinary_topic_of_an_internal_name_is_internal_from_the_next_start_o
             topic = services.topics.get(CONSUMER_OFFSETS)
             assert topic is not None
             assert topic.is_internal
+
+    run(main())
+
+
+def test_connections_have_the_send_buffer_that_is_configured(tmp_path: Path) -> None:
+    async def buffer_bytes(*more: str) -> tuple[int, int]:
+        settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *more])
+        node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
+        app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            before = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            await app.listen(settings.listeners[0].name, {node.node_id: sock})
+            after = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            await app.stop()
+        return before, after
+
+    async def main() -> None:
+        _, as_kafka = await buffer_bytes()
+        assert as_kafka in {102_400, 2 * 102_400}, "Linux doubles it"
+        before, left_alone = await buffer_bytes("--set", "socket.send.buffer.bytes=-1")
+        assert left_alone == before
 
     run(main())

@@ -133,6 +133,6 @@ async def _read(admin: AdminClient) -> list[dict[str, int]]:
     brokers = {ConfigResource(ResourceType.BROKER, str(node.id)): tuple(_DEFAULTS) for node in nodes}
     described = await admin.describe_configs(brokers, timeout_ms=_ASK_MS)
     return [
-        {name: int(entry.value) for name, entry in entries.items() if entry.value is not None}
+        {name: int(text) for name, entry in entries.items() if (text := entry.value or "").isdecimal()}
         for entries in described.values()
     ]

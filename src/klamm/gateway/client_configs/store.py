@@ -139,6 +139,8 @@ class ClientConfigStore:
         self._last: _Change | None = None
         """Transaction that has not been read back yet."""
         self._is_owner = False
+        self._latest_failure = ""
+        """Why the latest transaction could not be written; empty if it was."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-write-{TOPIC}")
         self._task: asyncio.Task[None] | None = None
 
@@ -196,7 +198,8 @@ class ClientConfigStore:
             async with asyncio.timeout(_ALTER_TIMEOUT_S):
                 return await pending.outcome
         except TimeoutError:
-            raise api_error(ErrorCode.REQUEST_TIMED_OUT, f"{TOPIC} cannot be written at present") from None
+            reason = f": {self._latest_failure}" if self._latest_failure else ""
+            raise api_error(ErrorCode.REQUEST_TIMED_OUT, f"{TOPIC} cannot be written at present{reason}") from None
 
     # -- the only writer of this gateway
 
@@ -212,6 +215,7 @@ class ClientConfigStore:
                     self._is_owner = False
                     self._is_topic_gone = isinstance(error, InternalTopicGoneError)
                     failures += 1
+                    self._latest_failure = str(error)
                     logger.log(
                         logging.DEBUG if isinstance(error, TransactionLostError) else logging.WARNING,
                         "Client configs cannot be written, trying again: %s",
@@ -221,6 +225,7 @@ class ClientConfigStore:
                     await asyncio.sleep(_RANDOM.uniform(0, most_s))
                 else:
                     failures = 0
+                    self._latest_failure = ""
 
     def _next_requests(self) -> list[_PendingAlter]:
         """Return requests to write together, oldest first. They stay in the queue until they have an outcome."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,3 +79,17 @@ def test_limits_that_cannot_be_read_stay_as_they_were(caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == [
         "Limits of the brokers for enforced client configs cannot be read: nothing is there"
     ]
+
+
+def test_a_limit_that_is_no_number_is_one_that_a_broker_does_not_report() -> None:
+    class Odd:
+        async def describe_cluster(self, **_: Any) -> Any:
+            return SimpleNamespace(nodes=[SimpleNamespace(id=1)])
+
+        async def describe_configs(self, brokers: Any, **_: Any) -> Any:
+            return {each: {MIN: SimpleNamespace(value="soon"), MAX: SimpleNamespace(value="9000")} for each in brokers}
+
+    admin: Any = Odd()
+    limits = upstream_limits()
+    asyncio.run(limits.refresh(admin))
+    assert limits.values == BrokerLimits(min_session_timeout_ms=6_000, max_session_timeout_ms=9_000)

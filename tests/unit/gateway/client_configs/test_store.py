@@ -11,6 +11,7 @@ import pytest
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
+from klamm.gateway.client_configs import store
 from klamm.gateway.client_configs.config_log import apply_records
 from klamm.gateway.client_configs.history_log import history_entries
 from klamm.gateway.client_configs.store import ClientConfigStore
@@ -137,6 +138,19 @@ def test_a_change_whose_response_was_lost_is_made_once(failure: str) -> None:
             assert len(log.records) == 2
             await two.alter(entry("a", heartbeat_interval_ms="7"))
             assert configs_in(log) == {"a": {"acks": "all", "heartbeat.interval.ms": "7"}}
+
+    asyncio.run(run())
+
+
+def test_a_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0.1)
+
+    async def run() -> None:
+        log = FencedLog()
+        async with gateways(log, 1) as (one,):
+            one.writer.failures = ["lost before"] * 100
+            with pytest.raises(KafkaApiError, match=r"cannot be written at present: no response"):
+                await one.alter(entry("a", acks="all"))
 
     asyncio.run(run())
 

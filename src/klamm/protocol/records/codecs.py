@@ -206,9 +206,11 @@ def _decompress_lz4_into(data: memoryview, room: memoryview) -> int:
         return cramjam.lz4.decompress_into(data, room)
     while len(room) - size >= _LZ4_BLOCK:
         (block,) = _LZ4_SIZE.unpack_from(data, position)
-        if not block:
-            return size
         position += _LZ4_SIZE.size
+        if not block:
+            if position != len(data):
+                raise ValueError(f"{len(data) - position} bytes behind the lz4 frame")
+            return size
         content = data[position : position + (block & ~_LZ4_STORED)]
         if block & _LZ4_STORED:
             room[size : size + len(content)] = content

@@ -284,7 +284,7 @@ def test_more_effort_makes_lz4_smaller_and_gzips_minus_one_is_its_default() -> N
     assert compress(Codec.GZIP, text, level=-1) == compress(Codec.GZIP, text)
 
 
-def test_lz4_frames_with_other_headers_and_cut_ones() -> None:
+def test_lz4_frames_with_other_headers_and_cut_or_longer_ones() -> None:
     data = bytes(range(256)) * 1000 + os.urandom(70_000)
     ours, other = compress(Codec.LZ4, data), bytes(cramjam.lz4.compress(data))
     assert ours[:7] != other[:7]
@@ -292,6 +292,9 @@ def test_lz4_frames_with_other_headers_and_cut_ones() -> None:
     for end in (*range(12), len(ours) - 70_100, len(ours) - 5, len(ours) - 1):
         with pytest.raises(CorruptBatchError):
             decompress(Codec.LZ4, ours[:end])
+    for frame in (ours, other):
+        with pytest.raises(CorruptBatchError):
+            decompress(Codec.LZ4, frame + bytes(1))
 
 
 def test_only_a_view_is_overwritten_by_the_next_one() -> None:

@@ -17,11 +17,13 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.kafka_tools import shared_tools
 from tests.support.logs import batch
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 RULES = """
 rules:
@@ -239,3 +241,35 @@ def test_clients_report_a_wrong_client_id(gateway: klamm.Gateway, metrics: str) 
     idempotent.purge()
     counted = "klamm_policy_rule_decisions_total"
     assert decisions(metrics, "refuse", counted, ',rule="clients"', policy="client") > 3
+
+
+def test_java_clients_report_a_wrong_client_id(
+    gateway: klamm.Gateway, metrics: str, java: None, tmp_path: Path
+) -> None:
+    def reported(tool: str, *args: str) -> str:
+        at = ("--bootstrap-server", gateway.bootstrap_servers, "--topic", "orders")
+        outcome = shared_tools().run(f"org.apache.kafka.tools.{tool}", *at, *args)
+        return outcome.stdout + outcome.stderr
+
+    # administrators
+    named = tmp_path / "client.properties"
+    named.write_text("client.id=X-java\n")
+    for action in ("--describe", "--delete"):
+        assert "client.id=X-java does not match" in reported("TopicCommand", "--command-config", str(named), action)
+    # members of groups, and a consumer without a group, which would wait for a record
+    client_id = ("--command-property", "client.id=X-java")
+    member = (*client_id, "--group", "team-a", "--num-records", "1", "--timeout", "20000", "--command-property")
+    for protocol in ("classic", "consumer"):
+        assert "PolicyViolationException" in reported("ConsumerPerformance", *member, f"group.protocol={protocol}")
+    reader = (*client_id, "--partition", "0", "--offset", "latest")
+    assert "Processed a total of 0 messages" in reported("consumer.ConsoleConsumer", *reader)
+    # producers
+    records = (*client_id, "--num-records", "3", "--record-size", "1", "--throughput", "2")
+    assert "TransactionalIdAuthorizationException" in reported(
+        "ProducerPerformance", *records, "--transactional-id", "team-t"
+    )
+    assert "ClusterAuthorizationException" in reported("ProducerPerformance", *records)
+    # the producer pauses between its requests
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+        counted = answer.read().decode().partition('{api="INIT_PRODUCER_ID",client_id="X-java"} ')[2].split()[0]
+    assert 1 <= int(counted) < 20

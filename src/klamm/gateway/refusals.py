@@ -6,13 +6,17 @@ Requests                                   Response to a client with a refused i
 ApiVersions and logins                     as always. They come before the principal is known.
 Metadata                                   as always, so that the client reaches the broker that refuses it. Clients
                                            have no clear way to report an error in it.
-Fetch, ListOffsets                         TOPIC_AUTHORIZATION_FAILED for each partition. The consumers of Kafka report
+Fetch, ListOffsets, OffsetForLeaderEpoch   TOPIC_AUTHORIZATION_FAILED for each partition. The consumers of Kafka report
                                            it, and repeat such requests silently after other errors.
-InitProducerId; FindCoordinator for a      CLUSTER_AUTHORIZATION_FAILED; TRANSACTIONAL_ID_AUTHORIZATION_FAILED. After
-transactional id                           other errors librdkafka repeats such requests.
-those with an error code for the whole     POLICY_VIOLATION
-response, or for each of their parts
-all others                                 The connection is closed.
+InitProducerId                             CLUSTER_AUTHORIZATION_FAILED, because librdkafka repeats it after other
+                                           errors; and a throttle time of a second. The Java producer fails its records,
+                                           and sends the next InitProducerId at once, more than 5,000 per second.
+FindCoordinator for a transactional id     TRANSACTIONAL_ID_AUTHORIZATION_FAILED. librdkafka repeats it after other
+                                           errors.
+those with an error code for the whole     POLICY_VIOLATION. The Java client sends GetTelemetrySubscriptions beside its
+response, or for each of their parts       other requests, and a closed connection would fail those, too.
+all others                                 The connection is closed. The Java client reconnects with a backoff, and
+                                           reports a timeout.
 =========================================  ===========================================================================
 """
 
@@ -28,15 +32,27 @@ from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
 from klamm.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.messages.describe_acls import DescribeAclsResponse
+from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsResponse
+from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from klamm.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from klamm.protocol.messages.elect_leaders import ElectLeadersResponse
 from klamm.protocol.messages.end_txn import EndTxnResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatResponse
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -45,11 +61,16 @@ from klamm.protocol.messages.incremental_alter_configs import (
 from klamm.protocol.messages.init_producer_id import InitProducerIdResponse
 from klamm.protocol.messages.join_group import JoinGroupResponse
 from klamm.protocol.messages.leave_group import LeaveGroupResponse
+from klamm.protocol.messages.list_config_resources import ListConfigResourcesResponse
 from klamm.protocol.messages.list_groups import ListGroupsResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+from klamm.protocol.messages.list_transactions import ListTransactionsResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteResponse
+from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.messages.push_telemetry import PushTelemetryResponse
 from klamm.protocol.messages.sync_group import SyncGroupResponse
 from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from klamm.server.attempt import ApiError
@@ -73,6 +94,10 @@ class _Refusable:
     path: Path = ()
     error_code: ErrorCode | None = None
     """Error in place of that of the policy."""
+    throttle_time_ms: int = 0
+    """Pause that the client is to make."""
+    first_version: int = 0
+    """First version whose response has an error."""
 
 
 _RESOURCES: Final = (("resources", "responses"),)
@@ -96,6 +121,12 @@ _BY_PART: Final = (
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ),
     _Refusable(
+        request=OffsetForLeaderEpochRequest,
+        response=OffsetForLeaderEpochResponse,
+        path=_PARTITIONS,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ),
+    _Refusable(
         request=FindCoordinatorRequest, response=FindCoordinatorResponse, path=(("coordinator_keys", "coordinators"),)
     ),
     _Refusable(request=OffsetCommitRequest, response=OffsetCommitResponse, path=_PARTITIONS),
@@ -106,19 +137,36 @@ _BY_PART: Final = (
     _Refusable(request=AlterConfigsRequest, response=AlterConfigsResponse, path=_RESOURCES),
     _Refusable(request=IncrementalAlterConfigsRequest, response=IncrementalAlterConfigsResponse, path=_RESOURCES),
     _Refusable(request=DescribeConfigsRequest, response=DescribeConfigsResponse, path=(("resources", "results"),)),
+    _Refusable(request=DeleteRecordsRequest, response=DeleteRecordsResponse, path=_PARTITIONS),
+    _Refusable(
+        request=DescribeTopicPartitionsRequest, response=DescribeTopicPartitionsResponse, path=(("topics", "topics"),)
+    ),
+    _Refusable(
+        request=DescribeProducersRequest,
+        response=DescribeProducersResponse,
+        path=(("topics", "topics"), ("partition_indexes", "partitions")),
+    ),
+    _Refusable(request=CreateAclsRequest, response=CreateAclsResponse, path=(("creations", "results"),)),
+    _Refusable(request=DeleteAclsRequest, response=DeleteAclsResponse, path=(("filters", "filter_results"),)),
 )
 _WHOLE: Final = (
     AddOffsetsToTxnResponse,
     AlterPartitionReassignmentsResponse,
     ConsumerGroupHeartbeatResponse,
     DescribeAclsResponse,
+    DescribeClientQuotasResponse,
     DescribeClusterResponse,
     EndTxnResponse,
+    GetTelemetrySubscriptionsResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
+    ListConfigResourcesResponse,
     ListGroupsResponse,
+    ListPartitionReassignmentsResponse,
+    ListTransactionsResponse,
     OffsetDeleteResponse,
+    PushTelemetryResponse,
     SyncGroupResponse,
 )
 ADMITTED_APIS: Final = LOGIN_APIS | {ApiKey.METADATA}
@@ -128,8 +176,12 @@ REFUSABLE: Final[Mapping[int, _Refusable]] = (
     | {response.API_KEY: _Refusable(response=response) for response in _WHOLE}
     | {
         ApiKey.INIT_PRODUCER_ID: _Refusable(
-            response=InitProducerIdResponse, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        )
+            response=InitProducerIdResponse,
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            throttle_time_ms=1000,
+        ),
+        ApiKey.DESCRIBE_LOG_DIRS: _Refusable(response=DescribeLogDirsResponse, first_version=3),
+        ApiKey.ELECT_LEADERS: _Refusable(response=ElectLeadersResponse, first_version=1),
     }
 )
 _LAST_WITH_ONE_KEY: Final = 3
@@ -160,7 +212,11 @@ def refusal(api_key: int, api_version: int, request: Message | None, error: ApiE
             path = ()
     if api_key == ApiKey.DELETE_TOPICS and api_version <= _LAST_WITH_NAMES:
         path = (("topic_names", "responses"),)
-    values = {path[0][1]: _entries(found.response, request, path, error)} if path else _error(found.response, error)
+    values: dict[str, Any] = (
+        {path[0][1]: _entries(found.response, request, path, error)} if path else _error(found.response, error)
+    )
+    if found.throttle_time_ms:
+        values["throttle_time_ms"] = found.throttle_time_ms
     return found.response(**values)
 
 
@@ -188,6 +244,8 @@ def _identity(entry: type[Struct], part: Any) -> Iterable[tuple[str, Any]]:
     names = {field.name for field in entry.FIELDS}
     if isinstance(part, str):
         return ((name, part) for name in ("key", "name") if name in names)
+    if isinstance(part, int):
+        return (("partition_index", part),)
     same = ("name", "topic", "topic_id", "index", "partition_index", "resource_type", "resource_name")
     pairs = [(name, getattr(part, name)) for name in same if name in names and hasattr(part, name)]
     if "partition_index" in names and hasattr(part, "partition"):

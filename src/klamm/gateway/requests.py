@@ -223,7 +223,7 @@ class RequestJudge:
         request = None
         if refusable is not None and refusable.request is not None:
             request = decode_request(refusable.request, head, frame, body)
-        if refusable is None or not _has_response(head, frame, body):
+        if refusable is None or head.api_version < refusable.first_version or not _has_response(head, frame, body):
             raise ProtocolError(f"Client id {(head.client_id or '')[:100]!r} is refused: {error.error_message}")
         self._shared.counts.count(head.api_key, head.client_id)
         self._answer(head, refusal(head.api_key, head.api_version, request, error))

@@ -20,6 +20,7 @@ from klamm.protocol.codec import decode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest
+from klamm.protocol.messages.elect_leaders import ElectLeadersRequest
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -39,7 +40,12 @@ VERSIONS = [
     (key, version)
     for key, refusable in REFUSABLE.items()
     for version in range(
-        max(SERVED[key][0], refusable.response.VERSIONS[0], (refusable.request or refusable.response).VERSIONS[0]),
+        max(
+            SERVED[key][0],
+            refusable.response.VERSIONS[0],
+            (refusable.request or refusable.response).VERSIONS[0],
+            refusable.first_version,
+        ),
         SERVED[key][1] + 1,
     )
 ]
@@ -69,6 +75,7 @@ def test_every_response_carries_the_error(key: int, version: int) -> None:
     if isinstance(asked, FindCoordinatorRequest) and asked.key_type == 1:
         wanted = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert {code for code in errors_in(read) if code} == {wanted}
+    assert getattr(read, "throttle_time_ms", 0) == refusable.throttle_time_ms
 
 
 def test_entries_are_those_of_the_request() -> None:
@@ -133,8 +140,9 @@ def test_a_client_id_is_judged_once_on_a_connection() -> None:
         request_frame(ProduceRequest(acks=0, timeout_ms=5, topic_data=[]), 9, client_id="bad"),
         request_frame(ProduceRequest(acks=1, timeout_ms=5, topic_data=[]), 9, client_id="bad")[:-3],
         request_frame(DeleteGroupsRequest(groups_names=["g"]), 1, client_id="bad"),
+        request_frame(ElectLeadersRequest(topic_partitions=None), 0, client_id="bad"),
     ],
-    ids=["no response", "malformed", "no error"],
+    ids=["no response", "malformed", "no error", "no error in this version"],
 )
 def test_a_request_without_a_response_for_it_closes_the_connection(frame: bytes) -> None:
     async def test() -> None:

@@ -7,6 +7,7 @@ not served by any Kafka API, only by the page ``/clients.json``.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from klamm.server.session import Session
 
 MAX_GONE: Final = 10_000
+_MAX_KEPT_LENGTH: Final = 256
+"""Characters of a client id, or of a name or version of software, that are kept when a client has disconnected. Kafka
+allows 32 KiB for each, so that 10,000 disconnected clients could take 1 GB.
+"""
 
 ClientKey: TypeAlias = tuple[str, str, str, str, str]
 """Principal, client id, software name, software version and host."""
@@ -34,7 +39,7 @@ class SeenClient:
     principal: str
     """``Type:name``."""
     client_id: str
-    """Client id; empty when the client sends none."""
+    """Client id; empty when the client sends none. The end of a long one is replaced when the client disconnects."""
     software_name: str
     software_version: str
     host: str
@@ -57,19 +62,30 @@ class SeenClient:
 
     @property
     def key(self) -> ClientKey:
-        """Key that identifies this entry."""
-        return (self.principal, self.client_id, self.software_name, self.software_version, self.host)
+        """Key that identifies this entry, whether its names are shortened or not."""
+        software = _shortened(self.software_name), _shortened(self.software_version)
+        return (self.principal, _shortened(self.client_id), *software, self.host)
 
     @property
     def application(self) -> tuple[str, str, str]:
         """Principal, client id and host: the key without the software."""
         return (self.principal, self.client_id, self.host)
 
+    def shortened(self) -> SeenClient:
+        """Return this entry without the ends of long names."""
+        return replace(
+            self,
+            client_id=_shortened(self.client_id),
+            software_name=_shortened(self.software_name),
+            software_version=_shortened(self.software_version),
+        )
+
     def joined_with(self, other: SeenClient) -> SeenClient:
-        """Return one entry that merges both."""
+        """Return one entry that merges both, with the client id that is not shortened if there is one."""
         latest = max(self, other, key=lambda one: one.fetched_at_ms)
         return replace(
             self,
+            client_id=max(self.client_id, other.client_id, key=len),
             connections=self.connections + other.connections,
             last_seen_ms=max(self.last_seen_ms, other.last_seen_ms),
             fetched=latest.fetched,
@@ -133,6 +149,7 @@ class ClientRegistry:
 
     def _remember(self, one: SeenClient) -> None:
         known = self._gone.pop(one.key, None)
+        one = one.shortened()
         self._gone[one.key] = one if known is None else known.joined_with(one)
         if len(self._gone) > self._max_gone:
             self._gone.popitem(last=False)
@@ -140,6 +157,14 @@ class ClientRegistry:
 
 def _ignore(_session: Session) -> None:
     pass
+
+
+def _shortened(name: str) -> str:
+    """Return a name of at most ``_MAX_KEPT_LENGTH`` characters. A hash keeps long names apart that begin alike."""
+    if len(name) <= _MAX_KEPT_LENGTH:
+        return name
+    end = f"...{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:16]}"
+    return name[: _MAX_KEPT_LENGTH - len(end)] + end
 
 
 def _sighting(session: Session, *, connections: int) -> SeenClient:

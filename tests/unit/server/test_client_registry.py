@@ -76,6 +76,29 @@ def test_of_those_who_left_only_the_latest_are_remembered() -> None:
     assert [client.client_id for client in client_registry.clients()] == ["app7", "app8", "app9"]
 
 
+def test_long_names_are_shortened_when_a_client_has_left() -> None:
+    # given: two client ids that begin alike
+    client_registry = ClientRegistry(now_ms=Clock())
+    first, second = (session(number, software="s" * 30_000) for number in range(2))
+    one, other = "a" * 257, "a" * 30_000
+    client_registry.seen(first, one, ApiKey.METADATA)
+    client_registry.seen(second, other, ApiKey.METADATA)
+    assert {client.client_id for client in client_registry.clients()} == {one, other}
+    # when
+    client_registry.left(first)
+    client_registry.left(second)
+    # then
+    gone = client_registry.clients()
+    assert len({client.client_id for client in gone}) == 2
+    assert {(len(client.client_id), len(client.software_name)) for client in gone} == {(256, 256)}
+    assert all(client.client_id.startswith("aaa") and "..." in client.client_id for client in gone)
+    # when one comes back, then it is the same client, with its whole id
+    client_registry.seen(session(3, software="s" * 30_000), one, ApiKey.METADATA)
+    found = client_registry.clients()
+    assert {client.key for client in found} == {client.key for client in gone}
+    assert [client.client_id for client in found if client.connections] == [one]
+
+
 def test_a_connection_that_never_asked_is_nobody() -> None:
     # given
     client_registry = ClientRegistry(now_ms=Clock())

@@ -199,7 +199,8 @@ def _scratch() -> bytearray:
 def _decompress_lz4_into(data: memoryview, room: memoryview) -> int:
     """Decompress the blocks of a frame one by one if it has the header that Kafka's producers write.
 
-    The library's function for frames allocates a state for each one, which takes twice as long as 16 KiB of records.
+    The library's function for frames allocates a state for each one, which takes twice as long as 16 KiB of records. It
+    still decides about frames that are not plain: with large blocks, with bytes after the end, or without room.
     """
     position, size = len(_LZ4_HEADER), 0
     if data[:position] != _LZ4_HEADER:
@@ -207,18 +208,33 @@ def _decompress_lz4_into(data: memoryview, room: memoryview) -> int:
     while len(room) - size >= _LZ4_BLOCK:
         (block,) = _LZ4_SIZE.unpack_from(data, position)
         position += _LZ4_SIZE.size
-        if not block:
-            if position != len(data):
-                raise ValueError(f"{len(data) - position} bytes behind the lz4 frame")
+        if not block and position == len(data):
             return size
         content = data[position : position + (block & ~_LZ4_STORED)]
+        if not 0 < len(content) <= _LZ4_BLOCK:
+            break
         if block & _LZ4_STORED:
-            room[size : size + len(content)] = content
-            size += len(content)
+            count = len(content)
+            room[size : size + count] = content
         else:
-            size += cramjam.lz4.decompress_block_into(content, room[size : size + _LZ4_BLOCK])
+            # Without output_len, the library takes the first four bytes of many blocks for their size.
+            count = cramjam.lz4.decompress_block_into(content, room[size : size + _LZ4_BLOCK], output_len=_LZ4_BLOCK)
+            if _has_lz4_size(content, count):
+                break
+        size += count
         position += len(content)
-    return cramjam.lz4.decompress_into(data, room)  # which reports that the room may be too small
+    return cramjam.lz4.decompress_into(data, room)  # it also reports that the room may be too small
+
+
+def _has_lz4_size(block: memoryview, count: int) -> bool:
+    """Return whether a block can be read as its size followed by a block, too. The library does so if it is damaged."""
+    if len(block) <= _LZ4_SIZE.size or not count <= _LZ4_SIZE.unpack_from(block)[0] <= _LZ4_BLOCK:
+        return False
+    try:
+        cramjam.lz4.decompress_block_into(block[_LZ4_SIZE.size :], bytearray(_LZ4_BLOCK), output_len=_LZ4_BLOCK)
+    except cramjam.DecompressionError:
+        return False
+    return True
 
 
 def _with_right_lz4_checksum(frame: bytes) -> bytes:

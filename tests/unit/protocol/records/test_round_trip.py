@@ -297,6 +297,27 @@ def test_lz4_frames_with_other_headers_and_cut_or_longer_ones() -> None:
             decompress(Codec.LZ4, frame + bytes(1))
 
 
+def test_lz4_frames_are_read_as_the_library_reads_them() -> None:
+    header, stored = compress(Codec.LZ4, b"")[:7], 1 << 31
+
+    def frame(*blocks: tuple[int, bytes]) -> bytes:
+        return header + b"".join(size.to_bytes(4, "little") + block for size, block in (*blocks, (0, b"")))
+
+    # A block of 15 literals: the library's function for blocks can read it as a size of 240 and a block, too.
+    twofold = bytes.fromhex("f00000001f410100d570") + b"abcdefg"
+    sized = bytes(cramjam.lz4.compress_block(b"text" * 9, store_size=True))
+    long = b"x" * 65_537
+    assert decompress(Codec.LZ4, frame((len(twofold), twofold))) == twofold[2:]
+    assert bytes(decompress(Codec.LZ4, 2 * frame((3 | stored, b"abc")))) == b"abcabc"
+    for damaged in (
+        frame((len(sized), sized)),
+        frame((len(long) | stored, long)),
+        frame((3 | stored, b"abc")) + b"behind the end",
+    ):
+        with pytest.raises(CorruptBatchError):
+            decompress(Codec.LZ4, damaged)
+
+
 def test_only_a_view_is_overwritten_by_the_next_one() -> None:
     first, second = compress(Codec.LZ4, b"first" * 9), compress(Codec.LZ4, b"other" * 9)
     copy, view = decompress(Codec.LZ4, first), decompress_view(Codec.LZ4, first)

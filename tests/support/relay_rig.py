@@ -109,13 +109,14 @@ class Side:
 class RelayRig:
     """A relay, its client and its upstream broker. A context manager, to be used in a running event loop."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, transport: Callable[[socket.socket], PlainTransport] = PlainTransport) -> None:
+        """Connect the relay. ``transport`` makes its side of the client's connection."""
         self.shared = shared
         client, near_client = _connected()
         upstream, near_upstream = _connected()
         self.client, self.upstream = Side(client), Side(upstream)
         peer = Peer(host="127.0.0.1", port=1, node_id=1)
-        self.relay = Relay(shared, peer, PlainTransport(near_client), PlainTransport(near_upstream))
+        self.relay = Relay(shared, peer, transport(near_client), PlainTransport(near_upstream))
 
     def __enter__(self) -> Self:
         self.relay.start()

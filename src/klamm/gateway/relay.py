@@ -105,9 +105,9 @@ class Relay:
         """Number of further events after which the event loop may pause."""
         self._is_flowing = False
         """Whether both sides are being read. While it is set, no check is needed until a side is blocked or ends."""
-        self._waiting: tuple[int, int, int, int | None] | None = None
-        """Number of bytes kept at the last check, and of those received from the upstream if responses are waited for.
-        None if nothing delayed the connection.
+        self._waiting: tuple[int | None, ...] | None = None
+        """Number of bytes kept at the last check, of those that slow sides had taken, and of those received from the
+        upstream if responses are waited for. None if nothing delayed the connection.
         """
         self._received = 0
         """Number of bytes received from the upstream."""
@@ -156,8 +156,8 @@ class Relay:
         received = self._received if waits else None
         if not (any(kept) or self._client_ended or received is not None):
             self._waiting = None
-        elif (*kept, received) != self._waiting:
-            self._waiting, self._waits_since = (*kept, received), now
+        elif (state := (*kept, self._client.late_bytes, self._upstream.late_bytes, received)) != self._waiting:
+            self._waiting, self._waits_since = state, now
         elif now - self._waits_since >= (min(stuck_s, ended_s) if self._client_ended else stuck_s):
             self._shared.refused["waiting"] += 1
             self.close("one side does not take its bytes, or the upstream does not respond")

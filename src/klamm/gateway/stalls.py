@@ -37,9 +37,9 @@ def close_stalled(shared: Shared, now: float, *, most_bytes: int = MOST_UNREAD_B
     if shared.backlog.kept_bytes <= most_bytes:
         return
     for relay in sorted(shared.relays, key=lambda each: each.kept_bytes, reverse=True):
-        relay.expire(now, SHORT_S, ENDED_S)
-        if shared.backlog.kept_bytes <= most_bytes:
+        if shared.backlog.kept_bytes <= most_bytes or not relay.kept_bytes:
             return
+        relay.expire(now, SHORT_S, ENDED_S)
 
 
 async def watch_stalls(shared: Shared) -> None:

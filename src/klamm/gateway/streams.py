@@ -51,6 +51,7 @@ class RelayedSocket:
         "_on_drained",
         "_on_readable",
         "is_blocked",
+        "late_bytes",
         "may_hide",
         "most_bytes",
         "stream",
@@ -78,6 +79,8 @@ class RelayedSocket:
         self._is_reading = False
         self.is_blocked = False
         """Whether bytes are kept because the peer does not read fast enough."""
+        self.late_bytes = 0
+        """Number of bytes that the peer has taken after they were kept. It grows as long as a slow peer reads."""
 
     @property
     def kept_bytes(self) -> int:
@@ -171,7 +174,9 @@ class RelayedSocket:
             self._drop_kept()
             self._on_drained(error)
             return
-        self._backlog.kept_bytes -= sum(map(len, self._kept)) - sum(map(len, left))
+        taken = sum(map(len, self._kept)) - sum(map(len, left))
+        self._backlog.kept_bytes -= taken
+        self.late_bytes += taken
         self._kept = deque(left)
         if not left:
             self.is_blocked = False

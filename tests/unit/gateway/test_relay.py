@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.client.transport import PlainTransport
 from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
 from klamm.gateway.requests import MOST_IN_FLIGHT
@@ -18,7 +19,8 @@ from tests.support.relay_rig import RelayRig, request, response, shared_objects,
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import socket
+    from collections.abc import Awaitable, Callable, Sequence
 
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.protocol.schema import Message
@@ -141,6 +143,49 @@ def test_while_too_many_bytes_are_unread_the_largest_connections_that_stand_stil
             close_stalled(shared, 10.0, most_bytes=1_000_000)
             assert large.relay.is_closed
             assert not small.relay.is_closed
+
+    played(test)
+
+
+class SlowClient(PlainTransport):
+    """Client that takes a limited number of bytes, which are lost."""
+
+    room = 0
+
+    def send_views(self, views: Sequence[memoryview]) -> int:
+        sent = min(self.room, sum(map(len, views)))
+        self.room -= sent
+        return sent
+
+
+def test_while_too_many_bytes_are_unread_connections_on_which_some_move_or_none_are_kept_stay() -> None:
+    async def test() -> None:
+        shared = shared_objects()
+        transports: list[SlowClient] = []
+
+        def transport(sock: socket.socket) -> SlowClient:
+            transports.append(SlowClient(sock))
+            return transports[-1]
+
+        with RelayRig(shared, transport) as slow, RelayRig(shared) as waiting:
+            await waiting.client.send(request(12, 0) * (MOST_IN_FLIGHT + 10))
+            await until(lambda: len(waiting.relay.exchanges) == MOST_IN_FLIGHT)
+            await slow.client.send(request(1, 4))
+            await slow.upstream.read_frame()
+            await slow.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4) + bytes(92))
+            for now in (1.0, 10.0, 20.0):
+                await until(lambda: slow.relay.kept_bytes == 100)
+                close_stalled(shared, now, most_bytes=50)
+                assert not slow.relay.is_closed
+                assert not waiting.relay.is_closed
+                transports[0].room = 100
+                await until(lambda: slow.relay.kept_bytes == 0)
+                await slow.upstream.send(bytes(100))
+            await until(lambda: slow.relay.kept_bytes == 100)
+            for now in (21.0, 23.0):
+                close_stalled(shared, now, most_bytes=50)
+            assert slow.relay.is_closed
+            assert not waiting.relay.is_closed
 
     played(test)
 

@@ -16,9 +16,11 @@ from klamm.gateway.peer import Peer
 from klamm.gateway.requests import RequestJudge
 from klamm.gateway.topology import Topology
 from klamm.gateway.versions import intersect, read_api_versions
+from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.listeners import Address
 from tests.support.damaged_requests import damaged, sample, valid_requests
@@ -89,10 +91,15 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
     generator = random.Random(20)
     produced = [request_frame(ProduceRequest(transactional_id=name, acks=acks), version)
                 for version in (3, 9, 11) for name in (None, "t") for acks in (0, 1, -1)]  # fmt: skip
+    produced += [request_frame(ListGroupsRequest(), 0)]
     whole = [*produced, *(request_frame(sample(cls, version), version) for cls, version in valid_requests())]
-    shared, counted = shared_objects(), shared_objects()
+    answers = Interception(filters={ApiKey.LIST_GROUPS: RequestFilter(
+        request=ListGroupsRequest, response=ListGroupsResponse, judge=lambda *_: ListGroupsResponse(groups=[])
+    )})  # fmt: skip
+    shared, counted = shared_objects(answers), shared_objects(answers)
     relay = FakeRelay()
     seasoned = _cutter_of(shared, relay)
+    buffer = memoryview(bytearray(1 << 16))
     passed = 0
     for _ in range(MUTATIONS // 4):
         frames = bytearray()
@@ -104,15 +111,20 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
         relay.exchanges.clear()
         sent: list[bytes | None] = []
         judged_alone = FrameCutter(RequestJudge(counted, cast("OpenRelay", alone)), HeldBudget())
-        for cutter in (seasoned, judged_alone):
-            pieces: list[Piece] = []
+        split = generator.randrange(len(frames))
+        for cutter, chunks in ((seasoned, (frames[:split], frames[split:])), (judged_alone, (frames,))):
+            joined = bytearray()
             try:
-                cutter.cut(memoryview(frames), pieces)
+                for chunk in chunks:
+                    pieces: list[Piece] = []
+                    buffer[: len(chunk)] = chunk  # which overwrites the one before, as in a relay
+                    cutter.cut(buffer[: len(chunk)], pieces)
+                    joined += b"".join(pieces)
             except ProtocolError:
                 cutter.drop()
                 sent.append(None)
             else:
-                sent.append(b"".join(pieces))
+                sent.append(bytes(joined))
         assert sent[0] == sent[1]
         assert [_facts(each) for each in relay.exchanges] == [_facts(each) for each in alone.exchanges]
         assert relay.peer.client_id == alone.peer.client_id or sent[0] is None

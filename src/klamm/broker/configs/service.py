@@ -384,10 +384,13 @@ class ConfigService:
         """Wait for the commits in progress; return False when they failed, so values read before are outdated."""
         if self._is_settled:
             return True
+        commit = self._last_commit
         try:
             await self._store.submit(())
         except StorageError:
             return False
+        if self._last_commit is commit:
+            self._last_commit = None  # a cancelled one would have every later description wait for the writer
         return True
 
     def describe(

@@ -125,6 +125,9 @@ def test_others_wait_for_a_change_whose_connection_has_ended() -> None:
         assert await again == [None]
         assert await reading
         assert store.values(TOPIC, "t") == {"flush.ms": "5"}
+        store.hold = True
+        async with asyncio.timeout(5):
+            assert await service.settle(), "nothing is in progress any more"
 
     asyncio.run(scenario())
 

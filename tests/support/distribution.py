@@ -1,17 +1,14 @@
 """Distribution of the tests to the workers of pytest-xdist.
 
-A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. Files that share real Kafka
-are run by one worker, one after the other: those with three nodes, and of those with one node the files of each
-directory. So at most three workers start one, which then is warm, and idle nodes cost CPU time. The three nodes are
-stopped after the last of their files. The files that take longest come first, so that no worker is left alone with one
-of them at the end.
+A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. Files that share three nodes
+of real Kafka are run by one worker, one after the other, and the nodes are stopped after the last of them: idle nodes
+cost CPU time. The files that take longest come first, so that no worker is left alone with one of them at the end.
 Among these, files that need the processors alternate with files that wait.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,30 +22,32 @@ if TYPE_CHECKING:
 _ROOT: Final = Path(__file__).resolve().parents[2]
 SHARED: Final = "real_kafka_3"
 """Fixture of three nodes."""
-_ONE_NODE: Final = re.compile(r"\breal_kafka\b")
 FIRST: Final = (
     SHARED,
-    "real_kafka in interop",
-    "real_kafka in spark",
     "tests/spark/test_mirror_rig.py",
     "tests/interop/test_client_families.py",
+    "tests/spark/test_registrations.py",
     "tests/crash/test_unread_responses.py",
     "tests/spark/test_mirror_on_spark.py",
     "tests/crash/test_kill9.py",
     "tests/interop/test_wheel.py",
+    "tests/interop/test_mirror_takeover.py",
     "tests/interop/test_log_compaction.py",
     "tests/spark/test_registrations_killed.py",
     "tests/interop/test_mirror_source_loss.py",
     "tests/interop/test_image_steps.py",
     "tests/interop/test_mirror_exactly_once.py",
+    "tests/spark/test_writing.py",
+    "tests/interop/test_console_like_kafka.py",
     "tests/spark/test_mirror_interrupted.py",
     "tests/interop/test_security.py",
+    "tests/spark/test_mirror_chaos.py",
     "tests/interop/test_throttling.py",
     "tests/spark/test_mirror_on_a_cluster.py",
     "tests/interop/test_cli_like_kafka.py",
     "tests/spark/test_mirror_security.py",
 )
-"""Groups of files that take long, as ``group_of`` names them, in the order in which workers begin them."""
+"""Groups of files that take long, as ``_group`` names them, in the order in which workers begin them."""
 _DIRECTORIES: Final = ("spark", "crash", "interop")
 """Directories of the other files that take long."""
 SLOWEST_OF_FAST: Final = (
@@ -82,16 +81,16 @@ def is_fast(item: pytest.Item) -> bool:
 
 
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Whole files for each worker, and the files that share real Kafka for one worker."""
+    """Whole files for each worker, and the files that share three nodes of real Kafka for one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid.partition("::")[0])
+        return _group(nodeid.partition("::")[0])
 
 
 @functools.cache
 def _rank(path: Path) -> int:
     file = path.relative_to(_ROOT)
-    group = group_of(file.as_posix())
+    group = _group(file.as_posix())
     if group in FIRST:
         return FIRST.index(group)
     if file.parts[1] in _DIRECTORIES:
@@ -100,9 +99,5 @@ def _rank(path: Path) -> int:
 
 
 @functools.cache
-def group_of(file: str) -> str:
-    """Return the group that one worker runs: the file, or what it shares with others."""
-    text = (_ROOT / file).read_text(encoding="utf-8")
-    if SHARED in text:
-        return SHARED
-    return f"real_kafka in {Path(file).parts[1]}" if _ONE_NODE.search(text) else file
+def _group(file: str) -> str:
+    return SHARED if SHARED in (_ROOT / file).read_text(encoding="utf-8") else file

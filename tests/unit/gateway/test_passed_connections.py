@@ -79,7 +79,9 @@ def test_a_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_re
 
 
 def readable(end: socket.socket) -> bool:
-    return bool(select.select([end], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def test_a_text_to_a_parent_that_has_ended_is_dropped() -> None:

@@ -53,15 +53,18 @@ class Interrupts:
         Raises:
             KeyboardInterrupt: SIGINT arrives, or has arrived since ``deferred`` was entered.
         """
-        watched = [descriptor] if self._woken is None else [descriptor, self._woken]
+        poll = select.poll()  # select() knows no descriptor above 1,023
+        poll.register(descriptor, select.POLLIN)
+        if self._woken is not None:
+            poll.register(self._woken, select.POLLIN)
         self._is_waiting = True
         try:
             while True:
                 if self._came:
                     raise KeyboardInterrupt
-                ready, _, _ = select.select(watched, [], [])
-                if self._woken in ready:
-                    os.read(watched[1], 512)  # the handler has run or runs now
+                ready = {woken for woken, _ in poll.poll()}
+                if self._woken is not None and self._woken in ready:
+                    os.read(self._woken, 512)  # the handler has run or runs now
                 if descriptor in ready:
                     return
         finally:

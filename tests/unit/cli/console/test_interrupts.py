@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -39,14 +41,30 @@ def test_the_second_signal_takes_effect_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_a_wait_takes_descriptors_beyond_those_of_select(pipe: tuple[int, int]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        high = fcntl.fcntl(pipe[0], fcntl.F_DUPFD, 1024)
+        os.write(pipe[1], b"x")
+        try:
+            Interrupts().wait_for(high)
+        finally:
+            os.close(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_signal_ends_a_wait(pipe: tuple[int, int]) -> None:
     interrupts = Interrupts()
     with interrupts.deferred():
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            interrupts.wait_for(pipe[0])
-        timer.join()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.wait_for(pipe[0])
+        finally:
+            timer.join()  # before the handler is removed: the signal would end pytest
 
 
 def test_input_ends_a_wait_and_the_handler_is_restored(pipe: tuple[int, int]) -> None:

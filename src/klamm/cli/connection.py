@@ -45,7 +45,7 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterato
     from klamm.admin import AdminClient  # noqa: PLC0415  # --help and wrong flags need no network library
 
     properties = {"default.api.timeout.ms": str(timeout_ms), **client_properties(options)}
-    addresses = _addresses(options.bootstrap_server)
+    addresses = parse_addresses(options.bootstrap_server)
     admin = AdminClient.from_properties(addresses, properties)
     limit_s = int(properties["default.api.timeout.ms"]) / 1000
     timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit_s))
@@ -87,7 +87,7 @@ def _obstacle(address: str) -> str:
         return (reason or str(error)).lower()
 
 
-def _addresses(text: str) -> list[str]:
+def parse_addresses(text: str) -> list[str]:
     """Return the addresses of the servers.
 
     They are checked before connecting, because a misspelt address would only fail after a minute.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connection import RefusedError, client_properties, connect
+from klamm.cli.connection import RefusedError, client_properties, connect, parse_addresses
 from klamm.protocol.errors import KafkaApiError, TopicAuthorizationError, UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 
@@ -76,8 +76,8 @@ def _of_gateways(options: argparse.Namespace, resource: str | None, limit: int) 
     from klamm.gateway.client_configs.history_log import read_change_history  # noqa: PLC0415
     from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError  # noqa: PLC0415
 
-    servers = tuple(part.strip() for part in options.bootstrap_server.split(","))
-    settings = ConnectionSettings.of(servers, client_properties(options), "klamm-admin")
+    servers = parse_addresses(options.bootstrap_server)
+    settings = ConnectionSettings.of(tuple(servers), client_properties(options), "klamm-admin")
     try:
         return read_change_history(settings, resource=resource, limit=limit)
     except InternalTopicGoneError as error:

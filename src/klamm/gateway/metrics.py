@@ -40,7 +40,7 @@ class GatewayMetrics:
         self._started_at = time.time()
         self._http = HttpListener(
             {"/metrics": lambda: (CONTENT_TYPE, self.page())},
-            GatewayPage(app, settings).views,
+            GatewayPage(app, settings, self._started_at).views,
             checks={"/ready": app.why_not_ready, "/live": lambda: None},
         )
 

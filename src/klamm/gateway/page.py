@@ -58,12 +58,13 @@ class GatewayPage:
     Args:
         app: The gateway.
         settings: Settings of the gateway.
+        started_at: Start of the gateway, in seconds since the epoch.
     """
 
-    def __init__(self, app: GatewayApp, settings: GatewaySettings) -> None:
+    def __init__(self, app: GatewayApp, settings: GatewaySettings, started_at: float) -> None:
         self._app = app
         self._settings = settings
-        self._started_at = time.time()
+        self._started_at = started_at
         self._topics = UpstreamTopics(app.upstream.admin)
         self._has_client_configs = read_client_config_settings(settings.configs) is not None
 

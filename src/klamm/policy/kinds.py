@@ -132,7 +132,7 @@ def read_modes(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KIND
 
 
 def _mode(properties: Mapping[str, str], kind: PolicyKind) -> PolicyMode:
-    if kind not in {FLOW, CLIENT}:
+    if kind in KINDS:
         return PolicyMode(str(_value(properties, kind.mode_key)).lower())
     value = properties.get(kind.mode_key, PolicyMode.ENFORCE.value)
     try:

@@ -32,6 +32,7 @@ STATUS: dict[str, Any] = {
     "connections": {"1": 1},
     "attempts": [["kafka-1:9092", True, 4], ["kafka-1:9092", False, 2]],
 }
+STARTED_AT = 1_767_225_600.0
 CONFIGS = {
     "upstream.bootstrap.servers": "kafka-1:9092",
     "upstream.security.protocol": "SASL_SSL",
@@ -71,7 +72,7 @@ def page(directory: Path, *, is_reachable: bool = True, configs: Mapping[str, st
         base_address=topology.base,
         why_not_ready=lambda: None,
     )
-    return GatewayPage(cast("GatewayApp", app), read_settings(configs))
+    return GatewayPage(cast("GatewayApp", app), read_settings(configs), STARTED_AT)
 
 
 def test_names_are_escaped_and_credentials_are_on_no_page(tmp_path: Path) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from klamm.gateway.interceptors import Postponed
-from klamm.gateway.policies.verdicts import enforced
+from klamm.gateway.policies.verdicts import remembered_answers
 from klamm.policy.details import ClientDetails
 from klamm.policy.kinds import CLIENT
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from klamm.gateway.interceptors import InterceptedCall
-    from klamm.policy.details import Details
     from klamm.policy_runtime import Policies
-    from klamm.policy_runtime.worker import PolicyOutcome
 
 
 class ClientJudge:
@@ -34,9 +29,8 @@ class ClientJudge:
         """Ask the policy about the client id of a request; return the error for the client, None when it is allowed."""
         author = context.author
         details = ClientDetails(client_id=author.client_id, principal=author.principal, listener=author.listener)
-        learned: Mapping[Details, PolicyOutcome] | None = context.learned
-        outcome = self._policies.known(CLIENT, details) if learned is None else learned[details]
-        if outcome is None:
-            return Postponed(work=partial(self._policies.learn, CLIENT, {details: None}))
-        answer = enforced(self._policies, CLIENT, details, outcome)
+        answers = remembered_answers(self._policies, CLIENT, [details], context)
+        if isinstance(answers, Postponed):
+            return answers
+        (answer,) = answers
         return answer if isinstance(answer, ApiError) else None

@@ -12,13 +12,13 @@ policy on flows is in use.
 
 from __future__ import annotations
 
-from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.gateway.interceptors import DividedRequest, Postponed, RequestFilter
 from klamm.gateway.policies.parts import in_order
-from klamm.gateway.policies.verdicts import enforced
+from klamm.gateway.policies.verdicts import OBJECT_BYTES, remembered_answers
+from klamm.gateway.refusals import refusal
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
@@ -35,13 +35,11 @@ from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, Tx
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Answer
-    from klamm.policy.details import Details
     from klamm.policy_runtime import Policies
-    from klamm.policy_runtime.worker import PolicyOutcome
     from klamm.protocol.schema import Message
 
 SHARE_GROUP_HEARTBEAT: Final = 76
@@ -51,13 +49,10 @@ _JOINING: Final = 0
 """``member_epoch`` of a ConsumerGroupHeartbeat by which a consumer joins."""
 LAST_WITH_NAMES: Final[Mapping[int, int]] = MappingProxyType({ApiKey.PRODUCE: 12, ApiKey.OFFSET_COMMIT: 9})
 """Last version of each API that has the names of topics."""
-_OBJECT_BYTES: Final = 300
-"""Memory of a topic or a partition of a request, estimated."""
 _MAGIC_AT: Final = 16
 _PRODUCER_ID_AT: Final = 43
 _PRODUCER_ID_SIZE: Final = 8
 
-Entry = TypeVar("Entry")
 TopicData = ProduceRequest.TopicProduceData
 TopicEntry = ProduceResponse.TopicProduceResponse
 
@@ -112,7 +107,7 @@ def merge_topics(
     )
 
 
-def _group_error(error: ApiError) -> int:
+def _group_error(error: ApiError) -> ErrorCode:
     """Return the code for a group that the policy denies, or about which it did not decide."""
     failed = ErrorCode.UNKNOWN_SERVER_ERROR
     return failed if error.error_code == failed else ErrorCode.INVALID_GROUP_ID
@@ -131,26 +126,6 @@ def _slowed(request: Message, answer: Answer | Postponed | None) -> DividedReque
         return changed
 
     return DividedRequest(request=request, merge=merge)
-
-
-def _refused_topics(
-    request: OffsetCommitRequest | TxnOffsetCommitRequest,
-    denied: ApiError,
-    topic: Callable[..., Entry],
-    partition: Callable[..., Any],
-) -> list[Entry]:
-    """Return the entries of a commit whose group is denied. ``topic`` and ``partition`` are types of its response."""
-    return [
-        topic(
-            name=each.name,
-            topic_id=each.topic_id,
-            partitions=[
-                partition(partition_index=one.partition_index, error_code=_group_error(denied))
-                for one in each.partitions
-            ],
-        )
-        for each in request.topics
-    ]
 
 
 class FlowJudge:
@@ -180,7 +155,7 @@ class FlowJudge:
                 request=OffsetCommitRequest, response=OffsetCommitResponse, judge=self.judge_commit
             ),
             ApiKey.TXN_OFFSET_COMMIT: RequestFilter(
-                request=TxnOffsetCommitRequest, response=TxnOffsetCommitResponse, judge=self.judge_transactional_commit
+                request=TxnOffsetCommitRequest, response=TxnOffsetCommitResponse, judge=self.judge_commit
             ),
         }
 
@@ -201,7 +176,7 @@ class FlowJudge:
             )
             for data in request.topic_data
         ]
-        answers = self._ask(questions, context)
+        answers = remembered_answers(self._policies, FLOW, questions, context)
         if isinstance(answers, Postponed):
             return answers
         denied: dict[str, ApiError] = {}
@@ -227,7 +202,7 @@ class FlowJudge:
         return DividedRequest(
             request=kept,
             merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms),
-            kept_bytes=_OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
+            kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
         )
 
     def judge_join(
@@ -251,54 +226,18 @@ class FlowJudge:
         return _slowed(request, answer)
 
     def judge_commit(
-        self, request: OffsetCommitRequest, context: InterceptedCall
-    ) -> OffsetCommitResponse | Postponed | None:
-        """Ask the policy about the name of a group whose offsets are about to be committed."""
-        denied = self._ask_group(request.group_id, context)
-        if not isinstance(denied, ApiError):
-            return denied if isinstance(denied, Postponed) else None
-        answer = OffsetCommitResponse
-        return answer(
-            topics=_refused_topics(
-                request, denied, answer.OffsetCommitResponseTopic, answer.OffsetCommitResponsePartition
-            )
-        )
-
-    def judge_transactional_commit(
-        self, request: TxnOffsetCommitRequest, context: InterceptedCall
-    ) -> TxnOffsetCommitResponse | Postponed | None:
-        """Ask the policy about the name of a group whose offsets are about to be committed in a transaction."""
-        denied = self._ask_group(request.group_id, context)
-        if not isinstance(denied, ApiError):
-            return denied if isinstance(denied, Postponed) else None
-        answer = TxnOffsetCommitResponse
-        return answer(
-            topics=_refused_topics(
-                request, denied, answer.TxnOffsetCommitResponseTopic, answer.TxnOffsetCommitResponsePartition
-            )
-        )
+        self, request: OffsetCommitRequest | TxnOffsetCommitRequest, context: InterceptedCall
+    ) -> Message | Postponed | None:
+        """Ask the policy about the name of a group whose offsets are about to be committed, in a transaction or not."""
+        answer = self._ask_group(request.group_id, context)
+        if isinstance(answer, ApiError):
+            return refusal(request.API_KEY, context.api_version, request, ApiError(_group_error(answer), None))
+        return answer if isinstance(answer, Postponed) else None
 
     def _ask_group(self, group_id: str, context: InterceptedCall) -> ApiError | Answer | Postponed | None:
         author = context.author
         details = GroupDetails(
             group_id=group_id, principal=author.principal, client_id=author.client_id, listener=author.listener
         )
-        answers = self._ask([details], context)
+        answers = remembered_answers(self._policies, FLOW, [details], context)
         return answers if isinstance(answers, Postponed) else answers[0]
-
-    def _ask(
-        self, questions: Sequence[Details], context: InterceptedCall
-    ) -> list[ApiError | Answer | None] | Postponed:
-        """Return the answers to questions about one request. Unless all are known, the request is judged again."""
-        learned: Mapping[Details, PolicyOutcome] | None = context.learned
-        found = {
-            details: self._policies.known(FLOW, details) if learned is None else learned[details]
-            for details in questions
-        }
-        answers = []
-        for details in questions:
-            outcome = found[details]
-            if outcome is None:
-                return Postponed(work=partial(self._policies.learn, FLOW, found), kept_bytes=_OBJECT_BYTES * len(found))
-            answers.append((details, outcome))
-        return [enforced(self._policies, FLOW, details, outcome) for details, outcome in answers]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from klamm.gateway.interceptors import Postponed
 from klamm.policy_runtime.decision import TWICE
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
     from klamm.policy.kinds import PolicyKind
@@ -24,6 +27,8 @@ Entry = TypeVar("Entry")
 
 OVERRIDDEN_TWICE: Final = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, TWICE)
 """Error of a part that the policy overrides a second time."""
+OBJECT_BYTES: Final = 300
+"""Memory of a question, or of a topic or a partition of a request, estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +93,26 @@ async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api:
     return answer if isinstance(answer, ApiError) else None
 
 
-def enforced(
+def remembered_answers(
+    policies: Policies, kind: PolicyKind, questions: Sequence[Details], context: InterceptedCall
+) -> list[ApiError | Answer | None] | Postponed:
+    """Return the effects of a policy that remembers its decisions, one for each question about a request.
+
+    Each is the error for the client, an answer, or None when the policy allows. Unless all are known, the request is
+    judged again when they are.
+    """
+    learned: Mapping[Details, PolicyOutcome] | None = context.learned
+    found = {details: policies.known(kind, details) if learned is None else learned[details] for details in questions}
+    answers = []
+    for details in questions:
+        outcome = found[details]
+        if outcome is None:
+            return Postponed(work=partial(policies.learn, kind, found), kept_bytes=OBJECT_BYTES * len(found))
+        answers.append((details, outcome))
+    return [_enforced(policies, kind, details, outcome) for details, outcome in answers]
+
+
+def _enforced(
     policies: Policies, kind: PolicyKind, details: Details, outcome: PolicyOutcome
 ) -> ApiError | Answer | None:
     """Return the effect of a remembered outcome: the error for the client, an answer, or None when it allows."""

@@ -226,13 +226,13 @@ def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(topic:
         group_id="bad",
         topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(**topic, partitions=[partition])],
     )
-    answer = filters.judge_transactional_commit(commit, context())
+    answer = filters.judge_commit(commit, context())
     assert isinstance(answer, TxnOffsetCommitResponse)
     (found,) = answer.topics
     assert {name: getattr(found, name) for name in topic} == topic
     assert [(each.partition_index, each.error_code) for each in found.partitions] == [(4, ErrorCode.INVALID_GROUP_ID)]
     commit.group_id = "good"
-    assert filters.judge_transactional_commit(commit, context()) is None
+    assert filters.judge_commit(commit, context()) is None
 
 
 def test_a_consumer_of_the_new_protocol_cannot_join_a_group_with_a_wrong_name() -> None:

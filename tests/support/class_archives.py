@@ -27,6 +27,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".cache"
 _QUIET: Final = "-Xlog:cds*=off"
 """JVM option without which the JVM writes a line to stdout for each class that it cannot archive."""
+_QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
+_SERIAL: Final = "-XX:+UseSerialGC"
 _TRAINING_TIMEOUT_S: Final = 180
 
 
@@ -77,9 +79,9 @@ def let_spark_start_quickly() -> None:
     pyspark = importlib.util.find_spec("pyspark")
     assert pyspark is not None
     archive = path("spark", str(pyspark.origin), home / "bin" / "java")
-    write(archive, lambda options: _run_spark_once(home, options))
-    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(("-XX:TieredStopAtLevel=1", *options(archive)))
-    os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    write(archive, lambda options: _run_spark_once(home, (_QUICK_COMPILER, _SERIAL, *options)))
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join((_QUICK_COMPILER, *options(archive)))
+    os.environ["SPARK_LAUNCHER_OPTS"] = f"{_QUICK_COMPILER} {_SERIAL}"
 
 
 def _run_spark_once(home: Path, jvm_options: Sequence[str]) -> None:

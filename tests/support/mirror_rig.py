@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.support.kafka import KafkaCluster, KafkaNode
+from tests.support.kafka import NO_PROPERTIES, KafkaCluster, KafkaNode
 from tests.support.kafka_tools import run_tool
-from tests.support.mirror import Seen
+from tests.support.mirror import Seen, create_topic
 from tests.support.processes import free_port
 from tests.support.security import sasl_settings
 
@@ -49,16 +49,22 @@ def record(number: int) -> Seen:
 
 
 class GuardedCluster(KafkaCluster):
-    """Three nodes of Apache Kafka with one more listener, where the mirror logs in and ACLs and quotas count."""
+    """Nodes of Apache Kafka with one more listener, where the mirror logs in and ACLs and quotas count."""
 
-    def __init__(self) -> None:
-        super().__init__(3)
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
         self.guarded_ports = {node_id: free_port() for node_id in self.nodes}
 
     @property
     def guarded_servers(self) -> str:
         """Addresses to which the mirror connects."""
         return ",".join(f"127.0.0.1:{port}" for port in self.guarded_ports.values())
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] = NO_PROPERTIES) -> None:
+        """Create a topic with a replica on every node, that loses no acknowledged record."""
+        replicas = len(self.nodes)
+        durable = {"retention.ms": "-1", "min.insync.replicas": str(min(2, replicas)), **configs}
+        create_topic(self.bootstrap_servers, name, partitions, durable, replication=replicas)
 
     def _settings(self, node: KafkaNode, data: Path) -> dict[str, str]:
         settings = super()._settings(node, data)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from confluent_kafka import KafkaException
 
 from klamm.admin import AdminClient
-from tests.support.mirror import Seen, create_topic, produce, set_config
+from tests.support.mirror import Seen, produce, set_config
 from tests.support.mirror_rig import FIRST_TIMESTAMP_MS, Verdict, judge, read_all, record
 from tests.support.processes import wait_until
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from tests.support.mirror_rig import GuardedCluster, Writer
 
-_DURABLE: Final = {"retention.ms": "-1", "min.insync.replicas": "2"}
 _COMPACTED: Final = {"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.001"}
 _LARGE: Final = 1_500_000
 """Size in bytes of a record that a topic with the default ``max.message.bytes`` rejects."""
@@ -75,7 +74,7 @@ class TopicDisturbance:
         return list(self._writer.wanted.get((self.name, 0), ()))
 
     def _create(self, configs: Mapping[str, str]) -> None:
-        create_topic(self._source.bootstrap_servers, self.name, 1, {**_DURABLE, **configs}, replication=3)
+        self._source.create_topic(self.name, 1, configs)
 
     def _wait_for_both(self, count: int) -> None:
         wait_until(

@@ -39,10 +39,12 @@ def command(port: int) -> str:
 def main() -> None:
     """Write a record and read it back."""
     with KlammContainer() as broker:
-        producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-        producer.send("orders", b"hello").get(timeout=30)
-        consumer = KafkaConsumer("orders", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest")
-        print(next(consumer).value.decode())
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("orders", b"hello").get(timeout=30)
+        with KafkaConsumer(
+            "orders", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        ) as consumer:
+            print(next(consumer).value.decode())
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from tests.support.java import (
 )
 from tests.support.kafka import NO_PROPERTIES, KafkaCluster
 from tests.support.kafka_python import keep_assignments
+from tests.support.left_open import close_log_files, nothing_left
+from tests.support.left_open import install as register_log_files
 from tests.support.own_random import give_threads_their_own
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
@@ -49,6 +51,7 @@ RACKS = {
 
 install()
 fork_server.install()
+register_log_files()
 keep_assignments()
 give_threads_their_own()
 
@@ -105,8 +108,9 @@ def pytest_runtest_call() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Stop real Kafka after the last test that may use it: an idle node takes 3 % of a core."""
+    """Close log files, and stop real Kafka after the last test that may use it: an idle node takes 3 % of a core."""
     yield
+    close_log_files()
     clusters = item.session.stash.get(_CLUSTERS, {})
     if item is item.session.stash[_LAST_WITH_THREE_NODES] and 3 in clusters:
         clusters[3].stop()
@@ -123,6 +127,12 @@ def pytest_sessionfinish() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name what was skipped."""
     report_skips(terminalreporter)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """Clients that a file of tests starts end with it."""
+    yield from nothing_left()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,66 @@
+"""What tests leave to the others of their worker: log files are closed after each test, running clients are a failure.
+
+A test that lets a log crash abandons its manager with all open files. The end of a process would close them; the
+descriptors are plain numbers, so the garbage collector does not. One file of tests would leave 2,000 of them.
+
+A client of kafka-python that is not closed tries to reach its broker until the worker ends. Its log lines appear among
+those of later tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.storage.log.files import FilePool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_POOLS: Final[list[FilePool]] = []
+"""Pools that were created since the files were closed last. The collector must not take them before that."""
+_CLIENT_THREADS: Final = ("kafka-io-",)
+_MOST_NEW_DESCRIPTORS: Final = 64
+"""A fixture of the whole run, such as a Spark session, opens up to 40."""
+_END_S: Final = 5.0
+
+
+def install() -> None:
+    """Register all pools of log files that are created in this process from now on."""
+    FilePool.__init__ = _registered(FilePool.__init__)  # type: ignore[method-assign]
+
+
+def _registered(create: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(create)
+    def registered(pool: FilePool, *args: Any, **options: Any) -> None:
+        create(pool, *args, **options)
+        _POOLS.append(pool)
+
+    return registered
+
+
+def close_log_files() -> None:
+    """Close the files of the pools. A pool that is still used opens them again."""
+    while _POOLS:
+        _POOLS.pop().close()
+
+
+def nothing_left() -> Iterator[None]:
+    """Fail at the end of a file of tests if it leaves clients running, or many descriptors open."""
+    threads, descriptors = set(threading.enumerate()), _open_descriptors()
+    yield
+    new = [thread for thread in threading.enumerate() if thread not in threads]
+    clients = [thread for thread in new if thread.name.startswith(_CLIENT_THREADS)]
+    for thread in clients:
+        thread.join(_END_S)
+    running = [thread.name for thread in clients if thread.is_alive()]
+    assert not running, f"Clients were not closed: {running}"
+    close_log_files()
+    opened = _open_descriptors() - descriptors
+    assert opened <= _MOST_NEW_DESCRIPTORS, f"{opened} descriptors were not closed"
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from klamm.client_config_runtime.view import Standing, clients_document, view_clients
@@ -11,23 +9,9 @@ from klamm.client_configs.definitions import ClientKind
 from klamm.client_configs.enforcement import Enforced
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import GroupProtocol
-from klamm.server.client_registry import SeenClient
+from tests.support.client_configs import seen_client
 
 APP = ClientConfigEntity.of_client("alice", "app")
-
-
-def seen(**facts: Any) -> SeenClient:
-    defaults: dict[str, Any] = {
-        "principal": "User:alice",
-        "client_id": "app",
-        "software_name": "klamm-kafka-python",
-        "software_version": "1.0",
-        "host": "10.0.0.1",
-        "connections": 1,
-        "last_seen_ms": 5,
-        "kinds": frozenset({ClientKind.PRODUCER}),
-    }
-    return SeenClient(**(defaults | facts))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +37,7 @@ def test_a_client_stands_to_what_is_set_for_it(
     # given
     image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
     # when
-    (view,) = view_clients([seen(fetched=told)], image, lambda _: effective)
+    (view,) = view_clients([seen_client(fetched=told)], image, lambda _: effective)
     # then
     assert view.standing is standing
 
@@ -80,7 +64,7 @@ def test_a_client_ignores_only_what_concerns_its_kinds(
     effective = {"acks": "all", "session.timeout.ms": "9000"}
     image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
     # when
-    (view,) = view_clients([seen(kinds=frozenset(kinds))], image, lambda _: effective)
+    (view,) = view_clients([seen_client(kinds=frozenset(kinds))], image, lambda _: effective)
     # then
     assert (view.ignored, view.standing) == (ignored, standing)
 
@@ -101,7 +85,7 @@ def test_an_enforced_key_is_not_ignored(
     # given
     effective = {"acks": "all", "session.timeout.ms": "9000"}
     image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
-    client = seen(kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}), protocols=frozenset(protocols))
+    client = seen_client(kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}), protocols=frozenset(protocols))
     # when
     (view,) = view_clients([client], image, lambda _: effective, lambda _: Enforced(is_on=True))
     # then
@@ -126,7 +110,7 @@ def test_what_a_client_reports_is_compared_with_what_it_should_have(
     """K714-08."""
     # given
     effective = {"acks": "-1", "session.timeout.ms": "9000", "heartbeat.interval.ms": "3000"}
-    client = seen(kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}), reported=reported)
+    client = seen_client(kinds=frozenset({ClientKind.PRODUCER, ClientKind.CONSUMER}), reported=reported)
     # when
     (view,) = view_clients([client], {}, lambda _: effective)
     # then
@@ -136,9 +120,11 @@ def test_what_a_client_reports_is_compared_with_what_it_should_have(
 def test_a_client_that_never_registered_is_distinguished_from_one_that_supports_nothing() -> None:
     # given
     image = {APP: {"klamm-kafka-python/1.0": ()}}
-    plain = seen(software_name="apache-kafka-java", software_version="4.1.0")
+    plain = seen_client(software_name="apache-kafka-java", software_version="4.1.0")
     # when
-    document = clients_document([one.document() for one in view_clients([seen(), plain], image, lambda _: {})], at_ms=7)
+    document = clients_document(
+        [one.document() for one in view_clients([seen_client(), plain], image, lambda _: {})], at_ms=7
+    )
     # then
     assert document["at_ms"] == 7
     assert [client["registered"] for client in document["clients"]] == [[], None]
@@ -148,7 +134,7 @@ def test_what_another_version_registered_counts_not_for_this_one() -> None:
     # given
     image = {APP: {"klamm-kafka-python/2.0": ("acks",)}}
     # when
-    (view,) = view_clients([seen()], image, lambda _: {"acks": "1"})
+    (view,) = view_clients([seen_client()], image, lambda _: {"acks": "1"})
     # then
     assert (view.registered, view.ignored) == (None, ("acks",))
 
@@ -156,9 +142,9 @@ def test_what_another_version_registered_counts_not_for_this_one() -> None:
 def test_a_library_that_does_not_report_its_name_is_one_with_the_connection_that_asks_for_it() -> None:
     # given
     image = {APP: {"klamm-aiokafka/1.0": ("acks",)}}
-    asks = seen(software_name="klamm-aiokafka", fetched=(("acks", "1"),), last_seen_ms=3)
-    works = seen(software_name="unknown", software_version="unknown", last_seen_ms=9)
-    elsewhere = seen(software_name="unknown", software_version="unknown", host="10.0.0.2")
+    asks = seen_client(software_name="klamm-aiokafka", fetched=(("acks", "1"),), last_seen_ms=3)
+    works = seen_client(software_name="unknown", software_version="unknown", last_seen_ms=9)
+    elsewhere = seen_client(software_name="unknown", software_version="unknown", host="10.0.0.2")
     # when
     views = view_clients([asks, works, elsewhere], image, lambda _: {"acks": "1"})
     # then

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,24 +11,13 @@ from klamm.client_config_runtime.view import view_clients
 from klamm.client_configs.definitions import ClientKind
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.page.clients import client_warnings, clients_section, merged_clients
-from klamm.server.client_registry import SeenClient
+from tests.support.client_configs import seen_client
+
+if TYPE_CHECKING:
+    from klamm.server.client_registry import SeenClient
 
 HOSTILE = '<script>alert("x")</script>\x1b[2J&'
 APP = ClientConfigEntity.of_client("alice", "app")
-
-
-def seen(**facts: Any) -> SeenClient:
-    defaults: dict[str, Any] = {
-        "principal": "User:alice",
-        "client_id": "app",
-        "software_name": "klamm-kafka-python",
-        "software_version": "1.0",
-        "host": "10.0.0.1",
-        "connections": 1,
-        "last_seen_ms": 5,
-        "kinds": frozenset({ClientKind.PRODUCER}),
-    }
-    return SeenClient(**(defaults | facts))
 
 
 def documents(
@@ -67,7 +56,7 @@ def documents(
 def test_a_client_of_two_processes_is_shown_as_one_process_would_show_it(
     one: dict[str, Any], other: dict[str, Any], registered: tuple[str, ...] | None, effective: dict[str, str]
 ) -> None:
-    first, second = seen(**one), seen(**other)
+    first, second = seen_client(**one), seen_client(**other)
     # when
     apart = [documents(each, registered=registered, **effective) for each in (first, second)]
     # then
@@ -77,7 +66,9 @@ def test_a_client_of_two_processes_is_shown_as_one_process_would_show_it(
 
 
 def test_clients_of_other_hosts_stay_apart_and_are_sorted() -> None:
-    found = asyncio.run(merged_clients([documents(seen(host="10.0.0.2"), seen(client_id="a")), documents(seen())]))
+    found = asyncio.run(
+        merged_clients([documents(seen_client(host="10.0.0.2"), seen_client(client_id="a")), documents(seen_client())])
+    )
     assert [(client["client_id"], client["host"]) for client in found] == [
         ("a", "10.0.0.1"),
         ("app", "10.0.0.1"),
@@ -86,7 +77,7 @@ def test_clients_of_other_hosts_stay_apart_and_are_sorted() -> None:
 
 
 def test_a_row_has_what_a_client_runs_should_run_and_can_take() -> None:
-    client = seen(reported={"acks": 1}, client_id=HOSTILE, software_version=HOSTILE)
+    client = seen_client(reported={"acks": 1}, client_id=HOSTILE, software_version=HOSTILE)
     (document,) = documents(client, acks="all")
     # when
     html = clients_section([document], {})

@@ -48,8 +48,8 @@ CROWDED_BYTES: Final = 64 * 1024 * 1024
 """Number of bytes kept for the slow peers of all connections above which each connection reads only
 ``LEAST_BYTES`` at a time.
 """
-PACED_EVENTS: Final = 64
-"""Number of events, after a client was seen to send a request before the response to another, during which the event
+PACED_READS: Final = 64
+"""Number of reads, after a client was seen to send a request before the response to another, during which the event
 loop may pause for it. A pause would slow down a client that waits for each response.
 """
 MOST_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
@@ -102,7 +102,7 @@ class Relay:
         self._upstream_ended = False
         self._is_draining = False
         self._paced = 0
-        """Number of further events after which the event loop may pause."""
+        """Number of further reads after which the event loop may pause."""
         self._is_flowing = False
         """Whether both sides are being read. While it is set, no check is needed until a side is blocked or ends."""
         self._waiting: tuple[int | None, ...] | None = None
@@ -216,15 +216,15 @@ class Relay:
             if self._requests.is_stopped:
                 self._cut_kept()
             if len(self.exchanges) != 1:
-                self._paced = PACED_EVENTS
-            self._after_read(self._client)
+                self._paced = PACED_READS
+            self._after_read(self._client, count)
         except Exception as error:  # noqa: BLE001 - see _break
             self._break(error)
 
-    def _after_read(self, side: RelayedSocket) -> None:
+    def _after_read(self, side: RelayedSocket, count: int) -> None:
         if self._paced:
             self._paced -= 1
-            self._pacer.on_event(self._loop)
+            self._pacer.on_read(count, self._loop)
         if side.may_hide:
             side.read_pending_soon()
         if not self._is_flowing or self._client.is_blocked or self._upstream.is_blocked or self._requests.is_stopped:
@@ -286,7 +286,7 @@ class Relay:
             if self._requests.is_stopped and self._may_resume:
                 self._cut_once(None)
                 self._cut_kept()
-            self._after_read(self._upstream)
+            self._after_read(self._upstream, count)
         except Exception as error:  # noqa: BLE001 - see _break
             self._break(error)
 

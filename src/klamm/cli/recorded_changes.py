@@ -74,7 +74,7 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
 def _of_gateways(options: argparse.Namespace, resource: str | None, limit: int) -> Sequence[PutHistory]:
     from klamm.client.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
     from klamm.gateway.client_configs.history_log import read_change_history  # noqa: PLC0415
-    from klamm.gateway.client_configs.internal_topic import InternalTopicGoneError  # noqa: PLC0415
+    from klamm.gateway.internal_topic import InternalTopicGoneError  # noqa: PLC0415
 
     servers = parse_addresses(options.bootstrap_server)
     settings = ConnectionSettings.of(tuple(servers), client_properties(options), "klamm-admin")

@@ -344,6 +344,12 @@ def find_broker_config(name: str) -> ConfigDefinition | None:
     return table.get_definition(name) or table.get_definition(base_name(name))
 
 
+def is_secret(name: str) -> bool:
+    """Return whether the value of a broker config must not be shown. As in Kafka, unknown configs count as secrets."""
+    definition = find_broker_config(name)
+    return definition is None or definition.is_sensitive
+
+
 def parse_broker_settings(settings: Mapping[str, str]) -> Mapping[str, ConfigValue]:
     """Parse the known settings of a broker's properties file.
 

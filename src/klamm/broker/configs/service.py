@@ -12,7 +12,7 @@ from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
 from klamm.broker.configs.rules import LegacyConfigs, ResourceAlteration, decide, overridden, parts
 from klamm.configs.decision import ConfigDecision
-from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, is_secret
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of
@@ -23,8 +23,7 @@ from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageErr
 from klamm.protocol.types import ResourceType
 from klamm.server.author import BROKER_ITSELF, Author
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.metadata.changes import PutConfig, PutHistory
-from klamm.storage.metadata.history import HIDDEN
+from klamm.storage.metadata.changes import HIDDEN, PutConfig, PutHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
@@ -430,7 +429,7 @@ def _rows(decision: ConfigDecision, author: Author, at_ms: int) -> list[Change]:
     for change in decision.changes:
         old, new = decision.before.get(change.name), change.value
         rows.append(PutConfig(resource_type=kind, resource_name=name, name=change.name, value=new))
-        if kind is ResourceType.BROKER and _is_secret(change.name):
+        if kind is ResourceType.BROKER and is_secret(change.name):
             old, new = old and HIDDEN, new and HIDDEN
         rows.append(
             PutHistory(
@@ -468,8 +467,3 @@ async def _ended(
     except StorageError as failure:
         return [error or failure for error in errors]
     return errors
-
-
-def _is_secret(name: str) -> bool:
-    definition = find_broker_config(name)
-    return definition is None or definition.is_sensitive

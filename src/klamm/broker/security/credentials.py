@@ -15,8 +15,13 @@ from klamm.security.scram import (
     credential_from_salted_password,
 )
 from klamm.server.attempt import NONE, ApiError
-from klamm.storage.metadata.changes import DropScramCredential, PutHistory, PutScramCredential
-from klamm.storage.metadata.history import HIDDEN, SCRAM_RESOURCE
+from klamm.storage.metadata.changes import (
+    HIDDEN,
+    SCRAM_RESOURCE,
+    DropScramCredential,
+    PutHistory,
+    PutScramCredential,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

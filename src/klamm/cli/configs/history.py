@@ -153,7 +153,7 @@ def _revert(options: argparse.Namespace) -> int:
     unknown = [reversal.name for reversal in plan if not reversal.is_known]
     if unknown:
         raise RefusedError(
-            f"{', '.join(unknown)}: the old value of a secret is not kept; set it with klamm configs --alter"
+            f"{', '.join(unknown)}: the old value is not kept, as that of a secret; set it with klamm configs --alter"
         )
     if plan:
         change(plan, options)

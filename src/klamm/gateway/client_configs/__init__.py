@@ -9,7 +9,6 @@
 ``registrations``         Registrations of clients in their internal topic
 ``config_log``            Records of the configs in their internal topic
 ``history_log``           Records of the history of configs in their internal topic
-``internal_topic``        Blocking reads and writes of an internal topic of the upstream
 ``topic_image``           Image of an internal topic that is kept up to date
 ``watch``                 One client connection: its place in the list of clients, and the values enforced for it
 ========================  ============================================================================================

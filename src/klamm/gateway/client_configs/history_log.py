@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
 from klamm.gateway.client_configs.config_log import decode_entity, encode_entity
-from klamm.gateway.client_configs.internal_topic import InternalTopic
+from klamm.gateway.internal_topic import InternalTopic
 from klamm.protocol.records import Record
 from klamm.storage.metadata.changes import PutHistory
 

@@ -8,20 +8,19 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.admin import NewTopic
-from klamm.client.errors import CLUSTER_ERRORS, api_error
+from klamm.client.errors import CLUSTER_ERRORS
 from klamm.client_configs import registrations as registration_rules
 from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.resolution import resolve
 from klamm.gateway.client_configs import config_log
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS
-from klamm.gateway.client_configs.internal_topic import InternalTopic, TransactionalTopic
 from klamm.gateway.client_configs.registrations import UpstreamRegistrations
 from klamm.gateway.client_configs.settings import ENABLE
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
+from klamm.gateway.internal_topic import InternalTopic, TransactionalTopic, create_internal_topics
 from klamm.properties import SettingsError
-from klamm.protocol.errors import KafkaApiError, TopicAlreadyExistsError
+from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MOST_REPLICAS: Final = 3
 _ASK_MS: Final = 2_000
 _LOAD_S: Final = 10.0
 """Time that a start waits for the topics. After it the gateway listens, and ``/ready`` reports that it is not ready."""
@@ -142,28 +140,6 @@ class UpstreamClientConfigs:
             logger.warning("Client configs cannot be changed without their history: %s", error)
 
     async def _create(self, topics: Mapping[str, Mapping[str, str]]) -> None:
-        """Create the internal topics that do not exist.
-
-        Args:
-            topics: Configs of each topic.
-
-        Raises:
-            KafkaApiError: A topic does not exist and cannot be created.
-            ConnectionError: The upstream does not respond.
-        """
-        admin = self._admin
-        if admin is None:
+        if self._admin is None:
             raise RuntimeError("start was not called")
-        missing = topics.keys() - await admin.list_topics(include_internal=True)
-        if not missing:
-            return
-        replicas = min(len((await admin.describe_cluster()).nodes), _MOST_REPLICAS)
-        created = admin.create_topics([NewTopic(name, 1, replicas, configs=dict(topics[name])) for name in missing])
-        for name, outcome in created.values().items():
-            try:
-                await outcome
-            except TopicAlreadyExistsError:  # another gateway was faster
-                continue
-            except KafkaApiError as error:
-                raise api_error(error.error_code, f"{name} cannot be created: {error}") from error
-            logger.info("Internal topic %s was created", name)
+        await create_internal_topics(self._admin, topics)

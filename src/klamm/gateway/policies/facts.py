@@ -17,6 +17,7 @@ from klamm.configs.decision import ConfigDecision
 from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.types import ConfigSource, ResourceType
+from klamm.storage.metadata.changes import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-HIDDEN: Final = "[hidden]"
-"""Value of a secret. The upstream does not return secrets."""
 FIRST_WAIT_S: Final = 0.05
 """Seconds before a missing topic is looked up again. A broker learns of a new topic after the controller. Each further
 wait is twice as long.

@@ -7,7 +7,7 @@ changes into SQL.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -166,6 +166,18 @@ class PutSetting:
     value: str
 
 
+HIDDEN: Final = "[hidden]"
+"""Value in the history instead of a secret."""
+UNKNOWN: Final = "[unknown]"
+"""Value in the history of a gateway that could not read it."""
+TOO_LONG: Final = "[too long]"
+"""Value in the history of a gateway instead of one that no record can hold."""
+SCRAM_RESOURCE: Final = "SCRAM"
+"""Resource prefix of SCRAM credentials, before the user's name. The config names are the mechanisms."""
+PARTITIONS: Final = "partitions"
+"""Name in the history for the number of partitions of a topic, which is no config."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutHistory:
     """Append one entry to the change history. Entries are never replaced."""
@@ -178,6 +190,10 @@ class PutHistory:
     new: str | None
     principal: str
     client_id: str | None
+    host: str | None = None
+    """Address of the client. Only gateways record it."""
+    is_confirmed: bool = True
+    """False for a change that a gateway has forwarded without getting the response. It may not have been made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

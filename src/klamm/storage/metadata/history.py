@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from klamm.storage.errors import DataDirectoryError
+from klamm.storage.metadata.changes import HIDDEN, PARTITIONS, TOO_LONG, UNKNOWN
 from klamm.storage.metadata.schema import APPLICATION_ID, BUSY_TIMEOUT_MS
 from klamm.storage.metadata.statements import read_history
 from klamm.storage.metadata.store import METADATA_FILE_NAME
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
     from klamm.storage.metadata.changes import PutHistory
 
-HIDDEN: Final = "[hidden]"
-"""Value in the history instead of a secret."""
-SCRAM_RESOURCE: Final = "SCRAM"
-"""Resource prefix of SCRAM credentials, before the user's name. The config names are the mechanisms."""
+_NOT_KEPT: Final = frozenset({HIDDEN, UNKNOWN, TOO_LONG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +40,8 @@ class Reversal:
 
     @property
     def is_known(self) -> bool:
-        """False for a secret, whose old value is not recorded."""
-        return self.value != HIDDEN
+        """False for a value that is not recorded: a secret, for example."""
+        return self.value not in _NOT_KEPT
 
 
 def read_config_history(data_dir: Path, *, resource: str | None = None, limit: int = 1000) -> tuple[PutHistory, ...]:
@@ -77,7 +75,8 @@ def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> 
     """Return the changes that restore a resource to its state at a given time.
 
     Only configs that changed after ``to_ms`` and would differ are included. The history of a deleted topic with the
-    same name counts as well, including its deletion.
+    same name counts as well, including its deletion. Numbers of partitions are left out, because they cannot be
+    restored.
 
     Args:
         history: All entries since then, newest first, as ``read_config_history`` returns them.
@@ -87,12 +86,12 @@ def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> 
     then: dict[str, str | None] = {}
     now: dict[str, str | None] = {}
     for line in history:
-        if line.resource != resource or line.at_ms <= to_ms:
+        if line.resource != resource or line.at_ms <= to_ms or line.name == PARTITIONS:
             continue
         now.setdefault(line.name, line.new)
         then[line.name] = line.old
     return tuple(
         Reversal(name=name, value=value, replaces=now[name])
         for name, value in sorted(then.items())
-        if value != now[name] or value == HIDDEN
+        if value != now[name] or value in _NOT_KEPT
     )

@@ -10,8 +10,8 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata.changes import PutHistory
-from klamm.storage.metadata.history import HIDDEN, Reversal, plan_revert, read_config_history
+from klamm.storage.metadata.changes import HIDDEN, PutHistory
+from klamm.storage.metadata.history import Reversal, plan_revert, read_config_history
 from klamm.storage.metadata.statements import HISTORY_STEP
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.metadata import load_history

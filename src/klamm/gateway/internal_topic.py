@@ -1,28 +1,34 @@
-"""Blocking reads and writes of an internal topic with one partition, on the upstream cluster."""
+"""Internal topics of the gateways on the upstream cluster, with one partition each: creation, reads and writes."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from klamm.admin import NewTopic
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import EARLIEST, LATEST, Cluster
-from klamm.client.errors import ConnectionLostError, TransactionLostError
+from klamm.client.errors import ConnectionLostError, TransactionLostError, api_error
 from klamm.client.records import RecordsRefusedError, read_records, write_batches
 from klamm.client.transactions import TransactionManager
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAlreadyExistsError, error_name
 from klamm.protocol.records import encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from klamm.admin import AdminClient
     from klamm.client.batches import ProducerStamp
     from klamm.client.transport import ConnectionSettings
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 
+logger = logging.getLogger(__name__)
+
 PARTITION: Final = 0
+_MOST_REPLICAS: Final = 3
 _TIMEOUT_S: Final = 10.0
 _POLL_MS: Final = 500
 """Time that the broker waits for a new record. The stop of a gateway waits for this response."""
@@ -97,7 +103,13 @@ class InternalTopic:
             raise
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write a batch of records."""
+        """Write a batch of records.
+
+        Raises:
+            InternalTopicGoneError: The topic does not exist.
+            RecordsRefusedError: The upstream rejected the batch.
+        """
+        self._refresh()
         write_batches(self.cluster, self.name, {PARTITION: encode_batch(records)}, timeout_s=_TIMEOUT_S)
 
     def has_open_transaction(self) -> bool:
@@ -203,7 +215,7 @@ class TransactionalTopic:
             reasons = (f"{topic} ({error_name(code)})" for (topic, _), code in refused.items())
             raise ConnectionLostError(f"Topics cannot be written: {', '.join(reasons)}")
         for topic, all_of_it in records.items():
-            for some in _batches(all_of_it):
+            for some in batches(all_of_it):
                 batch = encode_batch(
                     some,
                     producer_id=stamp.producer_id,
@@ -216,9 +228,9 @@ class TransactionalTopic:
         self._transactions.commit(stamp)
 
     def _write(self, topic: str, batch: bytearray) -> None:
-        cluster, batches = self._topic.cluster, {PARTITION: batch}
+        cluster, by_partition = self._topic.cluster, {PARTITION: batch}
         try:
-            write_batches(cluster, topic, batches, timeout_s=_TIMEOUT_S, transactional_id=self._name)
+            write_batches(cluster, topic, by_partition, timeout_s=_TIMEOUT_S, transactional_id=self._name)
         except RecordsRefusedError as error:
             if error.codes & _FENCED:
                 raise TransactionLostError(str(error)) from error
@@ -229,12 +241,41 @@ class TransactionalTopic:
         self._topic.close()
 
 
-def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
+async def create_internal_topics(admin: AdminClient, topics: Mapping[str, Mapping[str, str]]) -> None:
+    """Create the internal topics that do not exist.
+
+    Args:
+        admin: Admin client with the gateway's own credentials.
+        topics: Configs of each topic.
+
+    Raises:
+        KafkaApiError: A topic does not exist and cannot be created.
+        ConnectionError: The upstream does not respond.
+    """
+    missing = topics.keys() - await admin.list_topics(include_internal=True)
+    if not missing:
+        return
+    replicas = min(len((await admin.describe_cluster()).nodes), _MOST_REPLICAS)
+    created = admin.create_topics([NewTopic(name, 1, replicas, configs=dict(topics[name])) for name in missing])
+    for name, outcome in created.values().items():
+        try:
+            await outcome
+        except TopicAlreadyExistsError:  # another gateway was faster
+            continue
+        except KafkaApiError as error:
+            raise api_error(error.error_code, f"{name} cannot be created: {error}") from error
+        logger.info("Internal topic %s was created", name)
+
+
+def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield records in batches that brokers take, in order."""
     some: list[Record] = []
     size = 0
-    for number, record in enumerate(records):
+    for record in records:
         some.append(record._replace(offset=len(some)))
         size += len(record.key or b"") + len(record.value or b"")
-        if size >= _MOST_BATCH_BYTES or number == len(records) - 1:
+        if size >= _MOST_BATCH_BYTES:
             yield some
             some, size = [], 0
+    if some:
+        yield some

@@ -21,13 +21,16 @@ import klamm
 from klamm import cli
 from klamm.admin import (
     AdminClient,
+    AlterConfigOp,
     ClientConfigEntity,
     ClientConfigOp,
+    ConfigEntry,
     ConfigResource,
     EntityFilter,
     EntityType,
     FilterComponent,
     NewTopic,
+    OpType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -84,6 +87,7 @@ class Rig:
 def gateway_before(cluster: KafkaCluster, metrics: str) -> klamm.Gateway:
     config = {
         "client.configs.enable": "true",
+        "change.history.enable": "true",
         "client.config.enforcement": "on",
         "metrics.listen": metrics,
     }
@@ -194,10 +198,44 @@ def test_a_config_goes_back_to_the_value_that_the_history_has(
     set_for(admins[2], "reverted", "acks", "all")
     assert cli.main(["clients", "revert", *where, "--to", newest["at"]]) == 0
     assert capsys.readouterr().out.splitlines() == ["~ acks: all -> 1", "Changed: 1."]
-    assert cli.main(["configs", "history", *where[-2:], "--topic", TOPIC]) == 1
-    assert f"TOPIC:{TOPIC}: the gateways of this cluster record changes of client configs only" in (
-        capsys.readouterr().err
-    )
+
+
+def test_the_history_has_changes_of_all_kinds_through_any_gateway(
+    rig: Rig, admins: list[AdminClient], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SCRAM credentials have the API key of client configs."""
+    topic = ConfigResource(ResourceType.TOPIC, TOPIC)
+    for number, admin in enumerate(admins):
+        operation = AlterConfigOp(ConfigEntry("retention.ms", f"{number + 1}0000"), OpType.SET)
+        admin.incremental_alter_configs({topic: [operation]}).all().result()
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    admins[1].alter_user_scram_credentials([UserScramCredentialUpsertion("recorded", info, "hunter2")]).all().result()
+    set_for(admins[2], "recorded", "acks", "1")
+
+    def history(*flags: str) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        server = ("--bootstrap-server", rig.gateways[0].bootstrap_servers)
+        assert cli.main(["configs", "history", *server, "-o", "json", *flags]) == 0
+        shown = capsys.readouterr().out
+        assert "hunter2" not in shown
+        lines: list[dict[str, Any]] = json.loads(shown)
+        return lines
+
+    of_topic = history("--topic", TOPIC)
+    assert [(line["name"], line["new"]) for line in of_topic] == [
+        ("retention.ms", "30000"),
+        ("retention.ms", "20000"),
+        ("retention.ms", "10000"),
+        ("partitions", "1"),
+    ]
+    client = ("User:ANONYMOUS", "klamm-admin", "127.0.0.1", True)
+    assert {(line["principal"], line["client_id"], line["host"], line["is_confirmed"]) for line in of_topic} == {client}
+    others = [line for line in history("--limit", "20") if "recorded" in line["resource"]]
+    assert [(line["resource"], line["name"], line["new"]) for line in others] == [
+        ("user 'ANONYMOUS', client-id 'recorded'", "acks", "1"),
+        ("SCRAM:recorded", "SCRAM-SHA-512", "[hidden] iterations=4096"),
+    ]
+    assert 'klamm_gateway_history_changes_total{outcome="lost"} 0' in rig.page(1, "/metrics")
 
 
 def raised(rig: Rig) -> int:

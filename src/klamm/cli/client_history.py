@@ -59,7 +59,7 @@ def _parser(prog: str, action: str) -> ToolParser:
         "--data-dir",
         metavar="DIR",
         help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server,"
-        " or the topic of klamm gateways)",
+        " or the topics of klamm gateways)",
     )
     parser.add_value("--user", metavar="NAME", help="the user")
     parser.add_switch("--user-defaults", help="the default user")

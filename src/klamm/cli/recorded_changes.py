@@ -4,8 +4,9 @@
 Where                       What
 ==========================  ==========================================================================================
 ``--data-dir``              All changes that a klamm broker has made. The broker may be running.
-``--bootstrap-server``      Of a cluster behind klamm gateways: changes of client configs, in an internal topic. Of a
-                            klamm broker on this machine: its data directory, which it reports as ``log.dirs``.
+``--bootstrap-server``      Of a cluster behind klamm gateways: changes that clients have made through them, in internal
+                            topics. Of a klamm broker on this machine: its data directory, which it reports as
+                            ``log.dirs``.
 ==========================  ==========================================================================================
 """
 
@@ -42,18 +43,16 @@ def read_changes(options: argparse.Namespace, resource: str | None, *, limit: in
     if options.data_dir is not None:
         return _of_directory(Path(options.data_dir), resource, limit)
     with connect(options) as admin:
-        has_topic = _has_history_topic(admin)
-        directory = None if has_topic else _local_directory(admin)
+        topics = _history_topics(admin)
+        directory = None if topics else _local_directory(admin)
     if directory is not None:
         return _of_directory(directory, resource, limit)
-    if not has_topic:
+    if not topics:
         raise RefusedError(
             "No history was found: the broker's data directory is not on this machine (name it with --data-dir), and"
             " the cluster has no history of a klamm gateway that this principal may read"
         )
-    if resource is not None and not is_client_resource(resource):
-        raise RefusedError(f"{resource}: the gateways of this cluster record changes of client configs only")
-    return _of_gateways(options, resource, limit)
+    return _of_gateways(options, topics, resource, limit)
 
 
 def is_client_resource(resource: str) -> bool:
@@ -71,28 +70,42 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
         raise RefusedError(str(error)) from error
 
 
-def _of_gateways(options: argparse.Namespace, resource: str | None, limit: int) -> Sequence[PutHistory]:
+def _of_gateways(
+    options: argparse.Namespace, topics: Sequence[str], resource: str | None, limit: int
+) -> Sequence[PutHistory]:
     from klamm.client.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
-    from klamm.gateway.client_configs.history_log import read_change_history  # noqa: PLC0415
+    from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, read_change_history  # noqa: PLC0415
     from klamm.gateway.internal_topic import InternalTopicGoneError  # noqa: PLC0415
+
+    if resource is not None:
+        wanted, what = (CLIENT_CONFIGS_TOPIC, "client configs") if is_client_resource(resource) else (TOPIC, "others")
+        if wanted not in topics:
+            raise RefusedError(
+                f"{resource}: the gateways of this cluster record no such changes, or this principal may not read"
+                f" them. The history of {what} is in the topic {wanted}"
+            )
+        topics = [wanted]
 
     servers = parse_addresses(options.bootstrap_server)
     settings = ConnectionSettings.of(tuple(servers), client_properties(options), "klamm-admin")
     try:
-        return read_change_history(settings, resource=resource, limit=limit)
+        return read_change_history(settings, topics, resource=resource, limit=limit)
     except InternalTopicGoneError as error:
         raise RefusedError(str(error)) from error
 
 
-def _has_history_topic(admin: AdminClient) -> bool:
-    """Return whether gateways keep a history in the cluster, as far as the principal may know."""
-    from klamm.gateway.client_configs.history_log import HISTORY_TOPIC  # noqa: PLC0415  # needs the network library
+def _history_topics(admin: AdminClient) -> Sequence[str]:
+    """Return the topics in which gateways keep histories in the cluster, as far as the principal may know."""
+    from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC  # noqa: PLC0415  # needs the network library
 
-    try:
-        admin.describe_topics([HISTORY_TOPIC]).all().result()
-    except (TopicAuthorizationError, UnknownTopicOrPartitionError):
-        return False
-    return True
+    found = []
+    for topic, outcome in admin.describe_topics([TOPIC, CLIENT_CONFIGS_TOPIC]).values().items():
+        try:
+            outcome.result()
+        except (TopicAuthorizationError, UnknownTopicOrPartitionError):
+            continue
+        found.append(topic)
+    return found
 
 
 def _local_directory(admin: AdminClient) -> Path | None:

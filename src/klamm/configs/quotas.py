@@ -115,6 +115,13 @@ def quota_resource(entity: QuotaEntity) -> str:
     )
 
 
+def quota_text(value: float | None) -> str | None:
+    """Return the value of a quota as text for the history. Parsing the text gives the same number."""
+    if value is None:
+        return None
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
 def parse_quota_resource(name: str) -> QuotaEntity:
     """Return the entity for a name from the history of changes, without its prefix ``QUOTA:``.
 

@@ -1,10 +1,11 @@
-"""Hooks of the relay that the gateway's settings enable: policies and client configs."""
+"""Hooks of the relay that the gateway's settings enable: policies, client configs and the history of changes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from klamm.gateway.client_configs.hooks import client_configs
+from klamm.gateway.history.hooks import with_history
 from klamm.gateway.interceptors import merged
 from klamm.gateway.policies import start_policies
 
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 
 
 async def start_hooks(settings: GatewaySettings) -> Interception:
-    """Create the policies and the client configs that the settings name.
+    """Create the policies, the client configs and the history that the settings name.
 
     Raises:
         PolicyLoadError: A policy cannot be created.
-        SettingsError: A setting of client configs has a wrong value.
+        SettingsError: A setting of client configs or of the history has a wrong value.
     """
     configs = client_configs(settings.upstream, settings.configs)
-    return merged(await start_policies(settings.configs), configs)
+    hooks = merged(await start_policies(settings.configs), configs)
+    return with_history(hooks, settings.upstream, settings.configs)

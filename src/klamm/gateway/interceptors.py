@@ -104,9 +104,11 @@ class Interceptor:
     """
     claims: Callable[[memoryview], bool] | None = None
     """Takes the bytes after the client id of the request header; returns whether the request is for this interceptor.
-    Others with its API key are forwarded unread. A claimed request must end at the end of its frame. None claims all
+    Others with its API key are for ``otherwise``. A claimed request must end at the end of its frame. None claims all
     requests.
     """
+    otherwise: Interceptor | None = None
+    """Interceptor of requests with the same API key that are not claimed. None forwards them unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

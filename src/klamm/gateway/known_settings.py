@@ -16,6 +16,7 @@ from klamm.configs.definitions import (
 )
 from klamm.gateway import settings
 from klamm.gateway.client_configs import settings as client_configs
+from klamm.gateway.history import hooks as history
 from klamm.policy.kinds import GATEWAY_KINDS
 from klamm.properties import did_you_mean
 
@@ -37,6 +38,7 @@ _OWN: Final = frozenset(
         settings.GATEWAY_HOSTS,
         settings.REUSE_PORT,
         client_configs.ENABLE,
+        history.ENABLE,
         client_configs.MIN_SESSION,
         client_configs.MAX_SESSION,
         client_configs.MIN_INTERVAL,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SUMMED_GAUGES: Final = (
     "klamm_gateway_connections",
+    "klamm_gateway_history_waiting_changes",
     "klamm_gateway_kept_bytes",
     "klamm_gateway_upstream_connections",
 )

@@ -430,7 +430,9 @@ class RequestJudge:
                 return self._postpone(judged)
             if judged is not None:
                 return self._judged(head, frame, body, asked, judged)
-        if interceptor is not None and (interceptor.claims is None or interceptor.claims(frame[body:])):
+        while interceptor is not None and interceptor.claims is not None and not interceptor.claims(frame[body:]):
+            interceptor = interceptor.otherwise
+        if interceptor is not None:
             self._occupy(_DECODED_WEIGHT * len(frame))
             kept = memoryview(bytes(frame))  # the request outlives this callback
             request = decode_request(interceptor.request, head, kept, body, is_whole=interceptor.claims is not None)

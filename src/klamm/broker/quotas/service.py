@@ -19,6 +19,7 @@ from klamm.configs.quotas import (
     matches,
     plan_quotas,
     quota_resource,
+    quota_text,
 )
 from klamm.policy_runtime.decision import Revision
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError
@@ -177,8 +178,8 @@ class QuotaService:
                     at_ms=self._now_ms(),
                     resource=quota_resource(plan.entity),
                     name=change.name,
-                    old=_text(current.get(change.name)),
-                    new=_text(change.value),
+                    old=quota_text(current.get(change.name)),
+                    new=quota_text(change.value),
                     principal=author.principal,
                     client_id=author.client_id,
                 )
@@ -193,10 +194,3 @@ class QuotaService:
             else:
                 values[change.name] = change.value
         return plan.entity, values
-
-
-def _text(value: float | None) -> str | None:
-    """Return a number as text for the history. Parsing the text gives the same number."""
-    if value is None:
-        return None
-    return str(int(value)) if value.is_integer() else repr(value)

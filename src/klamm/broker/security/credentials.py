@@ -16,11 +16,11 @@ from klamm.security.scram import (
 )
 from klamm.server.attempt import NONE, ApiError
 from klamm.storage.metadata.changes import (
-    HIDDEN,
     SCRAM_RESOURCE,
     DropScramCredential,
     PutHistory,
     PutScramCredential,
+    shown_credential,
 )
 
 if TYPE_CHECKING:
@@ -203,8 +203,7 @@ def _check_upsertion(upsertion: CredentialUpsertion) -> ApiError:
 
 
 def _shown(credential: ScramCredential | None) -> str | None:
-    """Return the text that the change history shows for a credential."""
-    return None if credential is None else f"{HIDDEN} iterations={credential.iterations}"
+    return None if credential is None else shown_credential(credential.iterations)
 
 
 def _row(upsertion: CredentialUpsertion) -> PutScramCredential:

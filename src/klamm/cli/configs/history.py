@@ -59,7 +59,7 @@ def parser(action: str) -> ToolParser:
         "--data-dir",
         metavar="DIR",
         help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server,"
-        " or the topic of klamm gateways)",
+        " or the topics of klamm gateways)",
     )
     add_common(found)
     found.add_value(
@@ -133,6 +133,8 @@ def _history(options: argparse.Namespace) -> int:
             "new": line.new,
             "principal": line.principal,
             "client_id": line.client_id,
+            "host": line.host,
+            "is_confirmed": line.is_confirmed,
         }
         for line in lines
     ]
@@ -245,8 +247,12 @@ def _to_ms(text: str) -> int:
 
 def _sentence(line: PutHistory) -> str:
     client = f" ({line.client_id})" if line.client_id else ""
+    host = f" from {line.host}" if line.host else ""
+    doubt = "" if line.is_confirmed else ", but no response came: it may not have been made"
     change = f"{_shown(line.name, line.old)} -> {_shown(line.name, line.new)}"
-    return f"{shown_moment(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}"
+    return (
+        f"{shown_moment(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}{host}{doubt}"
+    )
 
 
 def _change(reversal: Reversal) -> str:

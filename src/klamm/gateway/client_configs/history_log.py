@@ -15,19 +15,16 @@ not compacted: the upstream deletes the oldest records beyond ``retention.bytes`
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
 from klamm.gateway.client_configs.config_log import decode_entity, encode_entity
-from klamm.gateway.internal_topic import InternalTopic
 from klamm.protocol.records import Record
 from klamm.storage.metadata.changes import PutHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from klamm.client.transport import ConnectionSettings
     from klamm.client_configs.plan import ClientConfigChange
     from klamm.server.author import Author
 
@@ -80,44 +77,25 @@ def history_entries(records: Iterable[Record]) -> Iterable[PutHistory]:
             logger.warning("Record %d of %s was skipped: %s", record.offset, HISTORY_TOPIC, error)
 
 
-def read_change_history(
-    settings: ConnectionSettings, *, resource: str | None = None, limit: int = 1000
-) -> tuple[PutHistory, ...]:
-    """Return the newest entries of the change history that gateways keep in a cluster, newest first.
-
-    Args:
-        settings: Settings of connections to the cluster.
-        resource: Entity as the history shows it. None for all.
-        limit: Largest number of entries.
-
-    Raises:
-        InternalTopicGoneError: The cluster has no such topic, or the principal may not describe it.
-        ConnectionLostError: The topic cannot be read.
-    """
-    topic = InternalTopic(settings, HISTORY_TOPIC)
-    newest: deque[PutHistory] = deque(maxlen=limit)
-    try:
-        for records in topic.read_all():
-            newest.extend(entry for entry in history_entries(records) if resource in (None, entry.resource))
-    finally:
-        topic.close()
-    return tuple(reversed(newest))
-
-
 def _entry(record: Record) -> PutHistory:
     document = decode_document(record.value)
     return PutHistory(
         at_ms=record.timestamp,
         resource=str(decode_entity(record.key)),
-        name=_text(document, "name") or "",
-        old=_text(document, "old"),
-        new=_text(document, "new"),
-        principal=_text(document, "principal") or "",
-        client_id=_text(document, "client_id"),
+        name=text_of(document, "name") or "",
+        old=text_of(document, "old"),
+        new=text_of(document, "new"),
+        principal=text_of(document, "principal") or "",
+        client_id=text_of(document, "client_id"),
     )
 
 
-def _text(document: Mapping[str, Any], name: str) -> str | None:
+def text_of(document: Mapping[str, Any], name: str) -> str | None:
+    """Return a value of a record that is a string or null.
+
+    Raises:
+        RecordFormatError: It is something else.
+    """
     value = document.get(name)
     if value is not None and not isinstance(value, str):
         raise RecordFormatError(f"{name} must be a string: {value!r}")

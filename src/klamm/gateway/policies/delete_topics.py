@@ -155,7 +155,7 @@ async def _describe(
 ) -> dict[WantedDeletion, TopicDescription]:
     """Return the topics of the entries. Those that do not exist, or that the gateway may not describe, are left out."""
     ids = [entry.topic_id for entry in judged if entry.name is None]
-    names = await _names_of(ids, context) if ids else {}
+    names = await names_of(ids, context) if ids else {}
     found = {}
     described = await describe_topics(
         context.admin, [*(entry.name for entry in judged if entry.name is not None), *names.values()]
@@ -169,7 +169,7 @@ async def _describe(
     return found
 
 
-async def _names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID, str]:
+async def names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID, str]:
     """Return the names of topics by id: as the client sees them, and the others as the gateway sees them."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids],

@@ -62,7 +62,7 @@ async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaA
     return found
 
 
-async def _looked_up(
+async def looked_up(
     look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key], waits: int
 ) -> dict[Key, Value | KafkaApiError]:
     """Return the outcome of each key. Topics that the asked broker does not know are looked up again after waits."""
@@ -81,7 +81,7 @@ async def describe_topics(
     admin: AdminClient, names: Collection[str], *, waits: int = WAITS
 ) -> dict[str, TopicDescription | KafkaApiError]:
     """Return the description of each topic, or the error because of which it cannot be described."""
-    return await _looked_up(admin.describe_topics, list(dict.fromkeys(names)), waits)
+    return await looked_up(admin.describe_topics, list(dict.fromkeys(names)), waits)
 
 
 async def describe_configs(
@@ -93,7 +93,7 @@ async def describe_configs(
     """
     wanted = {ConfigResource(ResourceType(resource_type), name) for resource_type, name in resources}
     look_up = partial(admin.describe_configs, include_synonyms=True)
-    found = await _looked_up(look_up, wanted, WAITS_FOR_EXISTING)
+    found = await looked_up(look_up, wanted, WAITS_FOR_EXISTING)
     return {(int(resource.type), resource.name): each for resource, each in found.items()}
 
 

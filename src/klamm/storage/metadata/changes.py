@@ -196,6 +196,11 @@ class PutHistory:
     """False for a change that a gateway has forwarded without getting the response. It may not have been made."""
 
 
+def shown_credential(iterations: int) -> str:
+    """Return the text that the change history shows for a SCRAM credential."""
+    return f"{HIDDEN} iterations={iterations}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutAcl:
     """Store one ACL entry. Numbers are Kafka's wire values."""

@@ -1,0 +1,14 @@
+"""History of changes that clients make through the gateway: who changed what, and when.
+
+========================  ============================================================================================
+``hooks``                 Interceptors that record changes, around those of the policies
+``recorder``              Observer of forwarded requests: the state before, the response, the recorded changes
+``configs``, ``topics``,  Changes in the requests of each API, with old and new values
+``access``
+``before``                State of the upstream before a change
+``log``                   Records of the changes in their internal topic, and the reader of all histories of gateways
+``writer``                Records on their way to the topic
+========================  ============================================================================================
+
+Changes of client configs are in a topic of their own, see ``client_configs.history_log``. ADR 21 has the reasons.
+"""

@@ -1,0 +1,120 @@
+"""State of the upstream just before a change, read with the gateway's own credentials.
+
+Nothing here fails: what cannot be read in time is missing in the result, and the history shows it as unknown. A broker
+may learn of a change some milliseconds after the controller has committed it, so a value can be older by as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.admin import ClientQuotaFilter, ClientQuotaFilterComponent, ConfigResource
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.gateway.policies.facts import looked_up
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.types import ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from klamm.admin import AdminClient, ConfigEntry, ScramCredentialInfo, TopicDescription
+    from klamm.admin.results import PerKeyResult
+    from klamm.configs.quotas import QuotaEntity
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+logger = logging.getLogger(__name__)
+
+READ_S: Final = 5.0
+"""Seconds that a change may wait for the state before it."""
+_AT_ONCE: Final = 500
+"""Number of resources in one request. A response with the configs of more topics would hold up all other work."""
+_WAITS: Final = 2
+"""Number of times that a missing topic is looked up again: a broker learns of a new topic after the controller."""
+
+
+async def described_configs(
+    admin: AdminClient, wanted: Mapping[tuple[int, str], Collection[str] | None], *, include_synonyms: bool = False
+) -> dict[tuple[int, str], Mapping[str, ConfigEntry]]:
+    """Return the configs of resources.
+
+    Args:
+        admin: Admin client with the gateway's own credentials.
+        wanted: Names of the configs to read, by type and name of the resource. None reads all.
+        include_synonyms: Whether to read the defaults, too.
+    """
+    names = {ConfigResource(ResourceType(kind), name): keys for (kind, name), keys in wanted.items()}
+
+    def look_up(some: Collection[ConfigResource]) -> PerKeyResult[ConfigResource, Mapping[str, ConfigEntry]]:
+        return admin.describe_configs({each: names[each] for each in some}, include_synonyms=include_synonyms)
+
+    found = await _in_time(look_up, names)
+    return {(int(resource.type), resource.name): configs for resource, configs in found.items()}
+
+
+async def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
+    """Return the descriptions of topics."""
+    return await _in_time(admin.describe_topics, dict.fromkeys(names))
+
+
+async def described_credentials(
+    admin: AdminClient, users: Iterable[str]
+) -> dict[str, tuple[ScramCredentialInfo, ...] | KafkaApiError]:
+    """Return the SCRAM credentials of users. Users without credentials have the error RESOURCE_NOT_FOUND."""
+    found: dict[str, tuple[ScramCredentialInfo, ...] | KafkaApiError] = {}
+    try:
+        async with asyncio.timeout(READ_S):
+            for user, outcome in admin.describe_user_scram_credentials(dict.fromkeys(users)).values().items():
+                try:
+                    found[user] = await outcome
+                except KafkaApiError as error:
+                    found[user] = error.with_traceback(None)
+    except CLUSTER_ERRORS as error:
+        _log(error)
+    return found
+
+
+async def described_quotas(
+    admin: AdminClient, entities: Collection[QuotaEntity]
+) -> Mapping[QuotaEntity, Mapping[str, float]] | None:
+    """Return the quotas of entities that have any; None if they cannot be read."""
+    wanted = ClientQuotaFilter()
+    if len(entities) == 1:
+        (entity,) = entities
+        conditions = [
+            ClientQuotaFilterComponent.of_default_entity(kind)
+            if name is None
+            else ClientQuotaFilterComponent.of_entity(kind, name)
+            for kind, name in entity
+        ]
+        wanted = ClientQuotaFilter(tuple(conditions), strict=True)
+    try:
+        async with asyncio.timeout(READ_S):
+            return {entity.parts: quotas for entity, quotas in (await admin.describe_client_quotas(wanted)).items()}
+    except CLUSTER_ERRORS as error:
+        _log(error)
+        return None
+
+
+async def _in_time(
+    look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key]
+) -> dict[Key, Value]:
+    """Return the values that can be read in time."""
+    found: dict[Key, Value] = {}
+    try:
+        async with asyncio.timeout(READ_S):
+            remaining = iter(keys)
+            while some := list(islice(remaining, _AT_ONCE)):
+                outcomes = await looked_up(look_up, some, _WAITS)
+                found |= {key: each for key, each in outcomes.items() if not isinstance(each, KafkaApiError)}
+    except CLUSTER_ERRORS as error:
+        _log(error)
+    return found
+
+
+def _log(error: Exception) -> None:
+    logger.warning("The state before a change cannot be read, so the history lacks old values: %s", error)

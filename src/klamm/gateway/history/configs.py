@@ -1,0 +1,115 @@
+"""Changes that IncrementalAlterConfigs (key 44) and AlterConfigs (key 33) make.
+
+Levels of loggers are left out, as in the broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from klamm.configs.definitions import is_secret
+from klamm.gateway.history.before import described_configs
+from klamm.gateway.history.recorded_api import Change, RecordedApi
+from klamm.gateway.policies.alter_configs import resource_key
+from klamm.gateway.policies.facts import config_decision
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.types import ConfigOperation, ResourceType
+from klamm.storage.metadata.changes import HIDDEN, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from klamm.admin import ConfigEntry
+    from klamm.gateway.interceptors import InterceptedCall
+
+Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
+Resource: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource"
+Values: TypeAlias = "Iterable[tuple[str, str | None, str | None]]"
+"""Name, old and new value of changed configs."""
+_RECORDED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
+_OF_LISTS: Final = frozenset({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
+
+
+async def read(request: Request, context: InterceptedCall) -> Mapping[tuple[int, str], Mapping[str, ConfigEntry]]:
+    """Return the present configs of the resources, as far as the request can change them."""
+    wanted: dict[tuple[int, str], Collection[str] | None] = {}
+    include_synonyms = False
+    for resource in request.resources:
+        if resource.resource_type not in _RECORDED:
+            continue
+        names = None
+        if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource):
+            names = [config.name for config in resource.configs]
+            include_synonyms |= any(config.config_operation in _OF_LISTS for config in resource.configs)
+        wanted[resource_key(resource)] = names
+    return await described_configs(context.admin, wanted, include_synonyms=include_synonyms)
+
+
+def changes(
+    request: Request,
+    response: AlterConfigsResponse | IncrementalAlterConfigsResponse | None,
+    before: Mapping[tuple[int, str], Mapping[str, ConfigEntry]],
+) -> Iterator[Change]:
+    """Yield each config that differs from before."""
+    accepted = None
+    if response is not None:
+        accepted = {resource_key(entry) for entry in response.responses if not entry.error_code}
+    for resource in request.resources:
+        key = resource_key(resource)
+        if resource.resource_type in _RECORDED and (accepted is None or key in accepted):
+            yield from config_changes(key, _values(resource, before.get(key)), before.get(key, {}))
+
+
+def config_changes(key: tuple[int, str], values: Values, described: Mapping[str, ConfigEntry]) -> Iterator[Change]:
+    """Yield the changes of a resource, without its secrets.
+
+    Args:
+        key: Type and name of the resource.
+        values: Changed configs.
+        described: Configs of the resource before the change, as far as they are known.
+    """
+    kind = ResourceType(key[0])
+    for name, old, new in values:
+        entry = described.get(name)
+        if (kind is ResourceType.BROKER and is_secret(name)) or (entry is not None and entry.is_sensitive):
+            yield Change(f"{kind.name}:{key[1]}", name, old and HIDDEN, new and HIDDEN)
+        else:
+            yield Change(f"{kind.name}:{key[1]}", name, old, new)
+
+
+def _values(resource: Resource, described: Mapping[str, ConfigEntry] | None) -> Values:
+    if described is None:
+        return _values_from_unknown(resource)
+    key = resource_key(resource)
+    try:
+        if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+            replacement = [(config.name, config.value) for config in resource.configs]
+            decision = config_decision(key, described, operations=None, replacement=replacement)
+        else:
+            decision = config_decision(key, described, operations=resource.configs)
+    except KafkaApiError:  # the rules of the upstream differ from those known here
+        return _values_from_unknown(resource)
+    return [(change.name, decision.before.get(change.name), change.value) for change in decision.changes]
+
+
+def _values_from_unknown(resource: Resource) -> Values:
+    """Yield what a resource's part of a request says, without the values before."""
+    for config in resource.configs:
+        operation = getattr(config, "config_operation", ConfigOperation.SET)
+        new = UNKNOWN if operation in _OF_LISTS else None if operation == ConfigOperation.DELETE else config.value
+        yield config.name, UNKNOWN, new
+
+
+def _api(request: type[Any], response: type[Any]) -> RecordedApi:
+    return RecordedApi(request=request, response=response, read=read, changes=changes)
+
+
+APIS: Final = (
+    _api(AlterConfigsRequest, AlterConfigsResponse),
+    _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+)

@@ -1,0 +1,137 @@
+"""Records of changes in their internal topic, and the reader of all that gateways have recorded in a cluster.
+
+=========  ===========================================================================================================
+Part       Contents
+=========  ===========================================================================================================
+key        The resource, as the history shows it: ``TOPIC:orders``
+value      JSON: ``name``, ``old`` and ``new`` value (null: not set), ``principal``, ``client_id`` and ``host`` of the
+           request. ``is_confirmed`` is false if the response of the upstream was lost.
+timestamp  Time of the response
+=========  ===========================================================================================================
+
+The topic is not compacted: the upstream deletes the oldest records beyond ``retention.bytes``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
+from klamm.configs.operations import is_too_long
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries, text_of
+from klamm.gateway.internal_topic import InternalTopic
+from klamm.protocol.records import Record
+from klamm.storage.metadata.changes import TOO_LONG, PutHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from klamm.client.transport import ConnectionSettings
+    from klamm.gateway.history.recorded_api import Change
+    from klamm.server.author import Author
+
+logger = logging.getLogger(__name__)
+
+TOPIC: Final = "__klamm_change_history"
+CLIENT_CONFIGS_TOPIC: Final = HISTORY_TOPIC
+"""Topic with the changes of client configs."""
+TOPIC_CONFIGS: Final[Mapping[str, str]] = {**HISTORY_TOPIC_CONFIGS, "max.message.bytes": str(1024 * 1024)}
+_RECORD_VERSION: Final = 0
+_MOST_NAME_CHARACTERS: Final = 1000
+"""Longest principal or client id in a record. Clients choose them, and each record of a request has them."""
+
+
+def change_record(change: Change, author: Author, host: str, *, at_ms: int, is_confirmed: bool) -> Record:
+    """Return the record of a change.
+
+    Args:
+        change: The change.
+        author: Principal and client id of the request.
+        host: Address of the client.
+        at_ms: Time of the response, in milliseconds since the epoch.
+        is_confirmed: Whether there was a response.
+    """
+    document = {
+        "client_id": None if author.client_id is None else _shortened(author.client_id),
+        "host": host,
+        "name": change.name,
+        "new": _kept(change.new),
+        "old": _kept(change.old),
+        "principal": _shortened(author.principal),
+        "version": _RECORD_VERSION,
+    }
+    if not is_confirmed:
+        document["is_confirmed"] = False
+    return Record(key=change.resource.encode(), value=encode_document(document), timestamp=at_ms)
+
+
+def change_entries(records: Iterable[Record]) -> Iterator[PutHistory]:
+    """Yield the entries of records. A record that cannot be read is skipped and logged."""
+    for record in records:
+        try:
+            yield _entry(record)
+        except RecordFormatError as error:
+            logger.warning("Record %d of %s was skipped: %s", record.offset, TOPIC, error)
+
+
+def read_change_history(
+    settings: ConnectionSettings, topics: Iterable[str], *, resource: str | None = None, limit: int = 1000
+) -> tuple[PutHistory, ...]:
+    """Return the newest entries of the histories that gateways keep in a cluster, newest first.
+
+    An entry that was written twice, because the first response was lost, is returned once.
+
+    Args:
+        settings: Settings of connections to the cluster.
+        topics: ``TOPIC``, ``CLIENT_CONFIGS_TOPIC``, or both.
+        resource: Resource as the history shows it. None for all.
+        limit: Largest number of entries.
+
+    Raises:
+        InternalTopicGoneError: The cluster has no such topic, or the principal may not describe it.
+        ConnectionLostError: A topic cannot be read.
+    """
+    found = [_newest(settings, topic, resource, limit) for topic in topics]
+    merged = heapq.merge(*map(reversed, found), key=lambda entry: entry.at_ms, reverse=True)
+    return tuple(islice(merged, limit))
+
+
+def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit: int) -> deque[PutHistory]:
+    """Return the newest entries of one topic, oldest first."""
+    entries_of: Callable[[Iterable[Record]], Iterable[PutHistory]]
+    entries_of = history_entries if name == CLIENT_CONFIGS_TOPIC else change_entries
+    topic = InternalTopic(settings, name)
+    newest: deque[PutHistory] = deque(maxlen=limit)
+    try:
+        for records in topic.read_all():
+            newest.extend(entry for entry in entries_of(records) if resource in (None, entry.resource))
+    finally:
+        topic.close()
+    return newest if name == CLIENT_CONFIGS_TOPIC else deque(dict.fromkeys(newest))
+
+
+def _entry(record: Record) -> PutHistory:
+    document = decode_document(record.value)
+    return PutHistory(
+        at_ms=record.timestamp,
+        resource=(record.key or b"").decode(errors="replace"),
+        name=text_of(document, "name") or "",
+        old=text_of(document, "old"),
+        new=text_of(document, "new"),
+        principal=text_of(document, "principal") or "",
+        client_id=text_of(document, "client_id"),
+        host=text_of(document, "host"),
+        is_confirmed=document.get("is_confirmed") is not False,
+    )
+
+
+def _kept(value: str | None) -> str | None:
+    return TOO_LONG if value is not None and is_too_long(value) else value
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MOST_NAME_CHARACTERS else f"{name[:_MOST_NAME_CHARACTERS]}..."

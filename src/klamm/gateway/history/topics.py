@@ -1,0 +1,121 @@
+"""Changes that CreateTopics (key 19), DeleteTopics (key 20) and CreatePartitions (key 37) make.
+
+A new topic has its number of partitions and the configs that the request sets. A deleted one loses all that it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.gateway.history.before import described_configs, described_topics
+from klamm.gateway.history.configs import config_changes
+from klamm.gateway.history.recorded_api import Change, RecordedApi
+from klamm.gateway.policies.delete_topics import names_of, wanted_of
+from klamm.gateway.policies.facts import own_configs
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.types import ResourceType
+from klamm.storage.metadata.changes import PARTITIONS, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from uuid import UUID
+
+    from klamm.admin import ConfigEntry
+    from klamm.gateway.interceptors import InterceptedCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicBefore:
+    """Topic before its deletion."""
+
+    name: str
+    partitions: str
+    """Number of its partitions, or ``UNKNOWN``."""
+    configs: Mapping[str, ConfigEntry]
+    """Empty if they cannot be read."""
+
+
+async def _read_nothing(_request: CreateTopicsRequest, _context: InterceptedCall) -> None:
+    """Return nothing: there was no such topic before."""
+
+
+def created(request: CreateTopicsRequest, response: CreateTopicsResponse | None, _before: None) -> Iterator[Change]:
+    """Yield the number of partitions and the configs of each new topic."""
+    entries = {} if response is None else {entry.name: entry for entry in response.topics if not entry.error_code}
+    for topic in request.topics:
+        entry = entries.get(topic.name)
+        if entry is None and response is not None:
+            continue
+        counts = (0 if entry is None else entry.num_partitions, len(topic.assignments), topic.num_partitions)
+        count = next((str(each) for each in counts if each > 0), UNKNOWN)
+        yield Change(_resource(topic.name), PARTITIONS, None, count)
+        values = [(config.name, None, config.value) for config in topic.configs if config.value is not None]
+        yield from config_changes((ResourceType.TOPIC, topic.name), values, {})
+
+
+async def _read_deleted(request: DeleteTopicsRequest, context: InterceptedCall) -> Mapping[str | UUID, TopicBefore]:
+    """Return the topics that a request names, by the name or the id that it has for them."""
+    wanted = [each for each in wanted_of(request, context.api_version) if each.is_valid]
+    ids = [each.topic_id for each in wanted if each.name is None]
+    by_id = await names_of(ids, context) if ids else {}
+    names: dict[str | UUID, str] = {each.name: each.name for each in wanted if each.name is not None}
+    names.update(by_id.items())
+    described = await described_topics(context.admin, names.values())
+    configs = await described_configs(context.admin, {(ResourceType.TOPIC, name): None for name in described})
+    return {
+        key: TopicBefore(
+            name=name,
+            partitions=str(len(described[name].partitions)) if name in described else UNKNOWN,
+            configs=configs.get((ResourceType.TOPIC, name), {}),
+        )
+        for key, name in names.items()
+    }
+
+
+def deleted(
+    _request: DeleteTopicsRequest, response: DeleteTopicsResponse | None, before: Mapping[str | UUID, TopicBefore]
+) -> Iterator[Change]:
+    """Yield the number of partitions and the configs of each deleted topic."""
+    accepted = None
+    if response is not None:
+        entries = [entry for entry in response.responses if not entry.error_code]
+        accepted = {entry.topic_id for entry in entries} | {entry.name for entry in entries}
+    for key, topic in before.items():
+        if accepted is not None and key not in accepted:
+            continue
+        yield Change(_resource(topic.name), PARTITIONS, topic.partitions, None)
+        own = own_configs(ResourceType.TOPIC, topic.name, topic.configs)
+        values = [(name, value, None) for name, value in own.items()]
+        yield from config_changes((ResourceType.TOPIC, topic.name), values, topic.configs)
+
+
+async def _read_counts(request: CreatePartitionsRequest, context: InterceptedCall) -> Mapping[str, int]:
+    """Return the present number of partitions of the topics."""
+    described = await described_topics(context.admin, [topic.name for topic in request.topics])
+    return {name: len(topic.partitions) for name, topic in described.items()}
+
+
+def grown(
+    request: CreatePartitionsRequest, response: CreatePartitionsResponse | None, before: Mapping[str, int]
+) -> Iterator[Change]:
+    """Yield the number of partitions of each topic that got more."""
+    accepted = None
+    if response is not None:
+        accepted = {entry.name for entry in response.results if not entry.error_code}
+    for topic in request.topics:
+        if accepted is None or topic.name in accepted:
+            yield Change(_resource(topic.name), PARTITIONS, str(before.get(topic.name, UNKNOWN)), str(topic.count))
+
+
+def _resource(name: str) -> str:
+    return f"{ResourceType.TOPIC.name}:{name}"
+
+
+APIS: Final = (
+    RecordedApi(request=CreateTopicsRequest, response=CreateTopicsResponse, read=_read_nothing, changes=created),
+    RecordedApi(request=DeleteTopicsRequest, response=DeleteTopicsResponse, read=_read_deleted, changes=deleted),
+    RecordedApi(request=CreatePartitionsRequest, response=CreatePartitionsResponse, read=_read_counts, changes=grown),
+)

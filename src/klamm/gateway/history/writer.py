@@ -1,0 +1,236 @@
+"""Records of changes on their way to the internal topic.
+
+The upstream has made a change when its record is written, so a record cannot keep a change from being made. A client
+gets its response after the record is in the topic, if that takes no longer than ``WAIT_S``. While the topic cannot be
+written, clients do not wait: records are kept up to ``MOST_WAITING_BYTES`` and written later. Those beyond are lost,
+which is counted and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.client.records import RecordsRefusedError
+from klamm.gateway.history.log import TOPIC
+from klamm.gateway.internal_topic import InternalTopicGoneError, batches
+from klamm.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from klamm.monitoring.exposition import Page
+    from klamm.protocol.records import Record
+
+logger = logging.getLogger(__name__)
+
+WAIT_S: Final = 2.0
+"""Seconds that the response to a change waits for its record."""
+CLOSE_S: Final = 2.0
+"""Seconds that the stop of the gateway waits for the last records."""
+MOST_WAITING_BYTES: Final = 32 * 1024 * 1024
+"""Size of the records that wait to be written."""
+_RECORD_BYTES: Final = 300
+"""Memory of a record beside its key and value, estimated."""
+_FIRST_BACKOFF_S: Final = 0.05
+_LAST_BACKOFF_S: Final = 1.0
+_TROUBLE_AFTER: Final = 4
+"""Number of failures in a row after which clients do not wait. A topic that was just created is not known at once."""
+_REFUSED: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""Errors that repeat if the same records are sent again."""
+
+
+class AppendedTopic(Protocol):
+    """Topic to which records are appended. Calls block."""
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write a batch of records."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class HistoryWriter:
+    """Writer of the change history in one process of a gateway. Used on the event loop only.
+
+    Args:
+        topic: The internal topic. It is used in the writer's thread only.
+        create: Coroutine function that creates the topic if it does not exist.
+    """
+
+    def __init__(self, topic: AppendedTopic, create: Callable[[], Awaitable[None]]) -> None:
+        self._topic = topic
+        self._create = create
+        self._waiting: deque[Record] = deque()
+        self._waiting_bytes = 0
+        self._wanted = asyncio.Event()
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """Clients that wait, each with the value of ``_done`` at which its records are written."""
+        self._added = 0
+        self._done = 0
+        """Number of records that are written or lost."""
+        self._is_slow = False
+        """Whether the topic cannot be written at present, so that clients do not wait."""
+        self._is_topic_missing = True
+        """Whether the topic must be created, or looked up for the first time."""
+        self._one_by_one = 0
+        """Number of records to send alone, because one of them is refused."""
+        self._failures = 0
+        self._written_count = 0
+        self._lost_count = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-write-{TOPIC}")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Create the topic if it does not exist, then write records until ``close``."""
+        self._wanted.set()
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(_log_end)
+
+    def add(self, records: Sequence[Record], *, author: str) -> None:
+        """Queue the records of one request, all or none.
+
+        Args:
+            records: The records.
+            author: Author of the changes, for the log.
+        """
+        size = _size(records)
+        if self._waiting_bytes + size > MOST_WAITING_BYTES:
+            self._lost_count += len(records)
+            logger.error("The change history lacks %d changes by %s: it cannot be written", len(records), author)
+            return
+        self._waiting.extend(records)
+        self._none_left.clear()
+        self._waiting_bytes += size
+        self._added += len(records)
+        self._wanted.set()
+
+    async def written(self) -> None:
+        """Wait until the records queued so far are in the topic, for a moment at most."""
+        if self._is_slow or self._done == self._added:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._added, waiter))
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await waiter
+        except TimeoutError:
+            self._is_slow = True
+
+    async def close(self) -> None:
+        """Write what waits, for a moment at most, then close the connections."""
+        if self._task is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._none_left.wait()
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._waiting:
+            logger.error("The change history lacks %d changes: it could not be written", len(self._waiting))
+        self._thread.submit(self._topic.close)
+        self._thread.shutdown(wait=False)
+
+    def report(self, page: Page) -> None:
+        """Add the metrics."""
+        page.family(
+            "klamm_gateway_history_changes_total",
+            "counter",
+            "Changes of clients, by whether the change history has them.",
+            [({"outcome": "recorded"}, self._written_count), ({"outcome": "lost"}, self._lost_count)],
+        )
+        page.family(
+            "klamm_gateway_history_waiting_changes",
+            "gauge",
+            "Changes that are not in the change history yet.",
+            [({}, len(self._waiting))],
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._waiting or self._is_topic_missing:
+                try:
+                    await self._step()
+                except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
+                    await self._pause(error)
+                else:
+                    if self._failures >= _TROUBLE_AFTER:
+                        logger.info("The change history can be written again")
+                    self._failures, self._is_slow = 0, False
+
+    async def _step(self) -> None:
+        """Create the topic if it is missing, then write one batch."""
+        if self._is_topic_missing:
+            await self._create()
+            self._is_topic_missing = False
+        if not self._waiting:
+            return
+        some = [self._waiting[0]._replace(offset=0)] if self._one_by_one else next(batches(self._waiting))
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._topic.append, some)
+        except RecordsRefusedError as error:
+            if not error.codes & _REFUSED:
+                raise
+            if len(some) > 1:
+                self._one_by_one = len(some)
+                return
+            logger.warning("The change history lacks a change of %r: %s", some[0].key, error)
+            self._lost_count += 1
+        else:
+            self._written_count += len(some)
+        self._one_by_one = max(0, self._one_by_one - 1)
+        self._remove(len(some))
+
+    def _remove(self, count: int) -> None:
+        """Remove the oldest records, and release the clients that wait for them."""
+        for _ in range(count):
+            self._waiting_bytes -= _size([self._waiting.popleft()])
+        self._done += count
+        while self._waiters and self._waiters[0][0] <= self._done:
+            self._release()
+        if not self._waiting:
+            self._none_left.set()
+
+    def _release(self) -> None:
+        _, waiter = self._waiters.popleft()
+        if not waiter.done():
+            waiter.set_result(None)
+
+    async def _pause(self, error: Exception) -> None:
+        """Wait before another attempt. Clients no longer wait when there were several."""
+        self._failures += 1
+        self._is_topic_missing |= isinstance(error, InternalTopicGoneError)
+        if self._failures == _TROUBLE_AFTER:
+            logger.warning("The change history cannot be written, trying again: %s", error)
+        if self._failures >= _TROUBLE_AFTER:
+            self._is_slow = True
+            while self._waiters:
+                self._release()
+        await asyncio.sleep(min(_FIRST_BACKOFF_S * 2 ** min(self._failures, 10), _LAST_BACKOFF_S))
+
+
+def _size(records: Sequence[Record]) -> int:
+    return sum(len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("The change history has ended; restart the gateway", exc_info=error)

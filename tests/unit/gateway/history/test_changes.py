@@ -1,0 +1,336 @@
+"""Changes that the history has of requests, by API, with old and new values."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from klamm.admin import ClientQuotaEntity, ConfigEntry, ScramCredentialInfo
+from klamm.admin.results import DescribeConfigsResult, PerKeyResult
+from klamm.client.errors import ConnectionLostError, api_error
+from klamm.client.outcome import Outcome
+from klamm.gateway.history import before
+from klamm.gateway.history.hooks import APIS
+from klamm.gateway.history.recorded_api import Change
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest
+from klamm.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.messages.metadata import MetadataResponse
+from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType
+from klamm.security.scram import ScramMechanism
+from tests.support.gateway_context import FakeAdmin, FakeContext, id_of, incremental
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.protocol.schema import Message
+
+SET, DELETE, APPEND = ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+
+
+def changes(request: Message, response: Message | None, admin: Any, **context: Any) -> list[Change]:
+    """Return what the history has of a request."""
+    api = APIS[type(request)]
+
+    def upstream(_: Message) -> Message:
+        return MetadataResponse(
+            topics=[MetadataResponse.MetadataResponseTopic(name="t", topic_id=id_of("t"), partitions=[])]
+        )
+
+    async def read() -> Any:
+        return await api.read(request, FakeContext(upstream, admin, **context))
+
+    return list(api.changes(request, response, asyncio.run(read())))
+
+
+def altered(*resources: tuple[int, str], refused: tuple[str, ...] = ()) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=int(ErrorCode.INVALID_CONFIG) if name in refused else 0,
+                resource_type=kind,
+                resource_name=name,
+            )
+            for kind, name in resources
+        ]
+    )
+
+
+class AdminOfValues:
+    """Admin client of a cluster whose resources all have the same configs."""
+
+    def __init__(self, **values: ConfigEntry) -> None:
+        self._configs = {entry.name: entry for entry in values.values()}
+
+    def describe_configs(self, resources: Mapping[Any, Any], *, include_synonyms: bool) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(resources)
+        for resource, names in resources.items():
+            found = {name: entry for name, entry in self._configs.items() if names is None or name in names}
+            result.succeed(resource, found)
+        return result
+
+
+class LostAdmin:
+    """Admin client that reaches no broker."""
+
+    def __getattr__(self, _: str) -> Any:
+        def fail(*_: Any, **__: Any) -> Any:
+            raise ConnectionLostError("gone")
+
+        return fail
+
+
+def test_each_config_that_differs_has_its_old_and_new_value() -> None:
+    # given
+    admin = FakeAdmin({}, {(TOPIC, "a"): {"flush.ms": "5", "retention.ms": "9"}, (TOPIC, "b"): {"flush.ms": "5"}})
+    operations = [("flush.ms", SET, "6"), ("retention.ms", DELETE, None), ("cleanup.policy", APPEND, "compact")]
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            incremental("a", *operations),
+            incremental("b", ("flush.ms", SET, "5")),
+            incremental("refused", ("flush.ms", SET, "6")),
+            incremental("1", ("kafka", SET, "DEBUG"), resource_type=ResourceType.BROKER_LOGGER),
+        ]
+    )
+    response = altered(
+        (TOPIC, "a"), (TOPIC, "b"), (TOPIC, "refused"), (ResourceType.BROKER_LOGGER, "1"), refused=("refused",)
+    )
+    # then
+    assert changes(request, response, admin) == [
+        Change("TOPIC:a", "flush.ms", "5", "6"),
+        Change("TOPIC:a", "retention.ms", "9", None),
+        Change("TOPIC:a", "cleanup.policy", None, "delete,compact"),
+    ]
+
+
+def test_a_replacement_removes_the_configs_that_it_does_not_name() -> None:
+    admin = FakeAdmin({}, {(TOPIC, "a"): {"flush.ms": "5", "retention.ms": "9"}})
+    request = AlterConfigsRequest(
+        resources=[
+            AlterConfigsRequest.AlterConfigsResource(
+                resource_type=TOPIC,
+                resource_name="a",
+                configs=[AlterConfigsRequest.AlterableConfig(name="flush.ms", value="6")],
+            )
+        ]
+    )
+    assert changes(request, altered((TOPIC, "a")), admin) == [
+        Change("TOPIC:a", "flush.ms", "5", "6"),
+        Change("TOPIC:a", "retention.ms", "9", None),
+    ]
+
+
+def test_secrets_and_unknown_configs_of_brokers_are_hidden() -> None:
+    # given: the upstream shows no value of a secret, and knows secrets that klamm does not know
+    dynamic = ConfigSource.DYNAMIC_BROKER_CONFIG
+    admin = AdminOfValues(
+        password=ConfigEntry("ssl.key.password", None, source=dynamic, is_sensitive=True),
+        secret=ConfigEntry("vendor.token", None, source=dynamic, is_sensitive=True),
+        threads=ConfigEntry("log.cleaner.threads", "1", source=dynamic),
+    )
+    operations = [
+        ("ssl.key.password", SET, "hunter2"),
+        ("vendor.token", DELETE, None),
+        ("vendor.other", SET, "hunter2"),
+        ("listener.name.x.ssl.keystore.password", SET, "hunter2"),
+        ("log.cleaner.threads", SET, "2"),
+    ]
+    request = IncrementalAlterConfigsRequest(resources=[incremental("1", *operations, resource_type=BROKER)])
+    # then
+    assert changes(request, altered((BROKER, "1")), admin) == [
+        Change("BROKER:1", "ssl.key.password", "[hidden]", "[hidden]"),
+        Change("BROKER:1", "vendor.token", "[hidden]", None),
+        Change("BROKER:1", "vendor.other", None, "[hidden]"),
+        Change("BROKER:1", "listener.name.x.ssl.keystore.password", None, "[hidden]"),
+        Change("BROKER:1", "log.cleaner.threads", "1", "2"),
+    ]
+
+
+def test_values_that_cannot_be_read_are_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    operations = [("flush.ms", SET, "6"), ("retention.ms", DELETE, None), ("cleanup.policy", APPEND, "compact")]
+    request = IncrementalAlterConfigsRequest(resources=[incremental("a", *operations)])
+    secret = IncrementalAlterConfigsRequest(
+        resources=[incremental("1", ("ssl.key.password", SET, "hunter2"), resource_type=BROKER)]
+    )
+    unknown = "[unknown]"
+    assert changes(request, altered((TOPIC, "a")), LostAdmin()) == [
+        Change("TOPIC:a", "flush.ms", unknown, "6"),
+        Change("TOPIC:a", "retention.ms", unknown, None),
+        Change("TOPIC:a", "cleanup.policy", unknown, unknown),
+    ]
+    assert changes(secret, None, LostAdmin()) == [Change("BROKER:1", "ssl.key.password", "[hidden]", "[hidden]")]
+    assert "the history lacks old values" in caplog.text
+
+
+def test_a_state_that_is_not_read_in_time_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before, "READ_S", 0.01)
+    silent = SimpleNamespace(describe_configs=lambda resources, **_: DescribeConfigsResult(resources))
+    request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", SET, "6"))])
+    assert changes(request, altered((TOPIC, "a")), silent) == [Change("TOPIC:a", "flush.ms", "[unknown]", "6")]
+
+
+def test_many_resources_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before, "_AT_ONCE", 10)
+    names = [f"t{number}" for number in range(95)]
+    admin = FakeAdmin({}, {(TOPIC, name): {} for name in names})
+    request = IncrementalAlterConfigsRequest(
+        resources=[incremental(name, ("flush.ms", SET, "6")) for name in names], validate_only=False
+    )
+    found = changes(request, altered(*((TOPIC, name) for name in names)), admin)
+    assert found == [Change(f"TOPIC:{name}", "flush.ms", None, "6") for name in names]
+    assert len(admin.calls) == 10
+
+
+def test_a_new_topic_has_its_partitions_and_configs() -> None:
+    def topic(name: str, count: int, assigned: int = 0) -> CreateTopicsRequest.CreatableTopic:
+        return CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=count,
+            replication_factor=-1,
+            assignments=[
+                CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[1])
+                for index in range(assigned)
+            ],
+            configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name="flush.ms", value="7"),
+                CreateTopicsRequest.CreatableTopicConfig(name="retention.ms", value=None),
+            ],
+        )
+
+    def entry(name: str, count: int, error_code: int = 0) -> CreateTopicsResponse.CreatableTopicResult:
+        return CreateTopicsResponse.CreatableTopicResult(name=name, num_partitions=count, error_code=error_code)
+
+    request = CreateTopicsRequest(topics=[topic("a", -1), topic("b", -1, 2), topic("c", -1), topic("refused", 1)])
+    response = CreateTopicsResponse(topics=[entry("c", -1), entry("b", -1), entry("a", 5), entry("refused", -1, 41)])
+    found = changes(request, response, None)
+    assert [change for change in found if change.name == "partitions"] == [
+        Change("TOPIC:a", "partitions", None, "5"),
+        Change("TOPIC:b", "partitions", None, "2"),
+        Change("TOPIC:c", "partitions", None, "[unknown]"),
+    ]
+    assert [change for change in found if change.name != "partitions"] == [
+        Change(f"TOPIC:{name}", "flush.ms", None, "7") for name in "abc"
+    ]
+    assert {change.resource for change in changes(request, None, None)} == {
+        "TOPIC:a",
+        "TOPIC:b",
+        "TOPIC:c",
+        "TOPIC:refused",
+    }
+
+
+@pytest.mark.parametrize("is_by_id", [False, True])
+def test_a_deleted_topic_loses_its_partitions_and_configs(is_by_id: bool) -> None:
+    admin = FakeAdmin({"t": [[1], [1]], "kept": [[1]]}, {(TOPIC, "t"): {"flush.ms": "5"}, (TOPIC, "kept"): {}})
+    states = [
+        DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=id_of("t"))
+        if is_by_id
+        else DeleteTopicsRequest.DeleteTopicState(name="t"),
+        DeleteTopicsRequest.DeleteTopicState(name="kept"),
+        DeleteTopicsRequest.DeleteTopicState(name="missing"),
+    ]
+    response = DeleteTopicsResponse(
+        responses=[
+            DeleteTopicsResponse.DeletableTopicResult(name="t", topic_id=id_of("t")),
+            DeleteTopicsResponse.DeletableTopicResult(name="kept", topic_id=id_of("kept"), error_code=44),
+            DeleteTopicsResponse.DeletableTopicResult(name="missing", topic_id=UUID(int=0), error_code=3),
+        ]
+    )
+    assert changes(DeleteTopicsRequest(topics=states), response, admin) == [
+        Change("TOPIC:t", "partitions", "2", None),
+        Change("TOPIC:t", "flush.ms", "5", None),
+    ]
+
+
+def test_a_topic_that_grows_has_both_numbers_of_partitions() -> None:
+    topics = [
+        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=5, assignments=None) for name in ("t", "refused")
+    ]
+    response = CreatePartitionsResponse(
+        results=[
+            CreatePartitionsResponse.CreatePartitionsTopicResult(name="t"),
+            CreatePartitionsResponse.CreatePartitionsTopicResult(name="refused", error_code=37),
+        ]
+    )
+    request = CreatePartitionsRequest(topics=topics)
+    assert changes(request, response, FakeAdmin({"t": [[1]]})) == [Change("TOPIC:t", "partitions", "1", "5")]
+
+
+def quota_entry(name: str | None, *ops: tuple[str, float | None]) -> AlterClientQuotasRequest.EntryData:
+    return AlterClientQuotasRequest.EntryData(
+        entity=[AlterClientQuotasRequest.EntityData(entity_type="user", entity_name=name)],
+        ops=[AlterClientQuotasRequest.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in ops],
+    )
+
+
+def test_quotas_have_their_numbers_as_text() -> None:
+    rates: Outcome[Any] = Outcome()
+    rates.set_result({ClientQuotaEntity.of({"user": None}): {"producer_byte_rate": 5.0, "request_percentage": 1.5}})
+    admin = SimpleNamespace(describe_client_quotas=lambda _: rates)
+    ops = [("producer_byte_rate", 6.0), ("request_percentage", None), ("consumer_byte_rate", None)]
+    request = AlterClientQuotasRequest(entries=[quota_entry(None, *ops), quota_entry("refused", *ops)])
+    response = AlterClientQuotasResponse(
+        entries=[
+            AlterClientQuotasResponse.EntryData(
+                error_code=code,
+                entity=[AlterClientQuotasResponse.EntityData(entity_type="user", entity_name=name)],
+            )
+            for name, code in ((None, 0), ("refused", 42))
+        ]
+    )
+    resource = "QUOTA:user=<default>"
+    assert changes(request, response, admin) == [
+        Change(resource, "producer_byte_rate", "5", "6"),
+        Change(resource, "request_percentage", "1.5", None),
+    ]
+    assert changes(AlterClientQuotasRequest(entries=request.entries[:1]), response, LostAdmin())[0] == Change(
+        resource, "producer_byte_rate", "[unknown]", "6"
+    )
+
+
+def test_credentials_have_iterations_and_no_password() -> None:
+    class Admin:
+        def describe_user_scram_credentials(self, users: Any) -> PerKeyResult[str, Any]:
+            result: PerKeyResult[str, Any] = PerKeyResult(users)
+            result.succeed("anna", (ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096),))
+            result.fail("bob", api_error(ErrorCode.RESOURCE_NOT_FOUND, "none"))
+            for user in ("carl", "refused"):
+                result.fail(user, api_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "denied"))
+            return result
+
+    request = AlterUserScramCredentialsRequest(
+        deletions=[AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="anna", mechanism=1)],
+        upsertions=[
+            AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                name=name, mechanism=2, iterations=8192, salt=b"salt", salted_password=b"hunter2"
+            )
+            for name in ("bob", "carl", "refused")
+        ],
+    )
+    response = AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(user=user, error_code=code)
+            for user, code in (("anna", 0), ("bob", 0), ("carl", 0), ("refused", 58))
+        ]
+    )
+    assert changes(request, response, Admin()) == [
+        Change("SCRAM:anna", "SCRAM-SHA-256", "[hidden] iterations=4096", None),
+        Change("SCRAM:bob", "SCRAM-SHA-512", None, "[hidden] iterations=8192"),
+        Change("SCRAM:carl", "SCRAM-SHA-512", "[unknown]", "[hidden] iterations=8192"),
+    ]

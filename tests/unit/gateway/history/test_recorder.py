@@ -1,0 +1,196 @@
+"""Requests that interceptors forward, and what is recorded of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.client.errors import ConnectionLostError
+from klamm.client.transport import ConnectionSettings
+from klamm.gateway.history.hooks import APIS, ENABLE, recorded_interceptors, with_history
+from klamm.gateway.history.recorder import ChangeRecorder
+from klamm.gateway.interceptors import NO_INTERCEPTION, Interceptor
+from klamm.gateway.policies.alter_configs import INCREMENTAL, AlterConfigsJudge
+from klamm.policy import Override
+from klamm.properties import SettingsError
+from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.types import ConfigOperation, ResourceType
+from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, incremental
+from tests.support.relay_rig import until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.gateway.history.writer import HistoryWriter
+    from klamm.protocol.records import Record
+    from klamm.protocol.schema import Message
+
+KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
+NOW = 1_700_000_000_000
+
+
+class FakeWriter:
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def add(self, records: Sequence[Record], *, author: str) -> None:
+        assert author == "User:anna"
+        self.records += records
+
+    async def written(self) -> None:
+        pass
+
+    @property
+    def changes(self) -> list[tuple[str, Any, Any]]:
+        """Resource, old and new value of the records."""
+        found = [(each, json.loads(each.value or b"")) for each in self.records]
+        return [((each.key or b"").decode(), document["old"], document["new"]) for each, document in found]
+
+
+def interceptor(writer: FakeWriter, given: Mapping[int, Interceptor] | None = None, key: int = KEY) -> Interceptor:
+    recorder = ChangeRecorder(APIS, cast("HistoryWriter", writer), lambda: NOW)
+    return recorded_interceptors(given or {}, recorder)[key]
+
+
+def request(*names: str, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
+    return IncrementalAlterConfigsRequest(
+        resources=[incremental(name, ("flush.ms", ConfigOperation.SET, "5000")) for name in names],
+        validate_only=validate_only,
+    )
+
+
+def accept(forwarded: Message) -> Message:
+    assert isinstance(forwarded, IncrementalAlterConfigsRequest)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                resource_type=each.resource_type, resource_name=each.resource_name
+            )
+            for each in forwarded.resources
+        ]
+    )
+
+
+def admin(*names: str) -> FakeAdmin:
+    return FakeAdmin({}, {(ResourceType.TOPIC, name): {} for name in names})
+
+
+def test_the_record_has_author_host_and_time_and_the_request_stays_the_same_object() -> None:
+    # given: an object that is sent as received
+    writer, asked = FakeWriter(), request("a")
+    context = FakeContext(accept, admin("a"), client_host="10.0.0.7")
+    # when
+    asyncio.run(_handle(interceptor(writer), asked, context))
+    # then
+    assert context.forwarded[0] is asked
+    (record,) = writer.records
+    assert (record.key, record.timestamp) == (b"TOPIC:a", NOW)
+    assert json.loads(record.value or b"") == {
+        "client_id": "tool",
+        "host": "10.0.0.7",
+        "name": "flush.ms",
+        "new": "5000",
+        "old": None,
+        "principal": "User:anna",
+        "version": 0,
+    }
+
+
+async def _handle(one: Interceptor, asked: Message, context: FakeContext) -> Message:
+    return await one.handle(asked, context)
+
+
+def test_a_request_that_only_validates_is_neither_read_for_nor_recorded() -> None:
+    writer, context = FakeWriter(), FakeContext(accept, admin("a"))
+    asyncio.run(_handle(interceptor(writer), request("a", validate_only=True), context))
+    assert (writer.records, context.admin.calls) == ([], [])
+
+
+def test_only_what_the_policy_lets_pass_is_recorded_with_its_overrides() -> None:
+    # given
+    overrides = {"set right": Override(configs={"flush.ms": "100"}, reason="100 at most")}
+    policies = FakePolicies(denied=["denied"], overrides=overrides)
+    judged = Interceptor(
+        request=IncrementalAlterConfigsRequest,
+        response=IncrementalAlterConfigsResponse,
+        handle=AlterConfigsJudge(policies.as_policies(), INCREMENTAL).handle,
+    )
+    names = ("fine", "denied", "set right")
+    writer = FakeWriter()
+    # when
+    answer = asyncio.run(
+        _handle(interceptor(writer, {KEY: judged}), request(*names), FakeContext(accept, admin(*names)))
+    )
+    # then
+    assert [bool(entry.error_code) for entry in cast("IncrementalAlterConfigsResponse", answer).responses] == [
+        False,
+        True,
+        False,
+    ]
+    assert writer.changes == [("TOPIC:fine", None, "5000"), ("TOPIC:set right", None, "100")]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: bool) -> None:
+    """The upstream closes the connection, or the client closes its own to hide what it did."""
+    writer = FakeWriter()
+
+    async def test() -> None:
+        context = FakeContext(accept, admin("a"))
+        sent = asyncio.Event()
+
+        async def forward(_: Message) -> Any:
+            sent.set()
+            if is_cancelled:
+                await asyncio.get_running_loop().create_future()
+            raise ConnectionLostError("gone")
+
+        context.forward = forward  # type: ignore[method-assign, assignment]  # a response that never comes
+        handling = asyncio.create_task(_handle(interceptor(writer), request("a"), context))
+        await sent.wait()
+        handling.cancel()
+        with pytest.raises((ConnectionLostError, asyncio.CancelledError)):
+            await handling
+        await until(lambda: bool(writer.records))
+
+    asyncio.run(test())
+    (record,) = writer.records
+    assert json.loads(record.value or b"")["is_confirmed"] is False
+
+
+def test_requests_that_share_a_key_are_told_apart() -> None:
+    client_configs = Interceptor(
+        request=AlterClientConfigsRequest,
+        response=AlterClientConfigsResponse,
+        handle=lambda *_: asyncio.sleep(0, AlterClientConfigsResponse(entries=[])),
+        claims=lambda rest: rest[0] == 0,
+    )
+    key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+    found = interceptor(FakeWriter(), {key: client_configs}, key)
+    assert found.request is AlterClientConfigsRequest
+    assert found.otherwise is not None
+    assert found.otherwise.request is interceptor(FakeWriter(), {}, key).request
+    scram, kip_649 = memoryview(b"\0\1\1"), memoryview(b"\0\0\0\0\0\0")
+    assert found.otherwise.claims is not None
+    assert (found.otherwise.claims(scram), found.otherwise.claims(kip_649)) == (True, False)
+
+
+def test_the_history_is_off_by_default() -> None:
+    upstream = ConnectionSettings.of(("127.0.0.1:1",), {}, "test")
+    assert with_history(NO_INTERCEPTION, upstream, {}) is NO_INTERCEPTION
+    with pytest.raises(SettingsError, match=ENABLE):
+        with_history(NO_INTERCEPTION, upstream, {ENABLE: "perhaps"})
+
+
+def test_all_recorded_apis_are_intercepted() -> None:
+    recorder = ChangeRecorder(APIS, cast("HistoryWriter", SimpleNamespace()), lambda: NOW)
+    assert set(recorded_interceptors({}, recorder)) == {19, 20, 33, 37, 44, 49, 51}

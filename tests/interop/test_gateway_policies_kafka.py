@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 import klamm
+from klamm import cli
 from klamm.admin import (
     AdminClient,
     AlterConfigOp,
@@ -60,7 +62,10 @@ def gateway(real_kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) 
     rules.write_text(RULES.replace("PREFIX", PREFIX))
     kinds = ("create.topic", "alter.config", "create.partitions", "delete.topic")
     config = {f"{kind}.policy.class.name": "klamm.policy.rules:RulesPolicy" for kind in kinds}
-    with klamm.Gateway(real_kafka.bootstrap_servers, config={**config, "policy.rules.file": str(rules)}) as gateway:
+    with klamm.Gateway(
+        real_kafka.bootstrap_servers,
+        config={**config, "policy.rules.file": str(rules), "change.history.enable": "true"},
+    ) as gateway:
         yield gateway
 
 
@@ -80,9 +85,18 @@ def named(name: str) -> str:
     return f"{PREFIX}.{name}"
 
 
+def history(gateway: klamm.Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str | None]]:
+    """Return names and new values of the recorded changes of a topic, newest first."""
+    capsys.readouterr()
+    server = ("--bootstrap-server", gateway.bootstrap_servers)
+    assert cli.main(["configs", "history", *server, "--topic", topic, "-o", "json"]) == 0
+    return [(line["name"], line["new"]) for line in json.loads(capsys.readouterr().out)]
+
+
 def test_topics_are_created_grown_and_deleted_as_the_policy_allows(
-    admin: AdminClient, gateway: klamm.Gateway, kept_up: KeptUp
+    admin: AdminClient, gateway: klamm.Gateway, kept_up: KeptUp, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The history has what was forwarded."""
     # when
     created = admin.create_topics(
         [
@@ -122,6 +136,14 @@ def test_topics_are_created_grown_and_deleted_as_the_policy_allows(
         deleted = client.ask(DeleteTopicsRequest(topics=states, timeout_ms=30_000), DeleteTopicsResponse, 6)
     # then
     assert [(entry.name, entry.error_code) for entry in deleted.responses] == [(named("kept"), 44), (named("fine"), 0)]
+    recorded = {name: history(gateway, named(name), capsys) for name in ("fine", "kept", "right", "large", "invalid")}
+    assert recorded == {
+        "fine": [("flush.ms", None), ("partitions", None), ("partitions", "3"), ("flush.ms", "7"), ("partitions", "2")],
+        "kept": [("partitions", "1")],
+        "right": [("flush.ms", "100"), ("partitions", "1")],
+        "large": [],
+        "invalid": [],
+    }
 
 
 def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: KeptUp) -> None:

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RefusedError, client_properties, connect, parse_addresses
-from klamm.protocol.errors import KafkaApiError, TopicAuthorizationError, UnknownTopicOrPartitionError
+from klamm.protocol.errors import (
+    KafkaApiError,
+    TopicAuthorizationError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
@@ -92,6 +97,11 @@ def _of_gateways(
         return read_change_history(settings, topics, resource=resource, limit=limit)
     except InternalTopicGoneError as error:
         raise RefusedError(str(error)) from error
+    except UnsupportedVersionError as error:
+        raise RefusedError(
+            f"{', '.join(servers)} serves no Fetch, as a gateway with --admin-only: name the brokers in"
+            " --bootstrap-server"
+        ) from error
 
 
 def _history_topics(admin: AdminClient) -> Sequence[str]:

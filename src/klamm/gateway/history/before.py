@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 5.0
-"""Seconds that a change may wait for the state before it."""
+"""Seconds that a change may wait for a response with the state before it."""
 _AT_ONCE: Final = 500
 """Number of resources in one request. A response with the configs of more topics would hold up all other work."""
 _WAITS: Final = 2
@@ -103,12 +103,12 @@ async def described_quotas(
 async def _in_time(
     look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key]
 ) -> dict[Key, Value]:
-    """Return the values that can be read in time."""
+    """Return the values that can be read. The first request without a response in time is the last one."""
     found: dict[Key, Value] = {}
     try:
-        async with asyncio.timeout(READ_S):
-            remaining = iter(keys)
-            while some := list(islice(remaining, _AT_ONCE)):
+        remaining = iter(keys)
+        while some := list(islice(remaining, _AT_ONCE)):
+            async with asyncio.timeout(READ_S):
                 outcomes = await looked_up(look_up, some, _WAITS)
                 found |= {key: each for key, each in outcomes.items() if not isinstance(each, KafkaApiError)}
     except CLUSTER_ERRORS as error:

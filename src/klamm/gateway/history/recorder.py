@@ -10,6 +10,7 @@ same, as not confirmed: a client could avoid the history otherwise.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from klamm.client.errors import ConnectionLostError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from klamm.gateway.peer import ConnectionWatch
     from klamm.protocol.schema import Message
     from klamm.server.author import Author
+
+logger = logging.getLogger(__name__)
 
 AnyResponse = TypeVar("AnyResponse", bound="Message")
 
@@ -84,10 +87,15 @@ class ChangeRecorder:
     ) -> None:
         """Record the changes of a request. Without a response, they are not confirmed."""
         author, host, at_ms = context.author, context.client_host, self._now_ms()
-        records = await TimeSlice().listed(
-            change_record(change, author, host, at_ms=at_ms, is_confirmed=response is not None)
-            for change in api.changes(request, response, before)
-        )
+        try:
+            records = await TimeSlice().listed(
+                change_record(change, author, host, at_ms=at_ms, is_confirmed=response is not None)
+                for change in api.changes(request, response, before)
+            )
+        except Exception:
+            # The change is made, so the client must get its response.
+            logger.exception("The change history lacks a change by %s", author.principal)
+            return
         if records:
             self._writer.add(records, author=author.principal)
             await self._writer.written()

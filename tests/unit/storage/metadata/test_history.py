@@ -10,7 +10,7 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata.changes import HIDDEN, PutHistory
+from klamm.storage.metadata.changes import HIDDEN, UNKNOWN, PutHistory
 from klamm.storage.metadata.history import Reversal, plan_revert, read_config_history
 from klamm.storage.metadata.statements import HISTORY_STEP
 from klamm.storage.metadata.store import MetadataStore
@@ -91,3 +91,9 @@ def test_going_back_undoes_what_came_after_and_nothing_else() -> None:
 def test_a_secret_cannot_be_brought_back() -> None:
     (reversal,) = plan_revert([line(5, "ssl.key.password", HIDDEN, HIDDEN)], resource="TOPIC:t", to_ms=0)
     assert not reversal.is_known
+
+
+def test_values_that_a_gateway_does_not_know_cannot_be_brought_back() -> None:
+    history = [line(5, "flush.ms", UNKNOWN, "5"), line(4, "partitions", "1", "3")]
+    (reversal,) = plan_revert(history, resource="TOPIC:t", to_ms=0)
+    assert (reversal.name, reversal.is_known) == ("flush.ms", False)

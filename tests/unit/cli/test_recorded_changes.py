@@ -1,0 +1,120 @@
+"""Places in which the commands look for recorded changes, and what they say when there are none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm import cli
+from klamm.admin.results import PerKeyResult
+from klamm.cli import recorded_changes
+from klamm.gateway.history import log
+from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC
+from klamm.protocol.errors import TopicAuthorizationError, UnknownTopicOrPartitionError, UnsupportedVersionError
+from klamm.storage.metadata.changes import PutHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+SERVER = ("--bootstrap-server", "127.0.0.1:19092")
+CHANGE = PutHistory(
+    at_ms=0,
+    resource="TOPIC:a",
+    name="flush.ms",
+    old=None,
+    new="5",
+    principal="User:anna",
+    client_id="tool",
+    host="10.0.0.7",
+    is_confirmed=False,
+)
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | None]:
+    """Topics that the cluster has, each with the error of its description."""
+    found: dict[str, Exception | None] = {}
+
+    class Admin:
+        def describe_topics(self, names: Collection[str]) -> PerKeyResult[str, Any]:
+            result: PerKeyResult[str, Any] = PerKeyResult(names)
+            for name in names:
+                error = found.get(name, UnknownTopicOrPartitionError("no such topic"))
+                if error is None:
+                    result.succeed(name, None)
+                else:
+                    result.fail(name, error)
+            return result
+
+    monkeypatch.setattr(recorded_changes, "connect", lambda _: contextlib.nullcontext(Admin()))
+    return found
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Topics and resource of each read."""
+    calls: list[Any] = []
+
+    def read_change_history(_: Any, topics: Collection[str], *, resource: str | None, limit: int) -> list[PutHistory]:
+        calls.append((list(topics), resource))
+        return [CHANGE][:limit]
+
+    monkeypatch.setattr(log, "read_change_history", read_change_history)
+    return calls
+
+
+def test_all_topics_that_may_be_read_are_read(
+    topics: dict[str, Exception | None], read: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics[TOPIC] = topics[CLIENT_CONFIGS_TOPIC] = None
+    assert cli.main(["configs", "history", *SERVER]) == 0
+    assert cli.main(["configs", "history", *SERVER, "--topic", "a", "-o", "json"]) == 0
+    assert cli.main(["configs", "history", *SERVER, "--resource", "user 'anna'", "-o", "json"]) == 0
+    topics[TOPIC] = TopicAuthorizationError("no")
+    assert cli.main(["configs", "history", *SERVER, "-o", "json"]) == 0
+    assert read == [
+        ([TOPIC, CLIENT_CONFIGS_TOPIC], None),
+        ([TOPIC], "TOPIC:a"),
+        ([CLIENT_CONFIGS_TOPIC], "user 'anna'"),
+        ([CLIENT_CONFIGS_TOPIC], None),
+    ]
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert first == (
+        "1970-01-01T00:00:00.000Z  TOPIC:a  flush.ms: unset -> 5  by User:anna (tool) from 10.0.0.7,"
+        " but no response came: it may not have been made"
+    )
+    (line,) = json.loads(rest.partition("]")[0] + "]")
+    assert (line["host"], line["is_confirmed"]) == ("10.0.0.7", False)
+
+
+@pytest.mark.parametrize(
+    ("has", "resource", "message"),
+    [
+        (CLIENT_CONFIGS_TOPIC, "TOPIC:a", f"The history of others is in the topic {TOPIC}"),
+        (TOPIC, "user 'anna'", f"The history of client configs is in the topic {CLIENT_CONFIGS_TOPIC}"),
+    ],
+)
+def test_a_resource_whose_changes_are_not_recorded_is_refused(
+    topics: dict[str, Exception | None], capsys: pytest.CaptureFixture[str], has: str, resource: str, message: str
+) -> None:
+    topics[has] = None
+    assert cli.main(["configs", "history", *SERVER, "--resource", resource]) == 1
+    assert f"{resource}: the gateways of this cluster record no such changes" in (text := capsys.readouterr().err)
+    assert message in text
+
+
+def test_a_gateway_without_fetch_names_the_way_out(
+    topics: dict[str, Exception | None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise UnsupportedVersionError("The broker does not offer FetchRequest (key 1)")
+
+    monkeypatch.setattr(log, "read_change_history", fail)
+    topics[TOPIC] = None
+    assert cli.main(["configs", "history", *SERVER]) == 1
+    assert (
+        "127.0.0.1:19092 serves no Fetch, as a gateway with --admin-only: name the brokers" in capsys.readouterr().err
+    )

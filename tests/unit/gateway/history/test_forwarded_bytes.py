@@ -1,0 +1,95 @@
+"""Requests of random content, in every version of every recorded API: what reaches the upstream, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.client.errors import ConnectionLostError
+from klamm.gateway.apis import SERVED
+from klamm.gateway.history import before
+from klamm.gateway.history.hooks import APIS, recorded_interceptors
+from klamm.gateway.history.recorder import ChangeRecorder
+from klamm.gateway.interceptors import Interception
+from klamm.gateway.wire import REQUEST_HEAD, response_frame
+from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.metadata import MetadataResponse
+from tests.support.gateway_context import FakeAdmin
+from tests.support.random_requests import CORRELATION_ID, frame_of, random_struct
+from tests.support.relay_rig import RelayRig, shared_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.gateway.history.writer import HistoryWriter
+    from klamm.protocol.records import Record
+    from klamm.protocol.schema import Message
+
+CASES = [
+    (request, version)
+    for request in APIS
+    for version in range(max(SERVED[request.API_KEY][0], request.VERSIONS[0]), SERVED[request.API_KEY][1] + 1)
+]
+
+
+class Admin(FakeAdmin):
+    """Admin client without quotas and credentials."""
+
+    def __getattr__(self, _: str) -> Any:
+        def fail(*_: Any) -> Any:
+            raise ConnectionLostError("gone")
+
+        return fail
+
+
+class NoWriter:
+    def add(self, records: Sequence[Record], *, author: str) -> None:
+        pass
+
+    async def written(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("request_class", "version"), CASES, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_pipelined_requests_are_forwarded_as_they_were_received(
+    request_class: type[Message], version: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The history must not fail because of their content either, when no response comes."""
+    monkeypatch.setattr(before, "_WAITS", 0)
+    generator = random.Random(version)
+    frames = [frame_of(random_struct(request_class, version, generator), request_class, version) for _ in range(5)]
+    recorder = ChangeRecorder(APIS, cast("HistoryWriter", NoWriter()), lambda: 0)
+    shared = shared_objects(Interception(interceptors=recorded_interceptors({}, recorder)), admin=Admin({}))
+    answers = {
+        int(ApiKey.API_VERSIONS): ApiVersionsResponse(
+            api_keys=[ApiVersionsResponse.ApiVersion(api_key=3, min_version=0, max_version=SERVED[3][1])]
+        ),
+        int(ApiKey.METADATA): MetadataResponse(topics=[]),
+        request_class.API_KEY: APIS[request_class].response(),
+    }
+
+    async def test() -> None:
+        forwarded: list[bytes] = []
+        with RelayRig(shared) as rig:
+            await rig.client.send(b"".join(frames))
+            while len(forwarded) < len(frames):
+                size = await rig.upstream.read(4)
+                received = size + await rig.upstream.read(int.from_bytes(size))
+                _, key, api_version, correlation_id, _ = REQUEST_HEAD.unpack_from(received)
+                if key == request_class.API_KEY:
+                    forwarded.append(received)
+                if len(forwarded) < len(frames):
+                    await rig.upstream.send(response_frame(answers[key], api_version, correlation_id))
+            assert forwarded == frames
+            for _ in frames[1:]:
+                answer = await rig.client.read_frame()
+                assert answer[:4] == CORRELATION_ID.to_bytes(4)
+        await asyncio.sleep(0)
+        await recorder.close()
+        assert "lacks a change" not in caplog.text
+
+    asyncio.run(test())

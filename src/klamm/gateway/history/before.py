@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 READ_S: Final = 5.0
 """Seconds that a change may wait for a response with the state before it."""
+MOST_READ_S: Final = 10.0
+"""Seconds for all responses together. Only requests for thousands of resources need more than one."""
 _AT_ONCE: Final = 500
 """Number of resources in one request. A response with the configs of more topics would hold up all other work."""
 _WAITS: Final = 2
@@ -105,10 +107,12 @@ async def _in_time(
 ) -> dict[Key, Value]:
     """Return the values that can be read. The first request without a response in time is the last one."""
     found: dict[Key, Value] = {}
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + MOST_READ_S
     try:
         remaining = iter(keys)
         while some := list(islice(remaining, _AT_ONCE)):
-            async with asyncio.timeout(READ_S):
+            async with asyncio.timeout_at(min(clock() + READ_S, deadline)):
                 outcomes = await looked_up(look_up, some, _WAITS)
                 found |= {key: each for key, each in outcomes.items() if not isinstance(each, KafkaApiError)}
     except CLUSTER_ERRORS as error:

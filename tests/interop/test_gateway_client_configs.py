@@ -221,6 +221,7 @@ def test_the_history_has_changes_of_all_kinds_through_any_gateway(
         lines: list[dict[str, Any]] = json.loads(shown)
         return lines
 
+    wait_until(lambda: len(history("--topic", TOPIC)) == 4, timeout_s=_SOON_S, what="the changes of the topic")
     of_topic = history("--topic", TOPIC)
     assert [(line["name"], line["new"]) for line in of_topic] == [
         ("retention.ms", "30000"),
@@ -230,8 +231,13 @@ def test_the_history_has_changes_of_all_kinds_through_any_gateway(
     ]
     client = ("User:ANONYMOUS", "klamm-admin", "127.0.0.1", True)
     assert {(line["principal"], line["client_id"], line["host"], line["is_confirmed"]) for line in of_topic} == {client}
-    others = [line for line in history("--limit", "20") if "recorded" in line["resource"]]
-    assert [(line["resource"], line["name"], line["new"]) for line in others] == [
+
+    def others() -> list[tuple[str, ...]]:
+        lines = [line for line in history("--limit", "1000") if "recorded" in line["resource"]]
+        return [(line["resource"], line["name"], line["new"]) for line in lines]
+
+    wait_until(lambda: len(others()) == 2, timeout_s=_SOON_S, what="the changes of the user")
+    assert others() == [
         ("user 'ANONYMOUS', client-id 'recorded'", "acks", "1"),
         ("SCRAM:recorded", "SCRAM-SHA-512", "[hidden] iterations=4096"),
     ]

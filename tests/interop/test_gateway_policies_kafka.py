@@ -25,6 +25,7 @@ from klamm.admin import (
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.support.kept_up import KeptUp
+from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def test_topics_are_created_grown_and_deleted_as_the_policy_allows(
         deleted = client.ask(DeleteTopicsRequest(topics=states, timeout_ms=30_000), DeleteTopicsResponse, 6)
     # then
     assert [(entry.name, entry.error_code) for entry in deleted.responses] == [(named("kept"), 44), (named("fine"), 0)]
+    wait_until(lambda: len(history(gateway, named("fine"), capsys)) == 5, timeout_s=60, what="the recorded deletion")
     recorded = {name: history(gateway, named(name), capsys) for name in ("fine", "kept", "right", "large", "invalid")}
     assert recorded == {
         "fine": [("flush.ms", None), ("partitions", None), ("partitions", "3"), ("flush.ms", "7"), ("partitions", "2")],

@@ -96,22 +96,31 @@ def read_change_history(
         ConnectionLostError: A topic cannot be read.
     """
     found = [_newest(settings, topic, resource, limit) for topic in topics]
-    merged = heapq.merge(*map(reversed, found), key=lambda entry: entry.at_ms, reverse=True)
+    merged = heapq.merge(*found, key=lambda entry: entry.at_ms, reverse=True)
     return tuple(islice(merged, limit))
 
 
-def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit: int) -> deque[PutHistory]:
-    """Return the newest entries of one topic, oldest first."""
-    entries_of: Callable[[Iterable[Record]], Iterable[PutHistory]]
-    entries_of = history_entries if name == CLIENT_CONFIGS_TOPIC else change_entries
+def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit: int) -> Iterable[PutHistory]:
+    """Return the newest entries of one topic, newest first."""
     topic = InternalTopic(settings, name)
-    newest: deque[PutHistory] = deque(maxlen=limit)
     try:
-        for records in topic.read_all():
-            newest.extend(entry for entry in entries_of(records) if resource in (None, entry.resource))
+        wanted = (
+            (number, entry) for number, entry in enumerate(_entries(topic, name)) if resource in (None, entry.resource)
+        )
+        if name == CLIENT_CONFIGS_TOPIC:
+            return [entry for _, entry in reversed(deque(wanted, maxlen=limit))]
+        # A gateway that could not write for a while writes later than others.
+        newest = heapq.nlargest(limit, wanted, key=lambda numbered: (numbered[1].at_ms, numbered[0]))
+        return dict.fromkeys(entry for _, entry in newest)
     finally:
         topic.close()
-    return newest if name == CLIENT_CONFIGS_TOPIC else deque(dict.fromkeys(newest))
+
+
+def _entries(topic: InternalTopic, name: str) -> Iterator[PutHistory]:
+    entries_of: Callable[[Iterable[Record]], Iterable[PutHistory]]
+    entries_of = history_entries if name == CLIENT_CONFIGS_TOPIC else change_entries
+    for records in topic.read_all():
+        yield from entries_of(records)
 
 
 def _entry(record: Record) -> PutHistory:

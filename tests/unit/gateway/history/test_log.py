@@ -81,14 +81,14 @@ class FakeTopics:
 
 
 def test_all_histories_of_gateways_are_read_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    # given: one record was written twice, because the first response was lost
+    # given: records that were written late, and one that was written twice, because the first response was lost
     user = ClientConfigEntity.of_user("billing")
     client_config = ClientConfigChange(entity=user, name="acks", old=None, new="all")
     one, two = (record(Change("TOPIC:a", "flush.ms", None, str(at_ms)), at_ms=at_ms) for at_ms in (3, 9))
     other = record(Change("TOPIC:b", "flush.ms", None, "7"), at_ms=7)
     topics = FakeTopics(
         **{
-            TOPIC: [one, one, other, two],
+            TOPIC: [two, one, one, other],
             CLIENT_CONFIGS_TOPIC: history_records([(client_config, ANNA)], at_ms=5),
         }
     )

@@ -8,7 +8,7 @@ exactly once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -56,6 +56,45 @@ _MICROSECONDS: Final = 1000
 _LARGEST_TIMESTAMP: Final = (1 << 63) // _MICROSECONDS - 1
 
 
+@dataclass(frozen=True, slots=True)
+class ByteFields:
+    """Keys or values of records, as parts of one buffer."""
+
+    data: bytes
+    begins: Numbers
+    lengths: Numbers
+    """A negative length means null."""
+
+    def to_arrow(self) -> Any:
+        """Return a BinaryArray."""
+        count = len(self.lengths)
+        size = int(self.lengths[0]) if count else 0
+        if size > 0 and (self.lengths == size).all():
+            # numpy copies elements of one size several times as fast as Arrow copies elements of any size.
+            elements = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, strides=(1,))[self.begins]
+            borders = np.arange(0, (count + 1) * size, size, dtype=np.int32)
+            return _binary_array(borders, elements.view(np.uint8))
+        borders = np.empty(2 * count + 1, np.int32)
+        borders[0:-1:2], borders[1:-1:2] = self.begins, self.begins + np.maximum(self.lengths, 0)
+        borders[-1] = len(self.data)
+        return _binary_array(borders, self.data).take(pa.array(np.arange(count) * 2, mask=self.lengths < 0))
+
+
+def _binary_array(borders: NDArray[np.int32], data: Any) -> Any:
+    buffers = [None, pa.py_buffer(borders), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(borders) - 1, buffers, null_count=0)
+
+
+def _constant(value: str | int, kind: Any, count: int) -> Any:
+    """Return an array of equal values."""
+    return _repeated(value, kind, 1 << count.bit_length())[:count]
+
+
+@lru_cache(maxsize=4)
+def _repeated(value: str | int, kind: Any, count: int) -> Any:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Records of one partition as columns. Each column is built on first use."""
@@ -66,10 +105,8 @@ class Columns:
     timestamps: Numbers
     """Milliseconds since the epoch; -1 means no timestamp."""
     timestamp_types: NDArray[np.int32]
-    fields: Any
-    """BinaryArray with keys and values. ``key_at`` and ``value_at`` are the indexes of its elements."""
-    key_at: Any
-    value_at: Any
+    keys: ByteFields
+    values: ByteFields
     headers: Sequence[RecordHeaders] | None
     """None means that no record has headers."""
 
@@ -92,19 +129,19 @@ class Columns:
 
     @cached_property
     def _key(self) -> Any:
-        return self.fields.take(self.key_at)
+        return self.keys.to_arrow()
 
     @cached_property
     def _value(self) -> Any:
-        return self.fields.take(self.value_at)
+        return self.values.to_arrow()
 
     @cached_property
     def _topic(self) -> Any:
-        return pa.repeat(pa.scalar(self.topic), len(self))
+        return _constant(self.topic, pa.string(), len(self))
 
     @cached_property
     def _partition(self) -> Any:
-        return pa.repeat(pa.scalar(self.partition, pa.int32()), len(self))
+        return _constant(self.partition, pa.int32(), len(self))
 
     @cached_property
     def _offset(self) -> Any:
@@ -113,9 +150,9 @@ class Columns:
     @cached_property
     def _timestamp(self) -> Any:
         # A timestamp that no calendar can represent becomes null.
-        beyond = np.abs(self.timestamps) > _LARGEST_TIMESTAMP
-        microseconds = np.where(beyond, 0, self.timestamps) * _MICROSECONDS
-        return pa.array(microseconds, mask=beyond).cast(pa.timestamp("us", tz="UTC"))
+        beyond = (self.timestamps > _LARGEST_TIMESTAMP) | (self.timestamps < -_LARGEST_TIMESTAMP)
+        microseconds = pa.array(self.timestamps * _MICROSECONDS, mask=beyond if beyond.any() else None)
+        return microseconds.cast(pa.timestamp("us", tz="UTC"))
 
     @cached_property
     def _timestamptype(self) -> Any:
@@ -179,9 +216,9 @@ def _columns(batches: Sequence[RecordBatch], bodies: Sequence[Buffer], wanted: O
 
     timestamp_deltas, at = _numbers(view, begins + 1, ends)  # skip the record's attributes, which Kafka does not use
     offset_deltas, at = _numbers(view, at, ends)
-    key_is_null, key_from, key_to = _field(view, at, ends)
-    value_is_null, value_from, value_to = _field(view, key_to, ends)
-    headers = _headers(data, view[value_to], value_to, ends)
+    key_lengths, key_at, at = _field(view, at, ends)
+    value_lengths, value_at, at = _field(view, at, ends)
+    headers = _headers(data, view[at], at, ends)
     is_append_time = spread([batch.timestamp_type is TimestampType.LOG_APPEND_TIME for batch in batches])
     offsets = spread([batch.base_offset for batch in batches]) + offset_deltas
     timestamps = np.where(
@@ -189,42 +226,43 @@ def _columns(batches: Sequence[RecordBatch], bodies: Sequence[Buffer], wanted: O
         spread([batch.max_timestamp for batch in batches]),
         spread([batch.base_timestamp for batch in batches]) + timestamp_deltas,
     )
-    kept = np.arange(len(offsets))
+    kept: slice | NDArray[np.bool_] = slice(None)
     if offsets.size and (offsets.min() < wanted.start or offsets.max() >= wanted.end):
-        kept = np.flatnonzero((offsets >= wanted.start) & (offsets < wanted.end))
-    borders = np.empty(4 * len(ends) + 1, np.int32)
-    borders[0:-1:4], borders[1:-1:4], borders[2:-1:4], borders[3:-1:4] = key_from, key_to, value_from, value_to
-    borders[-1] = len(data)
-    fields = pa.BinaryArray.from_buffers(
-        pa.binary(), 4 * len(ends), [None, pa.py_buffer(borders), pa.py_buffer(data)], null_count=0
-    )
+        kept = (offsets >= wanted.start) & (offsets < wanted.end)
     return Columns(
         topic=wanted.topic,
         partition=wanted.partition,
         offsets=offsets[kept],
         timestamps=timestamps[kept],
         timestamp_types=is_append_time[kept].astype(np.int32),
-        fields=fields,
-        key_at=pa.array(kept * 4, mask=key_is_null[kept]),
-        value_at=pa.array(kept * 4 + 2, mask=value_is_null[kept]),
-        headers=None if headers is None else [headers[at] for at in kept],
+        keys=ByteFields(data, key_at[kept], key_lengths[kept]),
+        values=ByteFields(data, value_at[kept], value_lengths[kept]),
+        headers=None if headers is None else [headers[number] for number in np.arange(len(offsets))[kept]],
     )
 
 
 def _ends(batches: Sequence[RecordBatch], bodies: Sequence[Buffer], data: bytes) -> Numbers:
     """Return the end of each record. The records of all batches follow each other without gaps."""
     ends: list[int] = []
+    runs: dict[int, int] = {}
     position = 0
     for batch, body in zip(batches, bodies, strict=True):
         stop = position + len(body)
         if not 0 <= batch.record_count <= len(body) // _LEAST_RECORD:
             raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(body)} bytes")
         try:
-            ends += record_ends(data, position, stop, batch.record_count)
+            found, repeated = record_ends(data, position, stop, batch.record_count)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{batch!r}: {error}") from None
+        runs |= {len(ends) + index: count for index, count in repeated.items()}
+        ends += found
         position = stop
-    return np.array(ends, np.int64)
+    listed = np.array(ends, np.int64)
+    if not runs:
+        return listed
+    counts = np.ones(len(ends), np.int64)
+    counts[list(runs)] = list(runs.values())
+    return np.cumsum(np.repeat(np.diff(listed, prepend=0) // counts, counts))
 
 
 def _numbers(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
@@ -233,21 +271,19 @@ def _numbers(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbe
     Raises:
         CorruptBatchError: A varint begins or ends outside its record.
     """
-    if np.any(at >= ends):
-        raise CorruptBatchError("A record ends within its fields")
     byte = view[at]
     values = (byte & _LAST_BYTE).astype(np.uint64)
     following = at + 1
-    is_continued = byte > _LAST_BYTE
+    is_continued = byte >> 7
     shift = 7
     while is_continued.any():
         if shift > _MAX_SHIFT:
             raise CorruptBatchError("Varint is too long")
         # Numbers that have ended get no further bits: it is faster to read a byte in vain than to leave them out.
-        byte = view[following]
-        values |= (byte & _LAST_BYTE).astype(np.uint64) * is_continued << np.uint64(shift)
+        byte = view[following] * is_continued
+        values |= (byte & _LAST_BYTE).astype(np.uint64) << np.uint64(shift)
         following += is_continued
-        is_continued &= byte > _LAST_BYTE
+        is_continued = byte >> 7
         shift += 7
     if np.any(following > ends):
         raise CorruptBatchError("A record ends within a number")
@@ -255,12 +291,12 @@ def _numbers(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbe
     return ((values >> one) ^ (np.uint64(0) - (values & one))).view(np.int64), following
 
 
-def _field(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[NDArray[np.bool_], Numbers, Numbers]:
-    """Return for the key or value of each record whether it is null, its start and its end."""
+def _field(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the length of the key or value of each record (negative means null), its start and its end."""
     lengths, begins = _numbers(view, at, ends)
     if np.any(lengths >= ends - begins):
         raise CorruptBatchError("A record ends within its key or value")
-    return lengths < 0, begins, begins + np.maximum(lengths, 0)
+    return lengths, begins, begins + np.maximum(lengths, 0)
 
 
 def _headers(data: bytes, counts: NDArray[np.uint8], at: Numbers, ends: Numbers) -> list[RecordHeaders] | None:
@@ -281,16 +317,19 @@ def _headers(data: bytes, counts: NDArray[np.uint8], at: Numbers, ends: Numbers)
 def _legacy(batch: RecordBatch, wanted: OffsetRange) -> Columns:
     """Return the records of a message set of magic 0 or 1."""
     records = [record for record in decode_records(batch) if wanted.start <= record.offset < wanted.end]
-    fields = pa.array([part for record in records for part in (record.key, record.value)], pa.binary())
-    numbers = np.arange(len(records), dtype=np.int64)
     return Columns(
         topic=wanted.topic,
         partition=wanted.partition,
         offsets=np.array([record.offset for record in records], np.int64),
         timestamps=np.array([record.timestamp for record in records], np.int64),
         timestamp_types=np.full(len(records), int(batch.timestamp_type), np.int32),
-        fields=fields,
-        key_at=pa.array(numbers * 2),
-        value_at=pa.array(numbers * 2 + 1),
+        keys=_joined([record.key for record in records]),
+        values=_joined([record.value for record in records]),
         headers=None,
     )
+
+
+def _joined(parts: Sequence[bytes | None]) -> ByteFields:
+    lengths = np.array([-1 if part is None else len(part) for part in parts], np.int64)
+    sizes = np.maximum(lengths, 0)
+    return ByteFields(b"".join(part or b"" for part in parts), np.cumsum(sizes) - sizes, lengths)

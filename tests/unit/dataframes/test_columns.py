@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 
 some_bytes = st.none() | st.binary(max_size=200)
-some_records = st.lists(
+some_rows = st.lists(
     st.tuples(
         some_bytes,
         some_bytes,
@@ -43,32 +43,44 @@ some_records = st.lists(
     min_size=1,
     max_size=8,
 )
+equal_rows = st.builds(
+    lambda row, times: [row] * times,
+    st.tuples(some_bytes, some_bytes, st.just(()), st.integers(0, 4_000_000_000_000)),
+    st.integers(8, 80),
+)
+some_records = st.lists(some_rows | equal_rows, min_size=1, max_size=3).map(
+    lambda parts: [row for part in parts for row in part]
+)
 
 
 def range_of(start: int, end: int) -> OffsetRange:
     return OffsetRange(topic="t", partition=3, start=start, end=end)
 
 
-def batch_of(first: int, rows: Sequence[tuple[bytes | None, bytes | None, tuple[object, ...], int]]) -> list[Record]:
+def batch_of(
+    first: int, rows: Sequence[tuple[bytes | None, bytes | None, tuple[object, ...], int]], *, gap: int = 0
+) -> list[Record]:
     return [
-        Record(key, value, headers, timestamp, first + at)  # type: ignore[arg-type]  # drawn as such
+        Record(key, value, headers, timestamp, first + at * (1 + gap))  # type: ignore[arg-type]  # drawn as such
         for at, (key, value, headers, timestamp) in enumerate(rows)
     ]
 
 
 @given(
     batches=st.lists(st.tuples(some_records, st.sampled_from(Codec)), min_size=1, max_size=4),
-    cut=st.tuples(st.integers(0, 10), st.integers(0, 40)),
+    gap=st.sampled_from([0, 0, 1, 100]),
+    cut=st.tuples(st.integers(0, 30), st.integers(0, 400)),
 )
 def test_columns_hold_what_the_records_hold(
     batches: list[tuple[list[tuple[bytes | None, bytes | None, tuple[object, ...], int]], Codec]],
+    gap: int,
     cut: tuple[int, int],
 ) -> None:
     # given
     data = bytearray()
     records: list[Record] = []
     for rows, codec in batches:
-        made = batch_of(len(records), rows)
+        made = batch_of(records[-1].offset + 1 if records else 0, rows, gap=gap)
         records += made
         data += encode_batch(made, codec=codec)
     start, end = cut[0], cut[0] + cut[1]
@@ -115,7 +127,9 @@ def test_damaged_bytes_are_refused_or_read_as_the_decoder_reads_them(
     except CorruptBatchError as error:
         assert "Varint is too long" in str(error)  # noqa: PT017 - either may give up first
         return
-    assert columns.to_arrow(SCHEMA)["value"].to_pylist() == [record.value for record in expected]
+    found = columns.to_arrow(SCHEMA)
+    assert found["key"].to_pylist() == [record.key for record in expected]
+    assert found["value"].to_pylist() == [record.value for record in expected]
 
 
 def test_two_readers_of_one_thread_do_not_mix_their_records() -> None:

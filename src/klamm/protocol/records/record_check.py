@@ -68,8 +68,10 @@ def check_records(data: bytes, count: int) -> tuple[int, int, bool]:
         raise InvalidRecordError("Incorrect declared batch size, premature EOF reached") from None
 
 
-def record_ends(data: bytes, begin: int, end: int, count: int) -> list[int]:
-    """Return the end of each record, by the length in front of it. The fields of the records are not checked.
+def record_ends(data: bytes, begin: int, end: int, count: int) -> tuple[list[int], dict[int, int]]:
+    """Return the ends of records, by the length in front of each. The fields of the records are not checked.
+
+    Of several consecutive records of equal size, which are found by comparing slices, only the last end may be listed.
 
     Args:
         data: Decompressed records, followed by at least as many bytes as a length takes.
@@ -77,13 +79,21 @@ def record_ends(data: bytes, begin: int, end: int, count: int) -> list[int]:
         end: Position behind the last one.
         count: Number of records, at most as many as there is room for.
 
+    Returns:
+        The ends, and by index in this list the number of records of equal size since the end before, if it is not 1.
+
     Raises:
         CorruptBatchError: There are not exactly ``count`` records between ``begin`` and ``end``.
     """
     ends: list[int] = []
+    runs: dict[int, int] = {}
     position: i64 = begin
     stop: i64 = end
-    for _ in range(count):
+    left: i64 = count
+    size: i64 = 0
+    same: i64 = 0
+    while left:
+        start = position
         length: i64 = data[position]
         position += 1
         if length > _ONE_BYTE:
@@ -92,16 +102,43 @@ def record_ends(data: bytes, begin: int, end: int, count: int) -> list[int]:
             length = length & _ONE_BYTE | (byte & _ONE_BYTE) << 7
             if byte > _ONE_BYTE:
                 try:
-                    length, position = read_unsigned(data, position - 2, _VARINT_BYTES)
+                    length, position = read_unsigned(data, start, _VARINT_BYTES)
                 except InvalidRecordError:
                     raise CorruptBatchError("Varint is too long") from None
         position += length >> 1
         if length & 1 or position > stop:
             raise CorruptBatchError("A record does not fit into its batch")
+        left -= 1
+        if position - start != size:
+            size = position - start
+            same = 0
+        same += 1
+        if same == _LEAST_RUN:
+            more: i64 = min(left, _equal_records(data, position, stop, size - (length >> 1), size))
+            runs[len(ends)] = more + 1
+            position += more * size
+            left -= more
         ends.append(position)
     if position != stop:
         raise CorruptBatchError(f"{end - position} bytes follow the last record of a batch")
-    return ends
+    return ends, runs
+
+
+def _equal_records(data: bytes, position: i64, stop: i64, head: i64, size: i64) -> i64:
+    """Return how many records at ``position`` have the same length in front of them as the record before.
+
+    Args:
+        data: Decompressed records.
+        position: End of a record of ``size`` bytes.
+        stop: Position behind the last record.
+        head: Number of bytes that the length takes.
+        size: Size of the record with the length in front of it.
+    """
+    run: i64 = (stop - position) // size
+    for at in range(position, position + head):
+        column = data[at : at + run * size : size]
+        run = len(column) - len(column.lstrip(data[at - size : at - size + 1]))
+    return run
 
 
 def _check_records(data: bytes, count: i64) -> tuple[int, int, bool]:  # noqa: C901, PLR0912, PLR0915 -- a call per field would make it three times as slow

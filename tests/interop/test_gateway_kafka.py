@@ -23,14 +23,15 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.support.families import FAMILIES
 from tests.support.java import STREAMS, start_java, streams_class_path
-from tests.support.kafka_tools import run_tool
+from tests.support.kafka_tools import KafkasTools, run_tool
 from tests.support.logs import batch
-from tests.support.processes import stop_process, wait_until
-from tests.support.taps import Taps, consecutive_ports
+from tests.support.processes import free_port, stop_process, wait_until
+from tests.support.security import Certificates, client_properties
+from tests.support.taps import Taps, TlsTap, consecutive_ports
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from klamm.protocol.schema import Message
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _COUNT = 1500
 _PATIENCE_S = 120.0
+_TOOLS = "org.apache.kafka.tools"
 
 # The libraries leave the sockets of a broker that died to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -218,14 +220,71 @@ def test_a_transaction_with_group_offsets_is_committed_as_a_whole(rig: Rig) -> N
 def test_kafkas_tools_work_through_the_gateway(rig: Rig) -> None:
     topic = f"gateway-{uuid.uuid4().hex[:8]}"
     at = ("--bootstrap-server", rig.bootstrap_servers)
-    tool = "org.apache.kafka.tools.TopicCommand"
+    tool = f"{_TOOLS}.TopicCommand"
     run_tool(tool, *at, "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3")
     assert "ReplicationFactor: 3" in run_tool(tool, *at, "--describe", "--topic", topic)
     alter = ("--alter", "--add-config", "retention.ms=1234")
     run_tool("kafka.admin.ConfigCommand", *at, "--entity-type", "topics", "--entity-name", topic, *alter)
-    quorum = run_tool("org.apache.kafka.tools.MetadataQuorumCommand", *at, "describe", "--status")
+    quorum = run_tool(f"{_TOOLS}.MetadataQuorumCommand", *at, "describe", "--status")
     assert rig.cluster.cluster_id in quorum
     _assert_no_address_leaked(rig)
+
+
+def test_java_clients_find_each_broker_by_its_host_name_on_one_port(
+    real_kafka_3: KafkaCluster, make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
+) -> None:
+    # given: names that lead to a tap before the gateway, the only port that clients can reach
+    certificates = Certificates.create(tmp_path)
+    store = certificates.issue("kafka", "/CN=kafka", hosts=("kafka.example", "*.kafka.example"))
+    names = {
+        node_id: f"broker-{node_id}.kafka.example" for node_id, node in real_kafka_3.nodes.items() if node.is_running
+    }
+    (tmp_path / "hosts").write_text("".join(f"127.0.0.1 {name}\n" for name in ("kafka.example", *names.values())))
+    tls = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.authority),
+    }
+    port = free_port()
+    forbidden = [port, *(node.port for node in real_kafka_3.nodes.values())]
+    with TlsTap(port, store, certificates.authority, forbidden) as tap:
+        config = {
+            "advertised.listeners": f"SSL://kafka.example:{tap.port}",
+            "broker.host.pattern": "broker-$(nodeId).kafka.example",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+        }
+        make_klamm_gateway(real_kafka_3.bootstrap_servers, listen=f"SSL://127.0.0.1:{port}", config=config)
+        at = ("--bootstrap-server", f"kafka.example:{tap.port}")
+        properties = ("--command-config", str(client_properties(tmp_path / "client.properties", tls)))
+        topic = ("--topic", f"gateway-{uuid.uuid4().hex[:8]}")
+        lines = {f"{number}" for number in range(30)}
+        with KafkasTools(f"-Djdk.net.hosts.file={tmp_path / 'hosts'}") as tools:
+
+            def run(tool: str, *arguments: str, stdin: str = "") -> str:
+                outcome = tools.run(tool, *at, *properties, *arguments, stdin=stdin.encode())
+                assert outcome.exit_code == 0, outcome
+                return outcome.stdout
+
+            # when: one leader at each broker, records with keys, a group, a changed config
+            run(f"{_TOOLS}.TopicCommand", "--create", *topic, "--replica-assignment", "1,2,3")
+            keys = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
+            run(f"{_TOOLS}.ConsoleProducer", *topic, *keys, stdin="".join(f"{line}:{line}\n" for line in lines))
+            counted = ("--max-messages", str(len(lines)), "--timeout-ms", "60000")
+            read = run(f"{_TOOLS}.consumer.ConsoleConsumer", *topic, "--group", topic[1], "--from-beginning", *counted)
+            change = ("--alter", "--add-config", "retention.ms=1234", "--entity-type", "topics")
+            run("kafka.admin.ConfigCommand", *change, "--entity-name", topic[1])
+            described = run(f"{_TOOLS}.TopicCommand", "--describe", *topic)
+            listed = run(f"{_TOOLS}.BrokerApiVersionsCommand")
+    # then
+    assert set(read.split()) == lines
+    assert "retention.ms=1234" in described
+    assert {each for each in listed.split() if each.startswith("broker-")} == {
+        f"{name}:{tap.port}" for name in names.values()
+    }
+    assert tap.asked == {"kafka.example", *names.values()}
+    assert tap.received_bytes > 0
+    assert tap.leaked == []
 
 
 def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> None:

@@ -32,10 +32,17 @@ class Outcome(NamedTuple):
 
 
 class KafkasTools:
-    """Runner of tools by the names of their classes, one after the other. A context manager."""
+    """Runner of tools by the names of their classes, one after the other. A context manager.
+
+    Args:
+        jvm_options: Further options of its Java process.
+    """
+
+    def __init__(self, *jvm_options: str) -> None:
+        self._jvm_options = jvm_options
 
     def __enter__(self) -> Self:
-        options = (*quick_to_start(), *_QUIET)
+        options = (*quick_to_start(), *_QUIET, *self._jvm_options)
         command = java_command(
             _PROGRAM.stem, heap="256m", jvm_options=options, jars=f"{class_path()}:{_compiled_program()}"
         )

@@ -43,7 +43,7 @@ def quota_changes(
     response: AlterClientQuotasResponse | None,
     before: Mapping[QuotaEntity, Mapping[str, float]] | None,
 ) -> Iterator[Change]:
-    """Yield each quota that differs from before."""
+    """Yield each quota that a request names."""
     accepted = None
     if response is not None:
         accepted = {_entity(entry.entity) for entry in response.entries if not entry.error_code}
@@ -53,9 +53,7 @@ def quota_changes(
             continue
         for op in entry.ops:
             old = UNKNOWN if before is None else quota_text(before.get(entity, {}).get(op.key))
-            new = None if op.remove else quota_text(op.value)
-            if old != new:
-                yield Change(quota_resource(entity), op.key, old, new)
+            yield Change(quota_resource(entity), op.key, old, None if op.remove else quota_text(op.value))
 
 
 async def _read_credentials(

@@ -1,6 +1,8 @@
 """Changes that IncrementalAlterConfigs (key 44) and AlterConfigs (key 33) make.
 
-Levels of loggers are left out, as in the broker.
+Levels of loggers are left out, as in the broker. Configs that the request names are recorded even if their values stay
+the same: the broker that was asked for the values before may not have known the latest change. A client could
+otherwise hide the last of several quick changes.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def changes(
     response: AlterConfigsResponse | IncrementalAlterConfigsResponse | None,
     before: Mapping[tuple[int, str], Mapping[str, ConfigEntry]],
 ) -> Iterator[Change]:
-    """Yield each config that differs from before."""
+    """Yield each config that a request names, and those that a replacement removes."""
     accepted = None
     if response is not None:
         accepted = {resource_key(entry) for entry in response.responses if not entry.error_code}
@@ -94,7 +96,9 @@ def _values(resource: Resource, described: Mapping[str, ConfigEntry] | None) -> 
             decision = config_decision(key, described, operations=resource.configs)
     except KafkaApiError:  # the rules of the upstream differ from those known here
         return _values_from_unknown(resource)
-    return [(change.name, decision.before.get(change.name), change.value) for change in decision.changes]
+    result = decision.result
+    names = [*(config.name for config in resource.configs), *(change.name for change in decision.changes)]
+    return [(name, decision.before.get(name), result.get(name)) for name in dict.fromkeys(names)]
 
 
 def _values_from_unknown(resource: Resource) -> Values:

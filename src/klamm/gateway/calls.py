@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from klamm.client.errors import ConnectionLostError
+from klamm.client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.client.versions import negotiate
 from klamm.gateway.exchange import RelayedExchange
 from klamm.gateway.wire import request_frame, response_body
 from klamm.protocol.codec import decode
+from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.server.author import Author
+from klamm.server.codec import coded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +60,9 @@ class InterceptedRequest:
         self._relay = relay
         self._head = head
         self._interceptor = interceptor
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: set[asyncio.Future[memoryview]] = set()
+        self.longest = 0 if received is None else len(received[1])
+        """Size in bytes of the longest frame so far. A message that is made from it is about as long."""
 
     @property
     def api_version(self) -> int:
@@ -124,25 +129,33 @@ class InterceptedRequest:
             }
         return self._relay.upstream_versions
 
-    def _frame(self, request: Message, version: int) -> bytes | memoryview:
+    async def _frame(self, request: Message, version: int) -> bytes | memoryview:
         if self._received is not None and request is self._received[0]:
             return self._received[1]
-        return request_frame(request, version, self._head.correlation_id, self._head.client_id)
+        work = partial(request_frame, request, version, self._head.correlation_id, self._head.client_id)
+        return await coded(work, self.longest)
 
     async def _send(self, request: Message, response_class: type[AnyResponse], version: int) -> AnyResponse:
-        answer: asyncio.Future[AnyResponse] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
         def on_response(frame: memoryview) -> Sequence[Piece]:
-            kept = memoryview(bytes(frame))  # the response outlives this callback
-            response = decode(response_class, version, kept, response_body(response_class, version, kept))
             if not answer.done():
-                answer.set_result(response)
+                answer.set_result(memoryview(bytes(frame)))  # the response outlives this callback
             return ()
 
-        correlation_id = self._head.correlation_id
+        exchange = RelayedExchange(self._head.correlation_id, on_response)
         self._waiting.add(answer)
         try:
-            self._relay.send_upstream(self._frame(request, version), RelayedExchange(correlation_id, on_response))
-            return await answer
+            self._relay.send_upstream(await self._frame(request, version), exchange)
+            received = await answer
         finally:
             self._waiting.discard(answer)
+        self.longest = max(self.longest, len(received))
+        return await coded(partial(_decoded, response_class, version, received), len(received))
+
+
+def _decoded(response_class: type[AnyResponse], version: int, frame: memoryview) -> AnyResponse:
+    try:
+        return decode(response_class, version, frame, response_body(response_class, version, frame))
+    except ProtocolError as error:
+        raise UnreadableResponseError(str(error)) from error

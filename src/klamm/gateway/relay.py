@@ -194,6 +194,14 @@ class Relay:
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._on_done)
 
+    def end_requests(self, error: ProtocolError) -> None:
+        """End the stream of requests at a malformed one. Those before it are still answered."""
+        logger.warning("Connection of %s closed: %s", self.peer.name, error)
+        self._shared.refused["request"] += 1
+        self._client_ended = True
+        self._is_flowing = False
+        self._requests.drop()
+
     @property
     def is_intercepting(self) -> bool:
         """Return whether an interceptor is at work."""
@@ -244,10 +252,7 @@ class Relay:
         return self._requests.is_stopped and self._task is None and not self._client.is_blocked and not self.is_closed
 
     def _cut_once(self, chunk: memoryview | None) -> None:
-        """Forward the requests in a chunk, or in the kept bytes.
-
-        A malformed request ends the stream of requests. Those before it are still answered.
-        """
+        """Forward the requests in a chunk, or in the kept bytes."""
         out: list[Piece] = []
         try:
             if chunk is None:
@@ -255,11 +260,7 @@ class Relay:
             else:
                 self._requests.cut(chunk, out)
         except ProtocolError as error:
-            logger.warning("Connection of %s closed: %s", self.peer.name, error)
-            self._shared.refused["request"] += 1
-            self._client_ended = True
-            self._is_flowing = False
-            self._requests.drop()
+            self.end_requests(error)
         if out:
             self._traffic.to_upstream += self._upstream.send(out)
         if self._answers_next:
@@ -316,6 +317,8 @@ class Relay:
         error = task.exception()
         if error is None:
             self._resume()
+        elif isinstance(error, ProtocolError):
+            self._break(error)
         elif isinstance(error, ConnectionLostError):
             self.close(f"the upstream connection broke: {error}")
         else:
@@ -418,12 +421,12 @@ class Relay:
 
     def _break(self, error: Exception) -> None:
         """Close the connection after an error of any kind, because requests and responses may no longer match."""
-        if isinstance(error, OSError):
-            self.close(f"the connection broke: {error}")
-        elif isinstance(error, ProtocolError):
+        if isinstance(error, ProtocolError):
             logger.warning("Connection of %s closed: %s", self.peer.name, error)
             self._shared.refused["response"] += 1
             self.close(None)
+        elif isinstance(error, OSError):
+            self.close(f"the connection broke: {error}")
         else:
             logger.error("Connection of %s: the relay failed", self.peer.name, exc_info=error)
             self._shared.refused["failure"] += 1

@@ -51,6 +51,7 @@ from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
 from klamm.protocol.messages.produce import ProduceRequest
+from klamm.server.codec import coded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -435,9 +436,7 @@ class RequestJudge:
         if interceptor is not None:
             self._occupy(_DECODED_WEIGHT * len(frame))
             kept = memoryview(bytes(frame))  # the request outlives this callback
-            request = decode_request(interceptor.request, head, kept, body, is_whole=interceptor.claims is not None)
-            self._calls = InterceptedRequest(self._shared, self._relay, head, interceptor, received=(request, kept))
-            self._relay.run(self._intercept(head, interceptor, request, self._calls))
+            self._relay.run(self._intercept(head, interceptor, kept, body))
             return TAKE, len(frame), ()
         return self._pass_whole(head, frame, body)
 
@@ -511,16 +510,27 @@ class RequestJudge:
         forwarded, _ = self._forwarded(head, divided.request, body)
         return TAKE, len(frame), (forwarded,)
 
-    async def _intercept(
-        self, head: RequestHead, interceptor: Interceptor, request: Any, context: InterceptedRequest
-    ) -> None:
+    async def _intercept(self, head: RequestHead, interceptor: Interceptor, frame: memoryview, body: int) -> None:
         try:
-            response = await interceptor.handle(request, context)
+            try:
+                request = await coded(partial(_claimed, interceptor, head, frame, body), len(frame))
+            except ProtocolError as error:
+                self._relay.end_requests(error)
+                return
+            calls = InterceptedRequest(self._shared, self._relay, head, interceptor, received=(request, frame))
+            self._calls = calls
+            response = await interceptor.handle(request, calls)
+            replace_addresses(response, self._shared.book)
+            work = partial(response_frame, response, head.api_version, head.correlation_id)
+            answer = await coded(work, calls.longest)
         finally:
             self._calls = None
             self._vacate()
-        replace_addresses(response, self._shared.book)
-        self._answer(head, response)
+        self._relay.expect(RelayedExchange(head.correlation_id, answer=answer, kept_bytes=len(answer)))
+
+
+def _claimed(interceptor: Interceptor, head: RequestHead, frame: memoryview, body: int) -> Any:
+    return decode_request(interceptor.request, head, frame, body, is_whole=interceptor.claims is not None)
 
 
 def _swallow(_frame: memoryview) -> Sequence[Piece]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from klamm.gateway.interceptors import Interception
     from klamm.gateway.peer import Peer
     from klamm.gateway.sessions import UpstreamSession
+    from klamm.protocol.errors import ProtocolError
     from klamm.server.security.endpoints import Endpoint
 
 
@@ -52,6 +53,10 @@ class OpenRelay(Protocol):
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Run an interceptor; no further request is read until it is done."""
+        ...
+
+    def end_requests(self, error: ProtocolError) -> None:
+        """End the stream of requests at a malformed one. Those before it are still answered."""
         ...
 
     def send_upstream(self, frame: Piece, exchange: RelayedExchange) -> None:

@@ -149,7 +149,7 @@ def decode_request(
             body = skip_tagged_fields(frame, body, len(frame))
     except IndexError as error:
         raise ProtocolError("Request header ends in its tagged fields") from error
-    limit = granted_elements(len(frame))  # decoded on the event loop: 100,000 topics delay others by some 0.2 s
+    limit = granted_elements(len(frame))  # for filters, 100,000 elements take 0.2 s of the event loop
     return decode(request_class, head.api_version, frame, body, max_elements=limit, is_whole=is_whole)
 
 

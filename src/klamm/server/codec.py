@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from klamm.protocol.codec import decode, encode, granted_elements
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
@@ -18,7 +18,7 @@ from klamm.protocol.frames import RequestHeader, body_position
 from klamm.protocol.schema import Message, Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from klamm.server.quotas.stopwatch import Stopwatch
     from klamm.server.route import Piece, RawResponse, Route
@@ -41,6 +41,7 @@ _ONLY_HERE: Final = 3
 """Number of references to an array of a message that nothing else holds: the message, a variable and an argument."""
 
 Body: TypeAlias = "Sequence[Piece]"
+Coded = TypeVar("Coded")
 
 
 def read_request(route: Route, header: RequestHeader, frame: memoryview, *, max_elements: int | None = None) -> Any:
@@ -91,6 +92,18 @@ async def write_large(response: Message | RawResponse, version: int, stopwatch: 
     """Encode a response in the codec thread. For handlers that paused at least ``LONG_PAUSES`` times."""
     body: Body = await _in_thread(partial(write, response, version), stopwatch)
     return body
+
+
+async def coded(work: Callable[[], Coded], size: int) -> Coded:
+    """Decode or encode a message: on the event loop if it is short, else in the codec thread.
+
+    Args:
+        work: Function that does it. It must not use objects that the event loop changes meanwhile.
+        size: Size of the message in bytes; of one about as long if it is unknown.
+    """
+    if size < LARGE_FRAME_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_CODEC, work)
 
 
 async def free(messages: Iterable[Message | RawResponse | None], time_slice: TimeSlice) -> None:

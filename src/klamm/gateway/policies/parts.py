@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -46,14 +45,12 @@ def in_order(order: Iterable[Hashable], entries: Iterable[Entry], key_of: Callab
     Returns:
         Each entry once. Entries with a key that the request does not have are last.
     """
-    waiting: dict[Hashable, deque[Entry]] = {}
+    waiting: dict[Hashable, list[Entry]] = {}
     for entry in entries:
-        waiting.setdefault(key_of(entry), deque()).append(entry)
-    ordered: list[Entry] = []
-    for key in order:
-        found = waiting.get(key)
-        if found:
-            ordered.append(found.popleft())
+        waiting.setdefault(key_of(entry), []).append(entry)
+    for found in waiting.values():
+        found.reverse()  # the first is last, from where it is taken
+    ordered = [left.pop() for key in order if (left := waiting.get(key))]
     for rest in waiting.values():
-        ordered.extend(rest)
+        ordered.extend(reversed(rest))
     return ordered

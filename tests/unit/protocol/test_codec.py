@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import io
+import os
 import struct
 import time
 import tracemalloc
@@ -34,6 +35,8 @@ from klamm.protocol.schema import Field, Message, Struct
 
 OWN_SCHEMAS = {"describe_client_configs", "alter_client_configs"}
 MEGABYTE = 1 << 20
+FEW = 50 if os.environ.get("KLAMM_SOAK") else 5
+"""Random examples of each of the hundred messages."""
 
 
 def _messages() -> list[type[Message]]:
@@ -99,7 +102,7 @@ def structs(cls: type[Struct], version: int) -> st.SearchStrategy[Struct]:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
 def test_every_message_round_trips_in_every_version(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.integers(*cls.VERSIONS))
@@ -108,7 +111,7 @@ def test_every_message_round_trips_in_every_version(cls: type[Message], data: st
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
 def test_a_body_cut_at_any_byte_is_a_protocol_error(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.integers(*cls.VERSIONS))
@@ -119,7 +122,7 @@ def test_a_body_cut_at_any_byte_is_a_protocol_error(cls: type[Message], data: st
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=2 * FEW, deadline=None)
 @given(noise=st.binary(max_size=200), data=st.data())
 def test_noise_is_a_message_or_a_protocol_error_and_nothing_else(
     cls: type[Message], noise: bytes, data: st.DataObject
@@ -130,7 +133,7 @@ def test_noise_is_a_message_or_a_protocol_error_and_nothing_else(
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
 def test_what_we_write_kio_reads_alike_and_back(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.integers(*cls.VERSIONS))
@@ -150,7 +153,7 @@ def test_what_we_write_kio_reads_alike_and_back(cls: type[Message], data: st.Dat
 
 
 @pytest.mark.parametrize("cls", [cls for cls in MESSAGES if cls.API_KEY not in UNKNOWN_TO_KAFKA_PYTHON], ids=class_name)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
 def test_kafka_python_writes_the_same_bytes(cls: type[Message], data: st.DataObject) -> None:
     theirs = _kafka_python_class(cls)

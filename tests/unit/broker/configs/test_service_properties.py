@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
@@ -80,7 +81,7 @@ def picture(service: ConfigService) -> dict[tuple[int, str], tuple[object, ...]]
     return told
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=200 if os.environ.get("KLAMM_SOAK") else 20)
 @given(st.lists(st.tuples(st.lists(alterations(), max_size=4), st.booleans()), max_size=4))
 def test_memory_store_and_descriptions_agree_whatever_is_asked(
     requests: list[tuple[list[ResourceAlteration], bool]],

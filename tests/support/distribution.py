@@ -2,8 +2,9 @@
 
 A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. Files that share three nodes
 of real Kafka are run by one worker, one after the other, and the nodes are stopped after the last of them: idle nodes
-cost CPU time. The files that take longest come first, so that no worker is left alone with one of them at the end.
-Among these, files that need the processors alternate with files that wait.
+cost CPU time. Files that share a browser are run by one worker, too. The files that take longest come first, so that no
+worker is left alone with one of them at the end. Among these, files that need the processors alternate with files that
+wait.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _ROOT: Final = Path(__file__).resolve().parents[2]
 SHARED: Final = "real_kafka_3"
 """Fixture of three nodes."""
+BROWSER: Final = "browser: Browser"
+"""Argument of a test that looks at pages. One worker runs the files with such tests, so one Chromium is started."""
 FIRST: Final = (
     SHARED,
     "tests/spark/test_mirror_rig.py",
@@ -51,15 +54,19 @@ FIRST: Final = (
 _DIRECTORIES: Final = ("spark", "crash", "interop")
 """Directories of the other files that take long."""
 SLOWEST_OF_FAST: Final = (
+    BROWSER,
     "tests/unit/protocol/test_codec.py",
     "tests/unit/embedded/test_broker.py",
+    "tests/unit/broker/test_long_requests.py",
     "tests/unit/broker/test_requests_of_many_parts.py",
-    "tests/unit/broker/configs/test_service_properties.py",
+    "tests/unit/broker/test_large_batches.py",
     "tests/unit/test_pytest_plugin.py",
+    "tests/unit/test_documents.py",
     "tests/unit/test_examples.py",
-    "tests/unit/mirror/status/test_status_page_in_a_browser.py",
+    "tests/unit/storage/log/test_cleaner.py",
     "tests/unit/storage/log/test_damaged_files.py",
-    "tests/unit/test_layout.py",
+    "tests/unit/embedded/test_controls.py",
+    "tests/unit/cli/test_main.py",
 )
 """Files that begin the rest, so that at the end no worker is left alone with one that takes many seconds."""
 
@@ -100,4 +107,5 @@ def _rank(path: Path) -> int:
 
 @functools.cache
 def _group(file: str) -> str:
-    return SHARED if SHARED in (_ROOT / file).read_text(encoding="utf-8") else file
+    text = (_ROOT / file).read_text(encoding="utf-8")
+    return next((shared for shared in (SHARED, BROWSER) if shared in text), file)

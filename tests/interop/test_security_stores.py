@@ -23,7 +23,7 @@ from klamm.embedded.server_process import BrokerStartError
 from tests.support.java import QUICK_TO_START, java_executable
 from tests.support.kafka_tools import run_tool
 from tests.support.processes import free_port
-from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates, client_properties, sasl_settings
+from tests.support.security import PASSWORDS, PLAIN_MODULE, RSA, Certificates, client_properties, sasl_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ class Stores:
 
 @pytest.fixture(scope="module")
 def stores(java: None, tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    certificates = Certificates.create(tmp_path_factory.mktemp("stores"))
+    certificates = Certificates.create(tmp_path_factory.mktemp("stores"), RSA)
     made = Stores(certificates=certificates)
     for name in ("broker", "client"):
         certificates.issue(name, f"/O=klamm/CN={name}")

@@ -16,7 +16,7 @@ import klamm
 from klamm.admin import AdminClient, NewTopic
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.support.families import FAMILIES
-from tests.support.java import KAFKA_RELEASE
+from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE
 from tests.support.kafka import KafkaCluster
 from tests.support.processes import wait_until
 from tests.support.wire import WireClient
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.families.model import RunningConsumer, RunningProducer
 
 IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
-NODES, OLD = (3, "4.1.0") if IS_SOAK else (1, "4.3.1")
+NODES, OLD = (3, "4.1.0") if IS_SOAK else (1, TOOLS_RELEASE)
 _COUNT = 1200
 _PATIENCE_S = 120.0
 _TRIED = [family for family in FAMILIES if IS_SOAK or not family.needs_java]

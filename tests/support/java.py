@@ -24,6 +24,8 @@ STREAMS: Final = ROOT / "tests" / "java" / "streams" / "Count.java"
 """Program of Kafka Streams. Its arguments are in its comment."""
 KAFKA_RELEASE: Final = "4.4.0"
 """Release of the real Kafka that the tests ask, the default in ``tests/java/pom.xml``."""
+TOOLS_RELEASE: Final = "4.3.1"
+"""Release of Kafka's tools, the default in ``tests/java/tools/pom.xml``. Its class path holds the broker as well."""
 _LOG_SETTINGS = ROOT / "tests" / "java" / "log4j2.properties"
 _MAVEN_TIMEOUT_S = 600
 QUICK_TO_START: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -55,6 +57,8 @@ def class_path() -> str:
 
 def broker_class_path(release: str = KAFKA_RELEASE) -> str:
     """Return the class path of Kafka's broker in a release. See ``class_path_of``."""
+    if release == TOOLS_RELEASE:
+        return class_path()
     return class_path_of(_BROKER_POM, None if release == KAFKA_RELEASE else release)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.operations import apply_changes
@@ -15,18 +14,17 @@ if TYPE_CHECKING:
     from klamm.protocol.types import ResourceType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDecision:
+class ConfigDecision(NamedTuple):
     """Decided change of one resource, not yet applied."""
 
     resource_type: ResourceType
     resource_name: str
     changes: tuple[ConfigDelta, ...]
-    before: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, str] = NOTHING_SET
     """Dynamic configs of the resource at the time of the decision."""
     replaced: frozenset[str] | None = None
     """Configs that a legacy AlterConfigs names; None for IncrementalAlterConfigs."""
-    defaults: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
+    defaults: Mapping[str, str] = NOTHING_SET
     """For a topic, the broker's value of every topic config."""
 
     @property

@@ -6,8 +6,7 @@ decides differently.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from klamm.configs.values import JAVA_BLANKS
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
@@ -29,8 +28,7 @@ when the operation is applied) and ``value`` (a comma-separated list for APPEND 
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDelta:
+class ConfigDelta(NamedTuple):
     """Resulting change of one config."""
 
     name: str
@@ -73,7 +71,7 @@ def check_operations(operations: Sequence[AlterOperation]) -> None:
         InvalidRequestError: A key appears twice, or a required value is null.
     """
     _refuse_duplicates([operation.name for operation in operations])
-    _refuse_nulls(o.name for o in operations if o.value is None and o.config_operation != ConfigOperation.DELETE)
+    _refuse_nulls([o.name for o in operations if o.value is None and o.config_operation != ConfigOperation.DELETE])
 
 
 def plan_incremental_alter(
@@ -121,7 +119,7 @@ def check_configs(configs: Sequence[tuple[str, str | None]]) -> None:
         InvalidRequestError: A key appears twice, or a value is null.
     """
     _refuse_duplicates([name for name, _ in configs])
-    _refuse_nulls(name for name, value in configs if value is None)
+    _refuse_nulls([name for name, value in configs if value is None])
 
 
 def check_lengths(values: Iterable[str | None]) -> None:
@@ -130,11 +128,12 @@ def check_lengths(values: Iterable[str | None]) -> None:
     Raises:
         InvalidConfigError: A value is too long. The message is Kafka's, which does not name the config.
     """
-    if any(value is not None and is_too_long(value) for value in values):
-        raise InvalidConfigError(
-            "The configuration value cannot be added because it exceeds the maximum value size of"
-            f" {MAX_VALUE_BYTES} bytes."
-        )
+    for value in values:
+        if value is not None and is_too_long(value):
+            raise InvalidConfigError(
+                "The configuration value cannot be added because it exceeds the maximum value size of"
+                f" {MAX_VALUE_BYTES} bytes."
+            )
 
 
 def is_too_long(value: str) -> bool:
@@ -150,12 +149,12 @@ def apply_changes(current: Mapping[str, str], changes: Iterable[ConfigDelta]) ->
 def _outcome(current: Mapping[str, str], operation: AlterOperation, schema: ConfigSchema) -> str | None:
     """Return the value after one operation, or None if it is no longer set."""
     name = operation.name
-    if operation.config_operation == ConfigOperation.DELETE:
-        return None
-    value = cast("str", operation.value)  # check_operations has rejected null
+    value = cast("str", operation.value)  # check_operations has rejected null where a value is required
     match operation.config_operation:
         case ConfigOperation.SET:
             return value
+        case ConfigOperation.DELETE:
+            return None
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT as kind:
             if not schema.is_list(name):
                 raise schema.refuse_non_list(ConfigOperation(kind), name)
@@ -212,7 +211,7 @@ def _merge(current: Mapping[str, str], touched: Mapping[str, str | None]) -> dic
 
 
 def _differences(current: Mapping[str, str], outcome: Mapping[str, str | None]) -> tuple[ConfigDelta, ...]:
-    return tuple(ConfigDelta(name=name, value=value) for name, value in outcome.items() if current.get(name) != value)
+    return tuple([ConfigDelta(name=name, value=value) for name, value in outcome.items() if current.get(name) != value])
 
 
 def _refuse_duplicates(names: Sequence[str]) -> None:
@@ -220,7 +219,6 @@ def _refuse_duplicates(names: Sequence[str]) -> None:
         raise InvalidRequestError("Error due to duplicate config keys")
 
 
-def _refuse_nulls(names: Iterable[str]) -> None:
-    nulls = list(names)
-    if nulls:
-        raise InvalidRequestError(f"Null value not supported for : {', '.join(nulls)}")
+def _refuse_nulls(names: Sequence[str]) -> None:
+    if names:
+        raise InvalidRequestError(f"Null value not supported for : {', '.join(names)}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
@@ -37,12 +36,11 @@ if TYPE_CHECKING:
 
 
 _Outcome: TypeAlias = "ConfigDecision | KafkaApiError"
-_Altered: TypeAlias = "tuple[Sequence[KafkaApiError | None], asyncio.Future[None] | None]"
-"""Error of each resource, and the commit to wait for."""
+_Altered: TypeAlias = "tuple[Sequence[KafkaApiError | str | None], asyncio.Future[None] | None]"
+"""Error of each resource, or a text about what a policy changed, or None; and the commit to wait for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigsChanged:
+class ConfigsChanged(NamedTuple):
     """Event sent to listeners after a config change."""
 
     resource_type: ResourceType
@@ -262,28 +260,29 @@ class ConfigService:
         """
         slices = TimeSlice() if time_slice is None else time_slice
         repeated = await _repeated(alterations, slices) if len(alterations) > 1 else frozenset()
-        altered: list[tuple[Mapping[int, str], _Altered]] = []
+        altered: list[_Altered] = []
         for some in parts(alterations):
             if altered:
                 await asyncio.sleep(0)
-            part = _Part(some)
-            decide_part = partial(self._decide, part.alterations, repeated, node_id)
             types = {alteration.resource_type for alteration in some}
             guards = [guard for guard in self._guards if not types.isdisjoint(guard.resource_types)]
             if guards:
-                applied = await self._alter_guarded(
-                    guards, decide_part, author, override=part.override, validate_only=validate_only
+                part = _Part(some)
+                decide_part = partial(self._decide, part.alterations, repeated, node_id)
+                altered.append(
+                    await self._alter_guarded(guards, decide_part, part, author, validate_only=validate_only)
                 )
             else:
-                applied = self._apply(decide_part(), author, validate_only=validate_only)
-            altered.append((part.notes, applied))
+                altered.append(self._apply(self._decide(some, repeated, node_id), author, validate_only=validate_only))
         outcomes: list[KafkaApiError | str | None] = []
-        for notes, (errors, durable) in altered:
-            ended = errors
-            if durable is not None:
-                ended = await _ended(errors, durable)
-                slices.restart()
-            outcomes += [error or notes.get(index) for index, error in enumerate(ended)] if notes else ended
+        for decided, durable in altered:
+            try:
+                if durable is not None:
+                    await durable
+                    slices.restart()
+                outcomes += decided
+            except StorageError as failure:
+                outcomes += [outcome if isinstance(outcome, KafkaApiError) else failure for outcome in decided]
             await slices.give_way()
         await slices.free(altered)
         return outcomes
@@ -307,9 +306,9 @@ class ConfigService:
         self,
         guards: Sequence[AlterConfigGuard],
         decide_part: Callable[[], Sequence[_Outcome]],
+        part: _Part,
         author: Author,
         *,
-        override: Callable[[int, Override], None],
         validate_only: bool,
     ) -> _Altered:
         """Apply decisions after the guards have checked them in their final form. Each guard's turn is held so long."""
@@ -332,9 +331,10 @@ class ConfigService:
                 details=lambda decision: decision,
                 check=check,
                 revision=self.revision,
-                override=override,
+                override=part.override,
             )
-            return self._apply(outcomes, author, validate_only=validate_only)
+            errors, durable = self._apply(outcomes, author, validate_only=validate_only)
+            return [error or part.notes.get(index) for index, error in enumerate(errors)], durable
 
     def _apply(self, outcomes: Sequence[_Outcome], author: Author, *, validate_only: bool) -> _Altered:
         """Apply decisions unless ``validate_only``; return each one's error, and the commit to wait for, if any."""
@@ -352,7 +352,7 @@ class ConfigService:
             kind, name = decision.resource_type, decision.resource_name
             rows += _rows(decision, author, at_ms)
             self._image.replace(kind, name, apply_changes(decision.before, decision.changes))
-            self._notify(kind, name, frozenset(change.name for change in decision.changes))
+            self._notify(kind, name, frozenset([change.name for change in decision.changes]))
         try:
             if rows:
                 self._last_commit = self._store.submit(rows)
@@ -456,14 +456,3 @@ async def _repeated(alterations: Sequence[ResourceAlteration], slices: TimeSlice
     seen.clear()
     await slices.free(identities)
     return repeated
-
-
-async def _ended(
-    errors: Sequence[KafkaApiError | None], commit: asyncio.Future[None]
-) -> Sequence[KafkaApiError | None]:
-    """Wait for a commit; return the errors, with the storage error for every change that was not stored."""
-    try:
-        await commit
-    except StorageError as failure:
-        return [error or failure for error in errors]
-    return errors

@@ -67,8 +67,8 @@ async def alter_resources(
     outcomes = (one if isinstance(one, KafkaApiError) else next(following) for one in checked)
     entries = await slices.listed(
         to_entry(
-            error_code=ErrorCode.NONE if outcome is None or isinstance(outcome, str) else outcome.error_code,
-            error_message=outcome if outcome is None or isinstance(outcome, str) else outcome.error_message,
+            error_code=outcome.error_code if isinstance(outcome, KafkaApiError) else ErrorCode.NONE,
+            error_message=outcome.error_message if isinstance(outcome, KafkaApiError) else outcome,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )

@@ -346,8 +346,9 @@ class LogManager:
         if topic is not None:
             topic.config.changed()
             logs = [log for log in topic.logs.values() if log is not None]
-            self._housekeeper.check_soon(logs)
-            self._cleaner.check_soon(logs)
+            if logs:
+                self._housekeeper.check_soon(logs)
+                self._cleaner.check_soon(logs)
 
     def update_configs(self) -> None:
         """Apply changed broker defaults to all logs. The cost does not depend on the number of logs."""

@@ -1,13 +1,13 @@
 """Changes of the metadata: one frozen class per kind of change. Loading the metadata returns the same classes.
 
 A change names the new value (an upsert or a removal), so applying it twice has no further effect. ``statements`` turns
-changes into SQL.
+changes into SQL. The two changes of every altered config are named tuples: these are made faster, and are rows already.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -31,8 +31,7 @@ class DropTopic:
     topic_id: UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutConfig:
+class PutConfig(NamedTuple):
     """Set or remove one dynamic config of a resource."""
 
     resource_type: int
@@ -178,8 +177,7 @@ PARTITIONS: Final = "partitions"
 """Name in the history for the number of partitions of a topic, which is no config."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutHistory:
+class PutHistory(NamedTuple):
     """Append one entry to the change history. Entries are never replaced."""
 
     at_ms: int

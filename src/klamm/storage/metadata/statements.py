@@ -160,8 +160,7 @@ class PendingWrites:
         self._run("DELETE FROM topics WHERE topic_id = ?", topic_id)
 
     def _put_config(self, change: PutConfig) -> None:
-        key = (change.resource_type, change.resource_name, change.name)
-        self._rows["configs"][key] = None if change.value is None else (*key, change.value)
+        self._rows["configs"][change[:3]] = None if change.value is None else change
 
     def _drop_configs(self, change: DropConfigs) -> None:
         self._run(
@@ -199,17 +198,7 @@ class PendingWrites:
         self._rows["settings"][(change.name,)] = (change.name, change.value)
 
     def _put_history(self, change: PutHistory) -> None:
-        self._history.append(
-            (
-                change.at_ms,
-                change.resource,
-                change.name,
-                change.old,
-                change.new,
-                change.principal,
-                change.client_id,
-            )
-        )
+        self._history.append(change)
 
     def _put_quota(self, change: PutQuota) -> None:
         key = (json.dumps(change.entity, ensure_ascii=False), change.name)
@@ -318,10 +307,7 @@ def read_topics(database: Database) -> list[PutTopic]:
 def read_configs(database: Database) -> list[PutConfig]:
     """Return all dynamic configs by resource and name."""
     rows = database.execute("SELECT resource_type, resource_name, name, value FROM configs ORDER BY 1, 2, 3")
-    return [
-        PutConfig(resource_type=resource_type, resource_name=resource_name, name=name, value=value)
-        for resource_type, resource_name, name, value in rows
-    ]
+    return [PutConfig(*row) for row in rows]
 
 
 def read_client_configs(database: Database) -> list[PutClientConfig]:
@@ -380,10 +366,7 @@ def read_history(database: Database, *, resource: str | None, limit: int) -> lis
         " WHERE ? IS NULL OR resource = ? ORDER BY sequence DESC LIMIT ?",
         (resource, resource, limit),
     )
-    return [
-        PutHistory(at_ms=at_ms, resource=of, name=name, old=old, new=new, principal=principal, client_id=client_id)
-        for at_ms, of, name, old, new, principal, client_id in rows
-    ]
+    return [PutHistory(*row) for row in rows]
 
 
 def read_quotas(database: Database) -> list[PutQuota]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PATIENCE_S: Final = 60.0
 _AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_")
 """Beginnings of the names of environment variables that count when Python starts."""
 _LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
@@ -49,6 +50,7 @@ class ForkServer:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         child = Path(__file__).with_name("fork_child.py")
+        self._socket.settimeout(_PATIENCE_S)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(child), str(theirs.fileno())],

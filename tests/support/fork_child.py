@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 _PR_SET_PDEATHSIG: Final = 1
 _IMPORTED: Final = ("klamm.broker.main", "klamm.broker.faults.main", "klamm.gateway.main", "klamm.cli")
@@ -58,6 +58,7 @@ def _run(request: dict[str, Any], fds: list[int]) -> int:
             return 1
         time.sleep(0.0005)
     _take_descriptors(fds, request["fds"])
+    _open_standard_streams()
     if request["is_leader"]:
         os.setsid()
     if request["is_tied"]:
@@ -80,6 +81,16 @@ def _take_descriptors(fds: list[int], numbers: list[int]) -> None:
         os.dup2(fd, number)
     for fd in {int(name) for name in os.listdir("/proc/self/fd")}.difference(numbers):
         os.closerange(fd, fd + 1)
+
+
+def _open_standard_streams() -> None:
+    """Open the standard streams as Python does when it starts: those of the helper know what its descriptors were."""
+    sys.stdin, sys.stdout = _opened(0, "r", sys.stdin), _opened(1, "w", sys.stdout)
+    sys.stderr = _opened(2, "w", sys.stderr, buffering=1)
+
+
+def _opened(fd: int, mode: str, like: TextIO, *, buffering: int = -1) -> TextIO:
+    return open(fd, mode, buffering, like.encoding, like.errors, closefd=False)  # type: ignore[return-value]
 
 
 if __name__ == "__main__":

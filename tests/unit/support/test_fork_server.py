@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
@@ -70,3 +71,10 @@ def test_a_server_with_a_locale_of_its_own_is_started_as_usual(monkeypatch: pyte
     monkeypatch.setenv("LC_ALL", "C")
     with KlammBroker() as broker:
         assert not is_forked(psutil.Process(broker.pid))
+
+
+def test_a_server_that_cannot_start_writes_to_its_pipes_and_ends() -> None:
+    command = [*map(str, KlammBroker().command()), "--no-such-option"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--no-such-option" in done.stderr

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -36,14 +37,18 @@ from klamm.admin import (
     UserScramCredentialUpsertion,
 )
 from klamm.clients import KafkaProducer
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.types import ResourceType
 from tests.support.alterations import alter_all
 from tests.support.processes import free_port, wait_until
+from tests.support.recording_proxy import owner_of
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -84,14 +89,14 @@ class Rig:
             return text
 
 
-def gateway_before(cluster: KafkaCluster, metrics: str) -> klamm.Gateway:
+def gateway_before(cluster: KafkaCluster, metrics: str, **more: Any) -> klamm.Gateway:
     config = {
         "client.configs.enable": "true",
         "change.history.enable": "true",
         "client.config.enforcement": "on",
         "metrics.listen": metrics,
     }
-    return klamm.Gateway(cluster.bootstrap_servers, config=config)
+    return klamm.Gateway(cluster.bootstrap_servers, config=config | more)
 
 
 @pytest.fixture(scope="module")
@@ -301,26 +306,115 @@ def test_the_session_timeout_of_a_classic_consumer_is_replaced(rig: Rig, admins:
         consumer.close()
 
 
+def interval_of(client: WireClient, group_id: str) -> int:
+    """Join a group and leave it again. Return the heartbeat interval that its member gets."""
+    group = FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])
+    member: dict[str, Any] = {"group_id": group_id, "member_id": "A" * 22, "rebalance_timeout_ms": 60_000}
+    joining = ConsumerGroupHeartbeatRequest(**member, subscribed_topic_names=[TOPIC], topic_partitions=[])
+    intervals: list[int] = []
+
+    def has_joined() -> bool:
+        if client.ask(group, FindCoordinatorResponse, 4).coordinators[0].error_code == 0:  # creates its topic
+            answer = client.ask(joining, ConsumerGroupHeartbeatResponse, 1)
+            intervals[:] = [answer.heartbeat_interval_ms] if answer.error_code == 0 else []
+        return bool(intervals)
+
+    wait_until(has_joined, timeout_s=_SOON_S, what="a place in the group")
+    leaving = ConsumerGroupHeartbeatRequest(**member, member_epoch=-1, topic_partitions=None)
+    assert client.ask(leaving, ConsumerGroupHeartbeatResponse, 1).error_code == 0
+    return intervals[0]
+
+
 def test_the_heartbeat_interval_of_a_member_of_kip_848_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
     """Kafka itself offers 5 s."""
     set_for(admins[0], "beating", "heartbeat.interval.ms", "9000")
-    group = FindCoordinatorRequest(key_type=0, coordinator_keys=["beating"])
-    member: dict[str, Any] = {"group_id": "beating", "member_id": "A" * 22, "rebalance_timeout_ms": 60_000}
-    joining = ConsumerGroupHeartbeatRequest(**member, subscribed_topic_names=[TOPIC], topic_partitions=[])
-    intervals: list[int] = []
     with WireClient(rig.gateways[0].bootstrap_servers, client_id="beating") as client:
-
-        def has_joined() -> bool:
-            if client.ask(group, FindCoordinatorResponse, 4).coordinators[0].error_code == 0:  # creates its topic
-                answer = client.ask(joining, ConsumerGroupHeartbeatResponse, 1)
-                intervals[:] = [answer.heartbeat_interval_ms] if answer.error_code == 0 else []
-            return bool(intervals)
-
-        wait_until(has_joined, timeout_s=_SOON_S, what="a place in the group")
-        leaving = ConsumerGroupHeartbeatRequest(**member, member_epoch=-1, topic_partitions=None)
-        assert client.ask(leaving, ConsumerGroupHeartbeatResponse, 1).error_code == 0
-    assert intervals == [9000]
+        assert interval_of(client, "beating") == 9000
     assert 'klamm_enforced_client_configs_total{config="heartbeat.interval.ms"}' in rig.page(0, "/metrics")
+
+
+def test_all_processes_of_a_gateway_serve_the_same_configs_and_a_killed_one_loses_none(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that was started again gets connections when it has read the configs: the first one is enforced."""
+    metrics = f"127.0.0.1:{free_port()}"
+    with contextlib.ExitStack() as stack:
+        gateway = stack.enter_context(gateway_before(rig.cluster, metrics, processes=2))
+
+        def connect() -> tuple[int | None, WireClient]:
+            """Return a connection, and the process that serves it."""
+            client = stack.enter_context(WireClient(gateway.bootstrap_servers, client_id="held-by-all", timeout_s=60))
+            client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
+            return owner_of(int(gateway.bootstrap_servers.rpartition(":")[2]), client.port), client
+
+        # given
+        served = dict(connect() for _ in range(2))
+        (killed, one), (_, other) = served.items()
+        # when: configs are set through one process
+        set_by(one, "held-by-all", "heartbeat.interval.ms", "9000")
+        set_by(one, "follows-all", "acks", "all")
+        # then: a client of the other process is held to them, and one that requests them follows
+        wait_until(lambda: interval_of(other, "held-by-all") == 9000, timeout_s=_SOON_S, what="the other process")
+        follower = stack.enter_context(
+            KafkaProducer(
+                bootstrap_servers=gateway.bootstrap_servers,
+                client_id="follows-all",
+                acks=1,
+                enable_idempotence=False,
+            )
+        )
+        wait_until(lambda: follower.config["acks"] == -1, timeout_s=_SOON_S, what="acks=all")
+        follower.send(TOPIC, b"before").get(60)
+        capsys.readouterr()
+        assert cli.main(["clients", "list", "--metrics", metrics, "-o", "json"]) == 0
+        listed = {each["client_id"]: each for each in json.loads(capsys.readouterr().out)}
+        assert listed["held-by-all"]["connections"] == 2
+        assert listed["held-by-all"]["compliance"] == {"heartbeat.interval.ms": "enforced"}
+        assert listed["follows-all"]["compliance"] == {"acks": "follows"}
+        # when: the process through which they were set is killed, and another one set meanwhile
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        set_by(other, "held-by-all", "acks", "all")
+        # then
+        fresh: list[WireClient] = []
+
+        def has_newcomer() -> bool:
+            with contextlib.suppress(ConnectionError):  # dealt to the process that was killed
+                process, client = connect()
+                fresh[:] = [client]
+                return process is not None and process not in served
+            return False
+
+        wait_until(has_newcomer, timeout_s=_SOON_S, interval_s=0.1, what="the new process")
+        assert interval_of(fresh[0], "held-by-all") == 9000
+        assert configs_of(fresh[0]) == configs_of(other) == {"heartbeat.interval.ms": "9000", "acks": "all"}
+        follower.send(TOPIC, b"after").get(60)
+
+
+def set_by(client: WireClient, client_id: str, key: str, value: str) -> None:
+    """Set a config for a client id over one connection."""
+    entity = [
+        AlterClientConfigsRequest.EntityData(entity_type=entity_type, entity_name=name)
+        for entity_type, name in (("user", "ANONYMOUS"), ("client-id", client_id))
+    ]
+    entry = AlterClientConfigsRequest.EntryData(
+        entity=entity, ops=[AlterClientConfigsRequest.OpData(key=key, value=value)]
+    )
+    (outcome,) = client.ask(AlterClientConfigsRequest(entries=[entry]), AlterClientConfigsResponse, 0).entries
+    assert outcome.error_code == 0, outcome.error_message
+
+
+def configs_of(client: WireClient) -> dict[str, str]:
+    """Describe the configs of ``held-by-all`` over one connection."""
+    components = [
+        DescribeClientConfigsRequest.ComponentData(entity_type=entity_type, match_type=0, match=name)
+        for entity_type, name in (("user", "ANONYMOUS"), ("client-id", "held-by-all"))
+    ]
+    request = DescribeClientConfigsRequest(components=components, supported_configs=None, strict=True)
+    response = client.ask(request, DescribeClientConfigsResponse, 0)
+    assert response.error_code == 0, response.error_message
+    (entry,) = response.entries or []
+    return {each.key: each.value for each in entry.values}
 
 
 def test_a_client_that_requests_its_configs_registers_for_all_gateways(rig: Rig, admins: list[AdminClient]) -> None:

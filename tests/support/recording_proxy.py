@@ -61,7 +61,7 @@ class RecordingProxy:
             except OSError:
                 return
             self._sockets += [client, server]
-            pid = _owner(client_port, self.port)
+            pid = owner_of(client_port, self.port)
             threading.Thread(target=self._requests, args=(client, server, pid), daemon=True).start()
             threading.Thread(target=_pump, args=(server, client), daemon=True).start()
 
@@ -89,7 +89,8 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
-def _owner(local_port: int, remote_port: int) -> int | None:
+def owner_of(local_port: int, remote_port: int) -> int | None:
+    """Return the id of the process that has a connection from a port to another; None if no process has it."""
     for connection in psutil.net_connections(kind="tcp"):
         here, there = connection.laddr, connection.raddr
         if here and there and (here.port, there.port) == (local_port, remote_port):

@@ -63,6 +63,12 @@ class WireClient:
         self._stream = self._socket.makefile("rb")
         self._correlation_id = 0
 
+    @property
+    def port(self) -> int:
+        """Port of the client's side."""
+        number: int = self._socket.getsockname()[1]
+        return number
+
     def __enter__(self) -> Self:
         """Return itself."""
         return self

@@ -64,7 +64,7 @@ async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
     metrics = GatewayMetrics(app, settings)
     try:
         await app.start()
-        dealt.send({"ready": True})
+        dealt.send({"ready": True, "why_not_ready": app.why_not_ready()})
         await _first_of(signals.stop.wait(), _report(app, dealt, metrics, settings), _answer(app, dealt))
     finally:
         await app.stop()

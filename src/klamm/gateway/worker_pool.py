@@ -235,11 +235,21 @@ class WorkerPool:
             self._send_base(worker)
 
     def deal(self, accepted: socket.socket, peer: Peer) -> None:
-        """Pass an accepted connection to the worker with the fewest connections."""
+        """Pass an accepted connection to the worker with the fewest connections, of those that are ready if any is.
+
+        A worker that has just been started again enforces no client configs until it has read them.
+        """
         message = {"open": [peer.host, peer.port, peer.node_id, peer.is_bootstrap]}
         self._turn += 1
         count = len(self._workers)
-        order = sorted(self._workers, key=lambda each: (each.connections, (each.number - self._turn) % count))
+        order = sorted(
+            self._workers,
+            key=lambda each: (
+                each.why_not_ready is not None,
+                each.connections,
+                (each.number - self._turn) % count,
+            ),
+        )
         with accepted:
             for worker in order:
                 if worker.is_up and worker.send(message, accepted.fileno()):
@@ -279,9 +289,9 @@ class WorkerPool:
 
     def _on_message(self, worker: Worker, message: control.Message) -> None:
         match message:
-            case {"ready": True}:
+            case {"ready": True, "why_not_ready": why}:
                 self._send_base(worker)
-                worker.why_not_ready = None
+                worker.why_not_ready = why
                 worker.is_up = worker.was_ready = True
                 worker.has_reported.set()
             case {"failed": str(reason)}:

@@ -13,7 +13,7 @@ from klamm.gateway import control
 from klamm.gateway.passed_connections import PassedConnections
 from klamm.gateway.peer import Peer
 from klamm.gateway.topology import Topology
-from klamm.gateway.worker_pool import Worker
+from klamm.gateway.worker_pool import Worker, WorkerPool
 from klamm.server.listeners import Address
 from klamm.server.sockets import bind, bound_address, start_listening
 
@@ -46,6 +46,23 @@ def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
     # then
     assert peers == [Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False)] * 2
     assert (topology.base, dealt.received) == (Address(host="gateway", port=19092), 3)
+
+
+def test_a_worker_that_is_not_ready_is_dealt_connections_only_while_no_other_is_ready() -> None:
+    pool = WorkerPool(2, [], 1.0)
+    idle, busy = pool._workers
+    idle._end, end_of_idle = control.channel()
+    busy._end, end_of_busy = control.channel()
+    idle.is_up = busy.is_up = True
+    busy.connections = 5
+    dealt = []
+    for states in ((None, None), ("it reads the client configs", None), ("it reads the client configs", "it, too")):
+        idle.why_not_ready, busy.why_not_ready = states
+        pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
+        dealt.append((idle.dealt, busy.dealt))
+    for end in (idle._end, busy._end, end_of_idle, end_of_busy):
+        end.close()
+    assert dealt == [(1, 0), (1, 1), (2, 1)]
 
 
 def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -> None:

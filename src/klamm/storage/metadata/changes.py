@@ -1,7 +1,7 @@
 """Changes of the metadata: one frozen class per kind of change. Loading the metadata returns the same classes.
 
 A change names the new value (an upsert or a removal), so applying it twice has no further effect. ``statements`` turns
-changes into SQL. The two changes of every altered config are named tuples: these are made faster, and are rows already.
+changes into SQL. A named tuple, which is made faster, is a row already.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ PARTITIONS: Final = "partitions"
 """Name in the history for the number of partitions of a topic, which is no config."""
 
 
-class PutHistory(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutHistory:
     """Append one entry to the change history. Entries are never replaced."""
 
     at_ms: int

@@ -198,7 +198,17 @@ class PendingWrites:
         self._rows["settings"][(change.name,)] = (change.name, change.value)
 
     def _put_history(self, change: PutHistory) -> None:
-        self._history.append(change)
+        self._history.append(
+            (
+                change.at_ms,
+                change.resource,
+                change.name,
+                change.old,
+                change.new,
+                change.principal,
+                change.client_id,
+            )
+        )
 
     def _put_quota(self, change: PutQuota) -> None:
         key = (json.dumps(change.entity, ensure_ascii=False), change.name)
@@ -366,7 +376,10 @@ def read_history(database: Database, *, resource: str | None, limit: int) -> lis
         " WHERE ? IS NULL OR resource = ? ORDER BY sequence DESC LIMIT ?",
         (resource, resource, limit),
     )
-    return [PutHistory(*row) for row in rows]
+    return [
+        PutHistory(at_ms=at_ms, resource=of, name=name, old=old, new=new, principal=principal, client_id=client_id)
+        for at_ms, of, name, old, new, principal, client_id in rows
+    ]
 
 
 def read_quotas(database: Database) -> list[PutQuota]:

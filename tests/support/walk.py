@@ -46,7 +46,7 @@ class Walk:
         """Count a call. This is a function for ``sys.setprofile``."""
         if event != "call" or not self.is_recording or self._is_of_another_task():
             return
-        if frame.f_code.co_name in ("__init__", "__new__"):
+        if frame.f_code.co_name in ("__init__", "__new__") or "_cls" in frame.f_locals:  # the latter: a named tuple
             self._count_form(frame)
         if _is_of_klamm(frame.f_code) and frame.f_code.co_name not in _PARTS_OF_A_FUNCTION:
             self.functions.add(_name(frame.f_code))

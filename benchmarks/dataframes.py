@@ -2,7 +2,8 @@
 
 Each side is measured in a process of its own, with klamm from its wheel and both sources on the class path. The topics
 are equal: three million records (quick: 600,000) of 100 bytes with a key of eight, in four partitions, compressed by
-lz4.
+lz4. klamm-kafka is measured twice: with Spark's defaults, and with Unix domain sockets between Spark's JVM and its
+Python workers.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _POM: Final = Path(__file__).parent / "java" / "pom.xml"
 _KLAMM: Final = "klamm-kafka"
 _SPARK: Final = "kafka"
+_UNIX_SOCKETS: Final = "--unix-sockets"
 _PARTITIONS: Final = 4
 _TASKS: Final = 2
 _WARM_UP: Final = 100_000
@@ -46,12 +48,12 @@ def run(plan: Plan) -> Iterator[Measurement]:
         servers = broker.bootstrap_servers
         topics = iter(range(1_000))
 
-        def side(source: str) -> Mapping[str, float]:
+        def side(source: str, *options: str) -> Mapping[str, float]:
             topic = f"frames-{next(topics)}"
             with AdminClient(servers) as admin:
                 for name in (topic, f"{topic}-warm-up"):
                     admin.create_topics([NewTopic(name=name, num_partitions=_PARTITIONS)]).all().result()
-            command = [sys.executable, "-m", "benchmarks.dataframes", source, servers, topic, str(records)]
+            command = [sys.executable, "-m", "benchmarks.dataframes", source, servers, topic, str(records), *options]
             done = subprocess.run(
                 command, env=with_wheel(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
             )
@@ -59,17 +61,22 @@ def run(plan: Plan) -> Iterator[Measurement]:
                 raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2_000:]}")
             return dict(json.loads(done.stdout.splitlines()[-1]))
 
-        sides = {"klamm-kafka": lambda: side(_KLAMM), "Spark's own": lambda: side(_SPARK)}
+        sides = {
+            "klamm-kafka": lambda: side(_KLAMM),
+            "klamm-kafka, Unix sockets": lambda: side(_KLAMM, _UNIX_SOCKETS),
+            "Spark's own": lambda: side(_SPARK),
+        }
         label = f"dataframes, {records:,} records of 100 B, lz4"
         yield from alternate(sides, benchmark=label, plan=plan, rounds=1 if plan.quick else 3)
 
 
-def _measure(source: str, servers: str, topic: str, records: int) -> dict[str, float]:
+def _measure(source: str, servers: str, topic: str, records: int, *, unix_sockets: bool) -> dict[str, float]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only in the process of one side
 
     from klamm.dataframes.spark.source import register  # noqa: PLC0415
 
     builder = SparkSession.builder.master(f"local[{_TASKS}]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", unix_sockets)
     jars = ",".join(class_path_of(_POM).split(":"))
     session = builder.config("spark.jars", jars).config("spark.driver.memory", "1g").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -124,5 +131,6 @@ if __name__ == "__main__":
     for argument in ("source", "servers", "topic"):
         parser.add_argument(argument)
     parser.add_argument("records", type=int)
+    parser.add_argument(_UNIX_SOCKETS, action="store_true")
     asked = parser.parse_args()
-    sys.stdout.write(json.dumps(_measure(asked.source, asked.servers, asked.topic, asked.records)) + "\n")
+    sys.stdout.write(json.dumps(_measure(**vars(asked))) + "\n")

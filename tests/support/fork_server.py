@@ -158,7 +158,8 @@ def _module(words: Sequence[str]) -> str | None:
 
 
 def _start_state(environment: Mapping[str, str]) -> object:
-    """Return what decides how Python starts: some environment variables, and the limits of the process."""
+    """Return what decides how Python starts: some variables, directories with a customization, and limits."""
     variables = {name: value for name, value in environment.items() if name.startswith(_AT_START)}
-    variables.pop("PYTHONPATH", None)
-    return variables, [resource.getrlimit(limit) for limit in _LIMITS]
+    entries = variables.pop("PYTHONPATH", "").split(os.pathsep)
+    customizing = [entry for entry in entries if entry and (Path(entry) / "sitecustomize.py").is_file()]
+    return variables, customizing, [resource.getrlimit(limit) for limit in _LIMITS]

@@ -73,6 +73,15 @@ def test_a_server_with_a_locale_of_its_own_is_started_as_usual(monkeypatch: pyte
         assert not is_forked(psutil.Process(broker.pid))
 
 
+def test_a_server_with_a_customization_of_python_is_started_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with KlammBroker() as broker:
+        assert not is_forked(psutil.Process(broker.pid))
+
+
 def test_a_server_that_cannot_start_writes_to_its_pipes_and_ends() -> None:
     command = [*map(str, KlammBroker().command()), "--no-such-option"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -111,7 +111,7 @@ def environments(kafka: KafkaCluster) -> Iterator[Sides]:
         for address in (kafka.bootstrap_servers, gateway.bootstrap_servers):
             host, _, port = address.rpartition(":")
             connection = RUNNER.Connection(host, int(port), 20.0)
-            environment = RUNNER.Env(connection, 1, settle=0, patience=5.0, messages=True)
+            environment = RUNNER.Env(connection, 1, settle=0, patience=20.0, messages=True)
             for resource in ((RUNNER.kit.BROKER, "1"), (RUNNER.kit.BROKER, ""), (RUNNER.kit.LOGGER, "1")):
                 environment.baseline[resource] = RUNNER.kit.dynamic_configs(connection, *resource)
             made.append(environment)

@@ -67,7 +67,7 @@ class ForkServer:
 
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Return whether a process with this environment would begin as the helper did."""
-        return _start_state(environment) == self._state
+        return _start_state(environment) == self._state and not _has_own_start(environment)
 
     def fork(self, request: Mapping[str, object], fds: Sequence[int]) -> int:
         """Fork a server and return its process id. It is a child of this process."""
@@ -155,6 +155,12 @@ def _module(words: Sequence[str]) -> str | None:
     if words[0] == str(Path(sys.executable).with_name("klamm")) and words[1:2] == ["broker"]:
         return SCRIPT
     return None
+
+
+def _has_own_start(environment: Mapping[str, str]) -> bool:
+    """Return whether Python would run a program of a test at its start."""
+    path = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return any(Path(entry, "sitecustomize.py").exists() for entry in path if entry)
 
 
 def _start_state(environment: Mapping[str, str]) -> object:

@@ -87,3 +87,12 @@ def test_a_server_that_cannot_start_writes_to_its_pipes_and_ends() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--no-such-option" in done.stderr
+
+
+def test_a_server_with_a_program_at_its_start_is_started_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with KlammBroker() as broker:
+        assert not is_forked(psutil.Process(broker.pid))

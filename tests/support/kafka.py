@@ -321,7 +321,7 @@ class KafkaCluster:
             # Tests of compaction should not have to wait 15 s for it.
             "log.cleaner.backoff.ms": "500",
             # A node would fill 128 MB of its heap for it when it starts.
-            "log.cleaner.dedupe.buffer.size": "4194304",
+            "log.cleaner.dedupe.buffer.size": "16777216",
             **{name: value.replace("{node}", str(node.node_id)) for name, value in self._properties.items()},
         }
 

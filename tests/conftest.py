@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.support import fork_server
 from tests.support.browser import Browser, find_browser
 from tests.support.distribution import FileScheduling, is_fast, last_with_three_nodes, rank
 from tests.support.java import (
@@ -41,8 +40,6 @@ settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci(
 _LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
 _CLUSTERS = pytest.StashKey[dict[int, KafkaCluster]]()
 """Shared clusters of real Kafka that were started, by their number of nodes."""
-ABOUT_STARTS = ("tests/unit/embedded", "tests/unit/server", "tests/unit/cli/test_main.py")
-"""Tests that ask how brokers and gateways start. Elsewhere these are forked."""
 RACKS = {
     "broker.rack": "rack-{node}",
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
@@ -50,7 +47,6 @@ RACKS = {
 
 
 install()
-fork_server.install()
 register_log_files()
 keep_assignments()
 give_threads_their_own()
@@ -94,9 +90,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSched
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let only marked unit tests start processes; fork servers where nothing is asked about their start."""
-    may_start = item.get_closest_marker("process") is not None or not is_fast(item)
-    fork_server.allow(is_allowed=may_start and not item.nodeid.startswith(ABOUT_STARTS))
+    """Let only marked unit tests start processes."""
     return (yield from guarded(item))
 
 
@@ -117,11 +111,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is not None and is_fast(nextitem):
         for cluster in clusters.values():
             cluster.stop()
-
-
-def pytest_sessionfinish() -> None:
-    """End the process that forks servers."""
-    fork_server.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

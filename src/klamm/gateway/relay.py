@@ -53,7 +53,7 @@ PACED_READS: Final = 64
 loop may pause for it. A pause would slow down a client that waits for each response.
 """
 MOST_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
-_BUFFER: Final = memoryview(mmap.mmap(-1, MOST_BYTES))
+_BUFFER: Final = memoryview(mmap.mmap(-1, MOST_BYTES, access=mmap.ACCESS_COPY))
 """Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns. It is
 mapped, because the kernel copies to and from the beginning of a page with up to a tenth less CPU.
 """

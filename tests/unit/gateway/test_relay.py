@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm.client.transport import PlainTransport
+from klamm.gateway import relay
 from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
 from klamm.gateway.requests import MOST_IN_FLIGHT
@@ -332,3 +334,15 @@ def test_a_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) 
             assert await other.is_served()
 
     played(test)
+
+
+@pytest.mark.process
+def test_a_forked_process_has_a_read_buffer_of_its_own() -> None:
+    """Two gateways of one process would otherwise read into each other's frames."""
+    relay._BUFFER[:6] = b"parent"
+    child = os.fork()
+    if not child:
+        relay._BUFFER[:6] = b"child!"
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert bytes(relay._BUFFER[:6]) == b"parent"

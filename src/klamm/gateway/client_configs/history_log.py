@@ -23,7 +23,7 @@ from klamm.protocol.records import Record
 from klamm.storage.metadata.changes import PutHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from klamm.client_configs.plan import ClientConfigChange
     from klamm.server.author import Author
@@ -68,34 +68,44 @@ def history_records(changes: Iterable[tuple[ClientConfigChange, Author]], *, at_
     ]
 
 
-def history_entries(records: Iterable[Record]) -> Iterable[PutHistory]:
-    """Yield the entries of records, as klamm's broker has them. A record that cannot be read is skipped and logged."""
+def history_entries(records: Iterable[Record]) -> Iterator[PutHistory]:
+    """Yield the entries of records of ``HISTORY_TOPIC``, as klamm's broker has them."""
+    return read_entries(records, HISTORY_TOPIC, lambda key: str(decode_entity(key)))
+
+
+def read_entries(
+    records: Iterable[Record], topic: str, resource_of: Callable[[bytes | None], str]
+) -> Iterator[PutHistory]:
+    """Yield the entries of records. A record that cannot be read is skipped and logged.
+
+    Args:
+        records: The records.
+        topic: Topic of the records, for the log.
+        resource_of: Function that returns the resource for the key of a record.
+    """
     for record in records:
         try:
-            yield _entry(record)
+            yield _entry(record, resource_of)
         except RecordFormatError as error:
-            logger.warning("Record %d of %s was skipped: %s", record.offset, HISTORY_TOPIC, error)
+            logger.warning("Record %d of %s was skipped: %s", record.offset, topic, error)
 
 
-def _entry(record: Record) -> PutHistory:
+def _entry(record: Record, resource_of: Callable[[bytes | None], str]) -> PutHistory:
     document = decode_document(record.value)
     return PutHistory(
         at_ms=record.timestamp,
-        resource=str(decode_entity(record.key)),
-        name=text_of(document, "name") or "",
-        old=text_of(document, "old"),
-        new=text_of(document, "new"),
-        principal=text_of(document, "principal") or "",
-        client_id=text_of(document, "client_id"),
+        resource=resource_of(record.key),
+        name=_text(document, "name") or "",
+        old=_text(document, "old"),
+        new=_text(document, "new"),
+        principal=_text(document, "principal") or "",
+        client_id=_text(document, "client_id"),
+        host=_text(document, "host"),
+        is_confirmed=document.get("is_confirmed") is not False,
     )
 
 
-def text_of(document: Mapping[str, Any], name: str) -> str | None:
-    """Return a value of a record that is a string or null.
-
-    Raises:
-        RecordFormatError: It is something else.
-    """
+def _text(document: Mapping[str, Any], name: str) -> str | None:
     value = document.get(name)
     if value is not None and not isinstance(value, str):
         raise RecordFormatError(f"{name} must be a string: {value!r}")

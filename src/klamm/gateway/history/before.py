@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ClientQuotaFilter, ClientQuotaFilterComponent, ConfigResource
 from klamm.client.errors import CLUSTER_ERRORS
-from klamm.gateway.policies.facts import looked_up
+from klamm.gateway.policies.facts import looked_up, outcomes
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ResourceType
 
@@ -67,17 +67,12 @@ async def described_credentials(
     admin: AdminClient, users: Iterable[str]
 ) -> dict[str, tuple[ScramCredentialInfo, ...] | KafkaApiError]:
     """Return the SCRAM credentials of users. Users without credentials have the error RESOURCE_NOT_FOUND."""
-    found: dict[str, tuple[ScramCredentialInfo, ...] | KafkaApiError] = {}
     try:
         async with asyncio.timeout(READ_S):
-            for user, outcome in admin.describe_user_scram_credentials(dict.fromkeys(users)).values().items():
-                try:
-                    found[user] = await outcome
-                except KafkaApiError as error:
-                    found[user] = error.with_traceback(None)
+            return await outcomes(admin.describe_user_scram_credentials(dict.fromkeys(users)))
     except CLUSTER_ERRORS as error:
         _log(error)
-    return found
+        return {}
 
 
 async def described_quotas(
@@ -113,8 +108,8 @@ async def _in_time(
         remaining = iter(keys)
         while some := list(islice(remaining, _AT_ONCE)):
             async with asyncio.timeout_at(min(clock() + READ_S, deadline)):
-                outcomes = await looked_up(look_up, some, _WAITS)
-                found |= {key: each for key, each in outcomes.items() if not isinstance(each, KafkaApiError)}
+                read = await looked_up(look_up, some, _WAITS)
+                found |= {key: each for key, each in read.items() if not isinstance(each, KafkaApiError)}
     except CLUSTER_ERRORS as error:
         _log(error)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from klamm.configs.definitions import is_secret
 from klamm.gateway.history.before import described_configs
 from klamm.gateway.history.recorded_api import Change, RecordedApi
-from klamm.gateway.policies.alter_configs import resource_key
+from klamm.gateway.policies.alter_configs import CONFIGURED, resource_key
 from klamm.gateway.policies.facts import config_decision
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -33,7 +33,6 @@ Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
 Resource: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource"
 Values: TypeAlias = "Iterable[tuple[str, str | None, str | None]]"
 """Name, old and new value of changed configs."""
-_RECORDED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
 _OF_LISTS: Final = frozenset({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
 
 
@@ -42,7 +41,7 @@ async def read(request: Request, context: InterceptedCall) -> Mapping[tuple[int,
     wanted: dict[tuple[int, str], Collection[str] | None] = {}
     include_synonyms = False
     for resource in request.resources:
-        if resource.resource_type not in _RECORDED:
+        if resource.resource_type not in CONFIGURED:
             continue
         names = None
         if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource):
@@ -63,7 +62,7 @@ def changes(
         accepted = {resource_key(entry) for entry in response.responses if not entry.error_code}
     for resource in request.resources:
         key = resource_key(resource)
-        if resource.resource_type in _RECORDED and (accepted is None or key in accepted):
+        if resource.resource_type in CONFIGURED and (accepted is None or key in accepted):
             yield from config_changes(key, _values(resource, before.get(key)), before.get(key, {}))
 
 
@@ -87,13 +86,8 @@ def config_changes(key: tuple[int, str], values: Values, described: Mapping[str,
 def _values(resource: Resource, described: Mapping[str, ConfigEntry] | None) -> Values:
     if described is None:
         return _values_from_unknown(resource)
-    key = resource_key(resource)
     try:
-        if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
-            replacement = [(config.name, config.value) for config in resource.configs]
-            decision = config_decision(key, described, operations=None, replacement=replacement)
-        else:
-            decision = config_decision(key, described, operations=resource.configs)
+        decision = config_decision(resource, described)
     except KafkaApiError:  # the rules of the upstream differ from those known here
         return _values_from_unknown(resource)
     result = decision.result

@@ -15,26 +15,23 @@ The topic is not compacted: the upstream deletes the oldest records beyond ``ret
 from __future__ import annotations
 
 import heapq
-import logging
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
+from klamm.client_configs.json_records import encode_document
 from klamm.configs.operations import is_too_long
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries, text_of
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries, read_entries
 from klamm.gateway.internal_topic import InternalTopic
 from klamm.protocol.records import Record
 from klamm.storage.metadata.changes import TOO_LONG, PutHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from klamm.client.transport import ConnectionSettings
     from klamm.gateway.history.recorded_api import Change
     from klamm.server.author import Author
-
-logger = logging.getLogger(__name__)
 
 TOPIC: Final = "__klamm_change_history"
 CLIENT_CONFIGS_TOPIC: Final = HISTORY_TOPIC
@@ -70,12 +67,8 @@ def change_record(change: Change, author: Author, host: str, *, at_ms: int, is_c
 
 
 def change_entries(records: Iterable[Record]) -> Iterator[PutHistory]:
-    """Yield the entries of records. A record that cannot be read is skipped and logged."""
-    for record in records:
-        try:
-            yield _entry(record)
-        except RecordFormatError as error:
-            logger.warning("Record %d of %s was skipped: %s", record.offset, TOPIC, error)
+    """Yield the entries of records of ``TOPIC``."""
+    return read_entries(records, TOPIC, lambda key: (key or b"").decode(errors="replace"))
 
 
 def read_change_history(
@@ -117,25 +110,9 @@ def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit
 
 
 def _entries(topic: InternalTopic, name: str) -> Iterator[PutHistory]:
-    entries_of: Callable[[Iterable[Record]], Iterable[PutHistory]]
     entries_of = history_entries if name == CLIENT_CONFIGS_TOPIC else change_entries
     for records in topic.read_all():
         yield from entries_of(records)
-
-
-def _entry(record: Record) -> PutHistory:
-    document = decode_document(record.value)
-    return PutHistory(
-        at_ms=record.timestamp,
-        resource=(record.key or b"").decode(errors="replace"),
-        name=text_of(document, "name") or "",
-        old=text_of(document, "old"),
-        new=text_of(document, "new"),
-        principal=text_of(document, "principal") or "",
-        client_id=text_of(document, "client_id"),
-        host=text_of(document, "host"),
-        is_confirmed=document.get("is_confirmed") is not False,
-    )
 
 
 def _kept(value: str | None) -> str | None:

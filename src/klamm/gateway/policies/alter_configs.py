@@ -47,7 +47,8 @@ Entry: TypeAlias = (
 )
 MOST_TURN_S: Final = 30.0
 """Seconds within which the upstream must respond while the policy's turn is held."""
-_JUDGED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
+CONFIGURED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
+"""Types of resources that have configs. Loggers have levels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ class AlterConfigsJudge:
         asked = [resource for resource in request.resources if resource_key(resource) in passed]
         throttle_time_ms = trial.throttle_time_ms
         async with self._policies.turn(ALTER_CONFIG):
-            described = {resource_key(resource) for resource in asked if resource.resource_type in _JUDGED}
+            described = {resource_key(resource) for resource in asked if resource.resource_type in CONFIGURED}
             known = await describe_configs(context.admin, described)
             allowed: dict[tuple[int, str], Allowed[Asked]] = {}
             for resource in asked:
@@ -221,13 +222,8 @@ class AlterConfigsJudge:
         if isinstance(described, KafkaApiError):
             text = f"The gateway cannot read the configs, so no policy can decide: {described.error_message}"
             return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
-        key = resource_key(resource)
         try:
-            if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
-                replacement = [(config.name, config.value) for config in resource.configs]
-                decision = config_decision(key, described, operations=None, replacement=replacement)
-            else:
-                decision = config_decision(key, described, operations=resource.configs)
+            decision = config_decision(resource, described)
         except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
             return ApiError(error.error_code, error.error_message)
         details = alter_config_details(decision, context.author, validate_only=validate_only)

@@ -16,15 +16,16 @@ from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.decision import ConfigDecision
 from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.types import ConfigSource, ResourceType
 from klamm.storage.metadata.changes import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from klamm.admin import AdminClient, ConfigEntry, TopicDescription
     from klamm.admin.results import PerKeyResult
-    from klamm.configs.operations import AlterOperation
+    from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
     from klamm.protocol.types import ConfigOperation
 
 Key = TypeVar("Key")
@@ -157,24 +158,19 @@ class UpstreamSchema:
 
 
 def config_decision(
-    resource: tuple[int, str],
+    resource: AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource,
     described: Mapping[str, ConfigEntry],
-    *,
-    operations: Sequence[AlterOperation] | None,
-    replacement: Sequence[tuple[str, str | None]] = (),
 ) -> ConfigDecision:
     """Return the change of a resource that a valid request makes.
 
     Args:
-        resource: Type and name of the resource.
+        resource: The resource's part of the request.
         described: Configs of the resource before the change.
-        operations: Operations of IncrementalAlterConfigs; None for AlterConfigs.
-        replacement: Configs of AlterConfigs, which removes all others.
 
     Raises:
         KafkaApiError: The request is invalid, though the upstream accepted it.
     """
-    resource_type, name = ResourceType(resource[0]), resource[1]
+    resource_type, name = ResourceType(resource.resource_type), resource.resource_name
     before = own_configs(resource_type, name, described)
     schema = UpstreamSchema(
         built_in={
@@ -184,15 +180,17 @@ def config_decision(
             if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
         }
     )
-    if operations is None:
-        changes = plan_legacy_alter(before, replacement, schema)
+    replaced: frozenset[str] | None = None
+    if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+        changes = plan_legacy_alter(before, [(config.name, config.value) for config in resource.configs], schema)
+        replaced = frozenset([config.name for config in resource.configs])
     else:
-        changes = plan_incremental_alter(before, operations, schema)
+        changes = plan_incremental_alter(before, resource.configs, schema)
     return ConfigDecision(
         resource_type=resource_type,
         resource_name=name,
         changes=changes,
         before=before,
-        replaced=None if operations is not None else frozenset(key for key, _ in replacement),
+        replaced=replaced,
         defaults=inherited(described) if resource_type is ResourceType.TOPIC else {},
     )

@@ -34,29 +34,28 @@ def unsecured(claims: Mapping[str, Any], **header: Any) -> str:
     return f"{part({'alg': 'none', **header})}.{part(claims)}."
 
 
+def _of_integer(value: int, count: int | None = None) -> str:
+    return encoded(value.to_bytes((value.bit_length() + 7) // 8 if count is None else count))
+
+
 class Issuer:
     """Issuer that signs tokens with RS256 or ES256. A header that is None is left out."""
 
-    def __init__(self, key_id: str, algorithm: str = "RS256", *, bits: int = 2048) -> None:
+    def __init__(self, key_id: str, algorithm: str = "RS256", *, bits: int = 2048, ec_number: int = 0) -> None:
         self.key_id, self.algorithm = key_id, algorithm
         self._rsa = rsa.generate_private_key(65537, bits)
-        self._ec = ec.generate_private_key(ec.SECP256R1())
+        curve = ec.SECP256R1()
+        self._ec = ec.derive_private_key(ec_number, curve) if ec_number else ec.generate_private_key(curve)
 
     def public_key(self) -> dict[str, str]:
         """Return the entry of a JSON Web Key Set."""
         if self.algorithm == "RS256":
             numbers = self._rsa.public_key().public_numbers()
-            fields: dict[str, str | int] = {"kty": "RSA", "n": numbers.n, "e": numbers.e}
+            fields = {"kty": "RSA", "n": _of_integer(numbers.n), "e": _of_integer(numbers.e)}
         else:
             point = self._ec.public_key().public_numbers()
-            fields = {"kty": "EC", "crv": "P-256", "x": point.x, "y": point.y}
-        return {
-            "kid": self.key_id,
-            **{
-                name: encoded(value.to_bytes((value.bit_length() + 7) // 8)) if isinstance(value, int) else value
-                for name, value in fields.items()
-            },
-        }
+            fields = {"kty": "EC", "crv": "P-256", "x": _of_integer(point.x, 32), "y": _of_integer(point.y, 32)}
+        return {"kid": self.key_id, **fields}
 
     def sign(self, claims: Mapping[str, Any], **header: Any) -> str:
         header = {"alg": self.algorithm, "kid": self.key_id, **header}

@@ -5,8 +5,10 @@ The package PyJWT parses the keys and checks the signatures. It is imported only
 
 from __future__ import annotations
 
+import base64
 import json
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.extras import MissingExtraError, require_extra
 from klamm.security.oauth import ClaimRules, Jwt, Token, TokenError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from jwt import PyJWK
 
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+_COORDINATE_BYTES: Final = {"P-256": 32, "P-384": 48, "P-521": 66}
 _RSA: Final = frozenset({"RS256", "RS384", "RS512"})
 ALGORITHMS: Final = (*sorted(_RSA), *_CURVES)
 
@@ -38,13 +41,24 @@ def parse_keys(text: str) -> tuple[PyJWK, ...]:
     from jwt import PyJWKSet, PyJWTError  # noqa: PLC0415 - only where tokens are signed
 
     try:
-        listed = [each for each in json.loads(text)["keys"] if each.get("use", "sig") == "sig"]
+        listed = [_padded(each) for each in json.loads(text)["keys"] if each.get("use", "sig") == "sig"]
         keys = tuple(key for key in PyJWKSet(listed).keys if _kind(key) is not None) if listed else ()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, PyJWTError) as error:
         raise KeysError(f"expected a JSON Web Key Set, an object with an array called keys: {error!r}") from error
     if not keys:
         raise KeysError("no key in it is of kind RSA, or EC on P-256, P-384 or P-521")
     return keys
+
+
+def _padded(key: dict[str, Any]) -> dict[str, Any]:
+    """Add leading zeros that a point's coordinates lack. Kafka accepts such keys, PyJWT skips them."""
+    padded = dict(key)
+    with suppress(KeyError, TypeError, ValueError):  # PyJWT skips a key that cannot be used
+        count = _COORDINATE_BYTES[key["crv"]]
+        for name in ("x", "y"):
+            coordinate = base64.urlsafe_b64decode(key[name] + "==")
+            padded[name] = base64.urlsafe_b64encode(coordinate.rjust(count, b"\0")).decode()
+    return padded
 
 
 def check_signed(text: str, keys: Sequence[PyJWK], rules: ClaimRules, now_s: float) -> Token:

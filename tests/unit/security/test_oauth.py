@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from functools import partial
@@ -140,6 +141,24 @@ def test_an_rsa_key_of_1024_bits_verifies_no_token() -> None:
     weak = Issuer("weak", bits=1024)
     with pytest.raises(TokenError, match="none of the issuer's 1 keys"):
         check_signed(weak.sign(claims("alice")), parse_keys(key_set(weak)), STRICT, NOW)
+
+
+@pytest.mark.parametrize("number", [379, 43], ids=["x", "y"])
+def test_a_coordinate_without_its_leading_zero_is_read(number: int) -> None:
+    """Some issuers write the integer. RFC 7518 requires 32 bytes, and Kafka's library (jose4j) does not."""
+    issuer = Issuer("e", "ES256", ec_number=number)
+    key = issuer.public_key()
+    short = {name: encoded(base64.urlsafe_b64decode(key[name] + "=").lstrip(b"\0")) for name in ("x", "y")}
+    assert {name: len(value) for name, value in short.items()} != {"x": 43, "y": 43}
+    for each in (key, {**key, **short}):
+        keys = parse_keys(json.dumps({"keys": [each]}))
+        assert check_signed(issuer.sign(claims("alice")), keys, STRICT, NOW).principal == "alice"
+
+
+@pytest.mark.parametrize("x", ["A", 7, None], ids=["no Base64", "no text", "none"])
+def test_an_unusable_key_does_not_hide_the_others(x: object) -> None:
+    unusable = {**EC.public_key(), "x": x}
+    assert len(parse_keys(json.dumps({"keys": [unusable, RSA.public_key()]}))) == 1
 
 
 def test_an_audience_and_an_issuer_that_are_expected_are_good() -> None:

@@ -29,6 +29,7 @@ import klamm
 from klamm.embedded.broker import _free_addresses
 from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -195,6 +196,15 @@ def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are(broker:
 def test_before_login_any_other_request_closes_the_connection(broker: klamm.Broker) -> None:
     with WireClient(broker.bootstrap_servers) as client, pytest.raises(OSError, match=r"closed|reset"):
         client.ask(MetadataRequest(topics=None), MetadataResponse, 9)
+
+
+def test_within_a_login_another_request_closes_the_connection_and_versions_are_answered(broker: klamm.Broker) -> None:
+    """Kafka answers both with ILLEGAL_SASL_STATE, see docs/divergences.md."""
+    with WireClient(broker.bootstrap_servers) as client:
+        assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1).error_code == 0
+        assert client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
+        with pytest.raises(OSError, match=r"closed|reset"):
+            client.ask(MetadataRequest(topics=None), MetadataResponse, 9)
 
 
 def test_before_login_a_large_frame_closes_the_connection(broker: klamm.Broker) -> None:

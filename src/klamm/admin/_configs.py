@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSynonym
 from klamm.client.keyed_calls import KeyedCall, result_of
@@ -26,15 +26,25 @@ if TYPE_CHECKING:
 Alterations: TypeAlias = "Mapping[ConfigResource, Collection[AlterConfigOp]]"
 Replacements: TypeAlias = "Mapping[ConfigResource, Collection[ConfigEntry]]"
 _Outcomes: TypeAlias = "Mapping[ConfigResource, KafkaApiError | None]"
+_MOST_DIGITS: Final = 10
+"""Digits of the largest node id."""
 
 
 def by_broker(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
-    """Group resources by destination: BROKER and BROKER_LOGGER go to that broker, all others to any (None)."""
+    """Group resources by destination: BROKER and BROKER_LOGGER go to that broker, all others to any (None).
+
+    A name that cannot be a node id also goes to any broker, which rejects it.
+    """
     groups: dict[int | None, list[ConfigResource]] = defaultdict(list)
     for resource in resources:
-        is_own = resource.type in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and resource.name.isdecimal()
+        is_own = resource.type in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and _is_node_id(resource.name)
         groups[int(resource.name) if is_own else None].append(resource)
     return groups
+
+
+def _is_node_id(name: str) -> bool:
+    # int() raises ValueError for thousands of digits.
+    return name.isdecimal() and len(name) <= _MOST_DIGITS
 
 
 async def incremental_alter(

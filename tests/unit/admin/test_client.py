@@ -141,6 +141,7 @@ def test_a_brokers_own_configs_are_asked_of_that_broker(broker: StubBroker, admi
     own = ConfigResource(ResourceType.BROKER, str(NODE_ID))
     away = ConfigResource(ResourceType.BROKER, "99")
     defaults = ConfigResource(ResourceType.BROKER, "")
+    no_id = ConfigResource(ResourceType.BROKER, "9" * 5_000)
 
     def answer(request: Request) -> Answer:
         sent = request.read(IncrementalAlterConfigsRequest)
@@ -153,8 +154,8 @@ def test_a_brokers_own_configs_are_asked_of_that_broker(broker: StubBroker, admi
         )
 
     broker.answer(44, answer)
-    outcomes = admin.incremental_alter_configs({own: SET, defaults: SET, away: SET}).values()
-    assert outcomes[own].result(5) is outcomes[defaults].result(5) is None
+    outcomes = admin.incremental_alter_configs({own: SET, defaults: SET, no_id: SET, away: SET}).values()
+    assert outcomes[own].result(5) is outcomes[defaults].result(5) is outcomes[no_id].result(5) is None
     assert len(broker.requests(44)) == 2
     with pytest.raises(ConnectionError, match="no broker 99"):
         outcomes[away].result(5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from klamm.client.transport import PlainTransport
@@ -103,6 +104,11 @@ class Side:
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        self._socket.close()
+
+    def reset(self) -> None:
+        """Close the connection with a reset."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
 

@@ -12,6 +12,7 @@ Back-pressure
     client that does not read its responses is not read from either, because the gateway itself answers some requests.
 Ends
     When the client closes its side, requests already received are still forwarded and answered, for a limited time.
+    When it resets the connection, a request that an interceptor works at is still completed.
     When the upstream closes, the bytes that it sent are still delivered. A malformed frame of either side closes both
     sides of this relay only. So does a side that takes no bytes for a long time (``expire``).
 """
@@ -211,7 +212,12 @@ class Relay:
 
     def _on_client_readable(self) -> None:
         try:
-            count = self._client.stream.receive_into(self._room(self._upstream))
+            try:
+                count = self._client.stream.receive_into(self._room(self._upstream))
+            except OSError:
+                if self._task is None:
+                    raise
+                count = 0  # the interceptor needs the upstream's response, for example to record a change
             if count is None:
                 return
             if count == 0:

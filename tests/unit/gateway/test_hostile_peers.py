@@ -58,6 +58,29 @@ def intercepted(handle: Callable[[Any, Any], Awaitable[Any]], **more: Any) -> Sh
     return shared_objects(Interception(interceptors={19: interceptor}), **more)
 
 
+def test_a_client_cannot_hide_the_outcome_of_its_request_by_a_reset() -> None:
+    """The history of changes needs the response."""
+    outcomes: list[Any] = []
+
+    async def handle(asked: Any, context: Any) -> Any:
+        outcomes.append(await context.forward(asked))
+        return outcomes[0]
+
+    async def test() -> None:
+        shared = intercepted(handle)
+        with RelayRig(shared) as rig:
+            await rig.client.send(LARGE)
+            await rig.upstream.read_frame()
+            rig.client.reset()
+            await until(lambda: rig.relay.has_ended)
+            await rig.upstream.send(response_frame(CreateTopicsResponse(topics=[]), 2, 1))
+            await until(lambda: bool(outcomes))
+            await until(lambda: rig.relay.is_closed)
+
+    played(test)
+    assert len(outcomes) == 1
+
+
 def test_answers_that_wait_for_a_slow_broker_are_few() -> None:
     async def test() -> None:
         shared = judged(lambda _request, _context: ANSWER)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from klamm.broker.routes import ROUTES
+from klamm.clock import wall_clock_ms
 from klamm.server.sockets import fastest_event_loop
 
 if TYPE_CHECKING:
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
     from klamm.broker.services import Services
     from klamm.server.route import Route
-
-
-def wall_clock_ms() -> int:
-    """Return the wall clock time, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def _ignore(_services: Services) -> None:

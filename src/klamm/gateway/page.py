@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_document
+from klamm.clock import wall_clock_ms
 from klamm.display import counted
 from klamm.gateway.client_configs.settings import read_client_config_settings
 from klamm.gateway.status import merged_status, process_status
@@ -101,12 +102,12 @@ class GatewayPage:
 
     async def _clients_document(self, _query: Query) -> Document:
         status = await self._status()
-        found = clients_document(status["clients"], at_ms=_now_ms())
+        found = clients_document(status["clients"], at_ms=wall_clock_ms())
         return {**found, "left_out": status["clients_left_out"], "silent_processes": status["silent"]}
 
     async def _policies_document(self, _query: Query) -> Document:
         status = await self._status()
-        return {"version": 0, "at_ms": _now_ms(), **status["policies"], "silent_processes": status["silent"]}
+        return {"version": 0, "at_ms": wall_clock_ms(), **status["policies"], "silent_processes": status["silent"]}
 
     async def _topics_document(self, query: Query) -> Document:
         """Return a page of the topics with the configs that they set; with ``topic``, one topic with all configs."""
@@ -122,7 +123,7 @@ class GatewayPage:
             topics = [
                 {**topic, "configs": [each for each in topic["configs"] or () if each["is_own"]]} for topic in topics
             ]
-        found = topics_document(topics, total=len(names), first=first, at_ms=_now_ms())
+        found = topics_document(topics, total=len(names), first=first, at_ms=wall_clock_ms())
         return {**found, "problem": self._topics.failure}
 
     async def _gateway_document(self, _query: Query) -> Document:
@@ -142,7 +143,7 @@ class GatewayPage:
         }
         return {
             "version": 0,
-            "at_ms": _now_ms(),
+            "at_ms": wall_clock_ms(),
             "gateway": own,
             "other_gateways": list(settings.known_hosts),
             "upstream": {
@@ -292,7 +293,3 @@ def _brokers_table(gateway: Document, query: Query) -> Table:
         ],
         total=len(brokers), first=first, size=DETAIL_ROWS, parameter="bp", empty="No broker is known.",
     )  # fmt: skip
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
+
+from klamm.clock import wall_clock_ms
 
 
 @dataclass(slots=True)
@@ -16,7 +17,7 @@ class MovableClock:
 
     def now_ms(self) -> int:
         """Return the wall clock time, in milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000 + int(self.moved_s * 1000)
+        return wall_clock_ms() + int(self.moved_s * 1000)
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         """Return an event loop whose timers follow this clock.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from klamm.cli.groups.description import chosen_groups
 from klamm.cli.groups.partitions import in_order, parse_offsets
 from klamm.cli.groups.reasons import reason
 from klamm.cli.output import complain, say, write
+from klamm.clock import wall_clock_ms
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace)
         return present | _listed(admin, missing, OffsetSpec.LATEST)
     if options.to_earliest or options.to_latest:
         return _listed(admin, partitions, OffsetSpec.EARLIEST if options.to_earliest else OffsetSpec.LATEST)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     at_ms = now_ms - options.by_duration if options.by_duration is not None else options.to_datetime
     return _by_time(admin, partitions, at_ms, warn=complain if options.output != "human" else say)
 

@@ -5,7 +5,6 @@ It starts neither Spark nor Java and writes nothing to either cluster.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.mirror.status_text import lines
 from klamm.cli.output import complain, write
 from klamm.client.errors import CLUSTER_ERRORS, error_text
+from klamm.clock import wall_clock_ms
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
@@ -127,7 +127,7 @@ def _show(wanted: Sequence[Wanted], output: str) -> int:
             complain(
                 f"{_PROG}: {one.flow.name}: cluster {one.flow.target.alias} cannot be reached: {error_text(error)}"
             )
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_clock_ms()
     document: dict[str, Any] = {"flows": [as_document(sight, now_ms) for sight in sights]}
     write(output, document, lambda: [line for sight in sights for line in lines(sight, now_ms)])
     for sight in sights:

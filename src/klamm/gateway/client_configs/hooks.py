@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from klamm.client_config_runtime.enforcement import EnforcementService, report_enforced
 from klamm.client_config_runtime.view import client_documents
 from klamm.client_configs.kinds import GroupProtocol
+from klamm.clock import wall_clock_ms
 from klamm.gateway.client_configs.limits import UpstreamLimits
 from klamm.gateway.client_configs.requests import ClientConfigRequests
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
@@ -39,7 +39,7 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
     if settings is None:
         return NO_INTERCEPTION
     limits = UpstreamLimits(settings)
-    service = UpstreamClientConfigs(upstream, limits=lambda: limits.values, now_ms=_now_ms)
+    service = UpstreamClientConfigs(upstream, limits=lambda: limits.values, now_ms=wall_clock_ms)
     enforcement = EnforcementService(
         service,
         is_on=lambda: settings.is_enforced,
@@ -47,7 +47,7 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
         session_protocols=frozenset({GroupProtocol.CLASSIC}),
     )
     limits.on_change = enforcement.refresh
-    registry = ClientRegistry(now_ms=_now_ms)
+    registry = ClientRegistry(now_ms=wall_clock_ms)
     watch = ClientWatch(registry, enforcement, timings=lambda: limits.timings)
 
     async def start(admin: AdminClient) -> None:
@@ -77,7 +77,3 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
         why_not_ready=service.why_not_ready,
         close=close,
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.clock import wall_clock_ms
 from klamm.gateway.history import access, configs, topics
 from klamm.gateway.history.log import TOPIC, TOPIC_CONFIGS
 from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
@@ -54,7 +54,7 @@ def with_history(interception: Interception, upstream: ConnectionSettings, setti
         admins.append(admin)
         writer.start()
 
-    recorder = ChangeRecorder(APIS, writer, _now_ms)
+    recorder = ChangeRecorder(APIS, writer, wall_clock_ms)
 
     async def close() -> None:
         await recorder.close()
@@ -103,7 +103,3 @@ def _around(interceptor: Interceptor, recorder: ChangeRecorder) -> Interceptor:
 async def _forward(request: Any, context: InterceptedCall) -> Message:
     response: Message = await context.forward(request)
     return response
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

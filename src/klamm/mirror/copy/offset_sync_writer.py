@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.cluster import Cluster
 from klamm.client.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
+from klamm.clock import wall_clock_ms
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.groups.copied_runs import RunSync, RunTracker
 from klamm.mirror.groups.offset_translation import SyncPair, SyncRule
@@ -117,7 +117,7 @@ class SyncWriter:
             if (pair := rule.flush()) is not None:
                 self._keep(key, [pair])
         self._taken, self._due, self._due_count = self._due, {}, 0
-        now_ms = int(time.time() * 1000)
+        now_ms = wall_clock_ms()
         records: list[Record] = []
         for (topic, partition), due in self._taken.items():
             for run in due:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from klamm.client import cluster as clusters
 from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
+from klamm.clock import wall_clock_ms
 from klamm.mirror import source_offsets
 from klamm.mirror.internal_records import read_newest, write_records
 from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
@@ -170,7 +170,7 @@ class SourceOffsetStore:
 
 
 def _by_partition(placed: Iterable[tuple[_Place, bytes]]) -> dict[int, list[Record]]:
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_clock_ms()
     out: dict[int, list[Record]] = {}
     for place, value in placed:
         out.setdefault(place.partition, []).append(Record(key=place.key, value=value, timestamp=now_ms))

@@ -6,11 +6,11 @@ import asyncio
 import errno
 import json
 import logging
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from klamm.clock import wall_clock_ms
 from klamm.storage.descriptors import EXHAUSTED, FLUSH_THREADS, LENT, SPARE
 from klamm.storage.log import flusher
 from klamm.storage.log.background import ErrorReports, with_pauses
@@ -60,10 +60,6 @@ milliseconds."""
 _END_OF_TIME: Final = 2**63
 
 
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class _Topic:
     """The logs of a topic by partition; None for a log that has not been opened yet."""
 
@@ -91,7 +87,7 @@ class LogManager:
         data_dir: Path,
         *,
         configs_of: Callable[[str], Mapping[str, str]],
-        now_ms: Callable[[], int] = _wall_clock_ms,
+        now_ms: Callable[[], int] = wall_clock_ms,
         pool: FilePool | None = None,
         settings: Callable[[], HousekeepingSettings] = HousekeepingSettings,
         leader_epoch: int = 0,

@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from klamm.clock import wall_clock_ms
 from klamm.protocol.errors import StorageError
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.lock import make_durable_directory
@@ -91,7 +91,7 @@ class MetadataStore:
         path: Path,
         *,
         connect: Callable[[Path], Database] = connect_sqlite,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_clock_ms,
         max_history: int = 0,
     ) -> MetadataStore:
         """Open the database file at ``path``, and create or migrate it if necessary.

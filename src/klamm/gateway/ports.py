@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.peer import Peer
 from klamm.properties import SettingsError
+from klamm.server.acceptor import Acceptor
 from klamm.server.listeners import ANY_HOST, MAX_PORT, Address, own_host_name
-from klamm.server.sockets import bind, start_listening
+from klamm.server.sockets import bind
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from typing import Any
 
     from klamm.gateway.settings import GatewaySettings
     from klamm.gateway.topology import Topology
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
-_ACCEPTS_PER_EVENT: Final = 64
-_ACCEPT_PAUSE_S: Final = 1.0
-"""Seconds for which no connection is accepted after an error of this machine."""
 _FREE_BASES: Final = range(20_000, 31_000)
 """Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
 _ATTEMPTS: Final = 20
@@ -47,13 +46,13 @@ class BrokerPorts:
         self._settings = settings
         self._topology = topology
         self._on_accepted = on_accepted
-        self._sockets: dict[int, socket.socket] = {}
+        self._acceptors: dict[int, Acceptor] = {}
         self._base_port = 0
 
     @property
     def is_open(self) -> bool:
         """Return whether the gateway listens."""
-        return bool(self._sockets)
+        return bool(self._acceptors)
 
     def open(self) -> None:
         """Bind the base port and the ports of all known brokers.
@@ -79,10 +78,9 @@ class BrokerPorts:
 
     def close(self) -> None:
         """Stop accepting."""
-        for sock in self._sockets.values():
-            asyncio.get_running_loop().remove_reader(sock.fileno())
-            sock.close()
-        self._sockets.clear()
+        for acceptor in self._acceptors.values():
+            acceptor.close()
+        self._acceptors.clear()
 
     def add(self, node_id: int) -> None:
         """Listen for a broker that joined the cluster."""
@@ -101,7 +99,7 @@ class BrokerPorts:
 
     def _open(self, node_id: int) -> None:
         """Listen on the port of a broker. Does nothing if the gateway listens on it."""
-        if node_id in self._sockets or (node_id != _BASE and self._settings.broker_hosts is not None):
+        if node_id in self._acceptors or (node_id != _BASE and self._settings.broker_hosts is not None):
             return
         port = self._base_port + node_id
         if max(port, self._topology.base.port + node_id) > MAX_PORT:
@@ -110,31 +108,14 @@ class BrokerPorts:
             )
         host = self._settings.listener.listen[0].host
         sock = bind(Address(host=host, port=port), shared=self._settings.reuses_ports)
+        acceptor = Acceptor(sock, partial(self._accept, node_id))
         try:
-            start_listening(sock, backlog=_BACKLOG)
+            acceptor.start(backlog=_BACKLOG)
         except OSError:
             sock.close()
             raise
-        sock.setblocking(False)
-        self._sockets[node_id] = sock
-        asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, node_id)
+        self._acceptors[node_id] = acceptor
 
-    def _resume(self, sock: socket.socket, node_id: int) -> None:
-        if self._sockets.get(node_id) is sock:
-            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, node_id)
-
-    def _accept(self, sock: socket.socket, node_id: int) -> None:
-        for _ in range(_ACCEPTS_PER_EVENT):
-            try:
-                accepted, address = sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionError):
-                return
-            except OSError as error:
-                # Most likely no file descriptor is left. The socket stays readable, so the event loop would spin.
-                logger.warning("A connection cannot be accepted: %s", error.strerror or error)
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(sock.fileno())
-                loop.call_later(_ACCEPT_PAUSE_S, self._resume, sock, node_id)
-                return
-            peer = Peer(host=address[0], port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
-            self._on_accepted(accepted, peer)
+    def _accept(self, node_id: int, accepted: socket.socket, address: Any) -> None:
+        peer = Peer(host=address[0], port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
+        self._on_accepted(accepted, peer)

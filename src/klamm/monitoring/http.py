@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 16 * 1024
+MAX_CONNECTIONS: Final = 16
+"""Number of connections that may be open. One more ends the oldest: a scrape takes milliseconds, so that one is silent
+or slow. Without a limit, strangers could use up the file descriptors of the process.
+"""
 _NO_SCRIPTS: Final = (
     "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self';"
     " frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
@@ -46,11 +50,12 @@ class HttpListener:
         self._checks = checks
         self._views = views
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, None] = {}
+        """Writers of the open connections, oldest first."""
 
     async def listen(self, sock: socket.socket) -> None:
         """Start to serve on a bound socket."""
-        self._server = await asyncio.start_server(self._serve, sock=sock, limit=MAX_HEAD_BYTES)
+        self._server = await asyncio.start_server(self._serve, sock=sock, limit=MAX_HEAD_BYTES, backlog=MAX_CONNECTIONS)
 
     async def close(self) -> None:
         """Stop serving. Responses in progress are completed; connections without a request are closed at once."""
@@ -60,7 +65,11 @@ class HttpListener:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        if len(self._writers) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._writers))
+            del self._writers[oldest]
+            oldest.transport.abort()
+        self._writers[writer] = None
         try:
             async with asyncio.timeout(LIMIT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -69,7 +78,7 @@ class HttpListener:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError) as error:
             logger.debug("A scrape ended early: %r", error)
         finally:
-            self._writers.discard(writer)
+            self._writers.pop(writer, None)
             writer.close()
 
     async def _answer(self, head: bytes) -> bytes:

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 
     from klamm.protocol.schema import Message
     from klamm.server.client_registry import ClientRegistry
-    from klamm.server.connection_limits import ConnectionLimits
+    from klamm.server.connection_limits import Admission
     from klamm.server.context import HandlerContext
     from klamm.server.outbox import UnreadBudget
     from klamm.server.quotas.throttles import Throttles
@@ -119,7 +119,6 @@ class SharedByConnections:
     new_context: Callable[..., HandlerContext]
     """Function that creates the context of a request from ``session``, ``api_version`` and ``client_id``."""
     routes: Mapping[int, Route]
-    limits: ConnectionLimits
     client_registry: ClientRegistry
     throttles: Throttles
     traffic: Traffic
@@ -132,15 +131,22 @@ class SharedByConnections:
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """Broker side of one client connection; see the module's tables for its states. Used on the event loop only."""
+    """Broker side of one client connection; see the module's tables for its states. Used on the event loop only.
 
-    def __init__(self, session: Session, endpoint: Endpoint, shared: SharedByConnections) -> None:
+    Args:
+        session: Facts about the connection.
+        endpoint: Settings of its listener.
+        shared: Objects that all connections of the server share.
+        admission: Its place among the connection limits, which it releases when it is lost.
+    """
+
+    def __init__(self, session: Session, endpoint: Endpoint, shared: SharedByConnections, admission: Admission) -> None:
         self.session = session
+        self._admission = admission
         self._endpoint = endpoint
         self._shared = shared
         self._muted_s = 0.0
         self._is_muted = False
-        self._is_admitted = False
         self._was_active = True
         self._active_at = 0.0
         login = session.login
@@ -160,6 +166,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_sending = False
         self._taken_before = 0
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the transport has reported the connection. If so, it reports the loss of it as well."""
+        return self._transport is not None
 
     @property
     def is_idle(self) -> bool:
@@ -227,16 +238,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start serving, unless a connection limit or the client certificate forbids it."""
+        """Start serving, unless the client certificate forbids it."""
         transport = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from asyncio.Transport
         self._transport = transport
         # Encrypted bytes pass through the transport. Its own word for it is checked as well.
         socket = plain_socket(transport) if self._endpoint.tls is None else None
         self._outbox = Outbox(transport, self._shared.budget, self, socket)
-        peer = transport.get_extra_info("peername")
-        if peer:
-            self.session.client_host, self.session.client_port = peer[0], peer[1]
-        if not self._may_stay(transport):
+        if self._endpoint.tls is not None and not self._has_principal(transport):
             transport.abort()
             return
         self._shared.connections.add(self)
@@ -250,9 +258,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._shared.connections.discard(self)
         self._shared.budget.remove(self)
         self._shared.client_registry.left(self.session)
-        if self._is_admitted:
-            self._is_admitted = False
-            self._shared.limits.release(self.session.client_host, self.session.listener)
+        self._admission.release()
         if self._task is not None:
             self._task.cancel()
 
@@ -445,17 +451,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._reader.max_frame_bytes = self._shared.max_frame_bytes
             self._max_waiting_frames = MAX_WAITING_FRAMES
 
-    def _may_stay(self, transport: asyncio.Transport) -> bool:
-        """Return whether to serve the client: apply connection limits, map its certificate to a principal."""
-        if not self._shared.limits.admit(self.session.client_host, self.session.listener):
-            logger.warning(
-                "Connection of %s closed: too many connections (max.connections, max.connections.per.ip)",
-                self._peer(),
-            )
-            return False
-        self._is_admitted = True
-        if self._endpoint.tls is None:
-            return True
+    def _has_principal(self, transport: asyncio.Transport) -> bool:
+        """Map the client certificate to a principal, and return whether there is one."""
         tls = transport.get_extra_info("ssl_object")
         try:
             principal = self._endpoint.principal_of(tls.getpeercert(binary_form=True))

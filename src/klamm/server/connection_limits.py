@@ -6,6 +6,7 @@ The file descriptors of the process are a further limit, so connections never us
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,6 +14,25 @@ if TYPE_CHECKING:
 
 
 _NO_LIMIT: Final = 2**31 - 1
+
+
+class Admission:
+    """Place of one admitted connection among the limits.
+
+    Args:
+        give_back: Function that subtracts the connection.
+    """
+
+    __slots__ = ("_give_back",)
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        """Give the place back, because the connection has ended. Does nothing the second time."""
+        if self._give_back is not None:
+            give_back, self._give_back = self._give_back, None
+            give_back()
 
 
 class ConnectionLimits:
@@ -31,20 +51,22 @@ class ConnectionLimits:
         self._by_listener: Counter[str] = Counter()
         self._total = 0
 
-    def admit(self, address: str, listener: str) -> bool:
-        """Count a connection and return True, or return False when a limit is reached."""
+    def admit(self, address: str, listener: str) -> Admission | None:
+        """Count a connection that was accepted. Return None when a limit is reached.
+
+        A connection counts from here on, before its TLS handshake, as in Kafka (ConnectionQuotas).
+        """
         own_limit = self._limit(f"listener.name.{listener.lower()}.max.connections")
         if self._total >= min(self._limit("max.connections"), self._most) or self._by_listener[listener] >= own_limit:
-            return False
+            return None
         if self._by_address[address] >= self._limit_of(address):
-            return False
+            return None
         self._by_address[address] += 1
         self._by_listener[listener] += 1
         self._total += 1
-        return True
+        return Admission(partial(self._release, address, listener))
 
-    def release(self, address: str, listener: str) -> None:
-        """Subtract an admitted connection that has ended."""
+    def _release(self, address: str, listener: str) -> None:
         self._total -= 1
         self._by_listener[listener] -= 1
         self._by_address[address] -= 1

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+from klamm.server.acceptor import Acceptor
 from klamm.server.connection import ClientConnection, SharedByConnections
 from klamm.server.outbox import UnreadBudget
 from klamm.server.session import Session
@@ -15,18 +19,20 @@ from klamm.server.turns import Turns
 
 if TYPE_CHECKING:
     import socket
-    import ssl
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from klamm.server.client_registry import ClientRegistry
-    from klamm.server.connection_limits import ConnectionLimits
+    from klamm.server.connection_limits import Admission, ConnectionLimits
     from klamm.server.context import HandlerContext
     from klamm.server.quotas.throttles import Throttles
     from klamm.server.route import Route
     from klamm.server.security.endpoints import Endpoint
 
+logger = logging.getLogger(__name__)
 
 TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_BACKLOG: Final = 1024
 _SWEEPS_PER_IDLE_TIME: Final = 4
 _LONGEST_SWEEP_S: Final = 30.0
 _SHORTEST_SWEEP_S: Final = 0.05
@@ -62,7 +68,6 @@ class Server:
         self._shared = SharedByConnections(
             new_context=new_context,
             routes=routes,
-            limits=limits,
             client_registry=client_registry,
             throttles=throttles,
             traffic=Traffic() if traffic is None else traffic,
@@ -70,9 +75,12 @@ class Server:
             turns=Turns(),
             max_frame_bytes=max_frame_bytes,
         )
+        self._limits = limits
         self._max_idle_ms = max_idle_ms
         self._sweeper: asyncio.Task[None] | None = None
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        """Tasks of accepted connections, until they have begun."""
         self._ids = itertools.count(1)
 
     @property
@@ -83,7 +91,7 @@ class Server:
     async def listen(
         self, endpoint: Endpoint, sockets: Mapping[int, socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Serve a listener.
+        """Start to serve a listener.
 
         Args:
             endpoint: Settings of the listener.
@@ -94,21 +102,44 @@ class Server:
         if self._sweeper is None:
             self._sweeper = loop.create_task(self._sweep())
         for node_id, sock in sockets.items():
+            acceptor = Acceptor(sock, partial(self._accept, endpoint, node_id, tls))
+            acceptor.start(backlog=_BACKLOG)
+            self._acceptors.append(acceptor)
 
-            def connection(node_id: int = node_id) -> ClientConnection:
-                session = Session(
-                    connection_id=next(self._ids), node_id=node_id, listener=endpoint.name, login=endpoint.new_login()
-                )
-                return ClientConnection(session, endpoint, self._shared)
-
-            server = await loop.create_server(
-                connection,
-                sock=sock,
-                backlog=1024,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_TIMEOUT_S,
+    def _accept(
+        self, endpoint: Endpoint, node_id: int, tls: ssl.SSLContext | None, sock: socket.socket, address: Any
+    ) -> None:
+        """Serve an accepted connection, unless a limit is reached."""
+        host, port = address[:2]
+        admission = self._limits.admit(host, endpoint.name)
+        if admission is None:
+            sock.close()
+            logger.warning(
+                "Connection of %s:%d closed: too many connections (max.connections, max.connections.per.ip)", host, port
             )
-            self._servers.append(server)
+            return
+        session = Session(
+            connection_id=next(self._ids),
+            node_id=node_id,
+            listener=endpoint.name,
+            client_host=host,
+            client_port=port,
+            login=endpoint.new_login(),
+        )
+        connection = ClientConnection(session, endpoint, self._shared, admission)
+        task = asyncio.get_running_loop().create_task(_open(connection, sock, tls))
+        self._opening.add(task)
+        task.add_done_callback(partial(self._on_opened, connection, sock, admission))
+
+    def _on_opened(
+        self, connection: ClientConnection, sock: socket.socket, admission: Admission, task: asyncio.Task[None]
+    ) -> None:
+        self._opening.discard(task)
+        if not connection.has_begun:
+            sock.close()
+            admission.release()
+        elif task.cancelled():
+            connection.connection_lost(None)  # uvloop closes the transport, but does not report it
 
     async def _sweep(self) -> None:
         """Close idle connections. One periodic pass over all connections replaces a timer for each."""
@@ -126,8 +157,10 @@ class Server:
         """Stop accepting connections, wait up to ``grace_s`` seconds for requests in progress, then abort the rest."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for server in self._servers:
-            server.close()
+        while self._acceptors:
+            self._acceptors.pop().close()
+        for task in self._opening:
+            task.cancel()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_s
         while self._shared.connections:
@@ -141,3 +174,19 @@ class Server:
             await asyncio.sleep(0.005)
         for connection in list(self._shared.connections):
             connection.abort()
+
+
+async def _open(connection: ClientConnection, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+    """Complete the TLS handshake, if there is one, and let the event loop serve the connection."""
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection,
+            sock,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_TIMEOUT_S,
+        )
+    except ssl.SSLError:
+        pass  # reported by AlertingTls
+    except OSError as error:
+        session = connection.session
+        logger.info("Connection of %s:%d closed: %s", session.client_host, session.client_port, error)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_BASE: Final = 40
-"""Descriptors used for neither logs nor connections: event loop, standard streams, metadata."""
+_BASE: Final = 72
+"""Descriptors used for neither logs nor connections: event loop, standard streams, metadata, scrapes of metrics."""
 _MAX_LOG_FILES: Final = 4096
 _MIN_LOG_FILES: Final = 16
 _MIN_CONNECTIONS: Final = 16

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.gateway import ports
 from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import DividedRequest, Interception, Interceptor, Postponed, RequestFilter
-from klamm.gateway.ports import BrokerPorts
 from klamm.gateway.requests import MOST_HELD_BYTES
 from klamm.gateway.stalls import STUCK_S, close_stalled
 from klamm.gateway.wire import response_frame
@@ -248,44 +244,3 @@ def test_half_a_header_on_many_connections_holds_no_other_up() -> None:
             assert shared.request_budget.held_bytes == shared.backlog.kept_bytes == 0
 
     played(test)
-
-
-def test_a_gateway_without_a_file_descriptor_pauses_and_accepts_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ports, "_ACCEPT_PAUSE_S", 0.05)
-    accepted: list[socket.socket] = []
-
-    async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-            server.setblocking(False)
-            broker_ports = BrokerPorts(cast("Any", None), cast("Any", None), lambda sock, _peer: accepted.append(sock))
-            listening = Exhausted(server)
-            broker_ports._sockets[0] = cast("Any", listening)
-            broker_ports._resume(cast("Any", listening), 0)
-            await until(lambda: bool(accepted))
-            broker_ports._sockets.clear()
-            asyncio.get_running_loop().remove_reader(server.fileno())
-            accepted[0].close()
-
-    played(test)
-    assert [record.getMessage() for record in caplog.records] == [
-        "A connection cannot be accepted: Too many open files"
-    ]
-
-
-class Exhausted:
-    """Listening socket that cannot accept the first connection at once."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._attempts = 0
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def accept(self) -> Any:
-        self._attempts += 1
-        if self._attempts == 1:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return self._sock.accept()

@@ -44,7 +44,7 @@ class Transport:
     """How the connection was ended: close or abort."""
 
     def get_extra_info(self, name: str) -> object:
-        return ("127.0.0.1", 5000) if name == "peername" else None
+        return None
 
     def get_write_buffer_size(self) -> int:
         return self.unread
@@ -115,7 +115,6 @@ class Peer:
                     handle=versions,
                 ),
             },
-            limits=self.limits,
             client_registry=ClientRegistry(now_ms=lambda: 0),
             throttles=Throttles(cast("Any", NoQuotas()), lambda _: 2**31 - 1),
             traffic=Traffic(),
@@ -124,7 +123,10 @@ class Peer:
             max_frame_bytes=max_frame_bytes,
         )
         self.transport = Transport()
-        self.connection = ClientConnection(Session(connection_id=1, node_id=1), Endpoint(name="PLAINTEXT"), self.shared)
+        session = Session(connection_id=1, node_id=1, client_host="127.0.0.1", client_port=5000)
+        admission = self.limits.admit(session.client_host, session.listener)
+        assert admission is not None
+        self.connection = ClientConnection(session, Endpoint(name="PLAINTEXT"), self.shared, admission)
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
 
     async def send(self, data: bytes) -> None:
@@ -302,18 +304,12 @@ def test_an_error_of_a_handler_ends_this_connection_and_says_so(
     assert "127.0.0.1:5000" in caplog.text
 
 
-def test_beyond_the_limit_of_an_address_a_connection_is_aborted_and_room_is_given_back() -> None:
+def test_a_lost_connection_gives_its_place_among_the_limits_back() -> None:
     async def test() -> None:
         peer = Peer(configs={"max.connections.per.ip": 1})
-        second = ClientConnection(Session(connection_id=2, node_id=1), Endpoint(name="PLAINTEXT"), peer.shared)
-        transport = Transport()
-        second.connection_made(cast("asyncio.Transport", transport))
-        assert (transport.ended, peer.transport.ended) == ("abort", "")
-        second.connection_lost(None)
+        assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is None
         peer.connection.connection_lost(None)
-        third = ClientConnection(Session(connection_id=3, node_id=1), Endpoint(name="PLAINTEXT"), peer.shared)
-        third.connection_made(cast("asyncio.Transport", later := Transport()))
-        assert later.ended == ""
+        assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is not None
 
     run(test())
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from klamm.server.connection_limits import ConnectionLimits
+from klamm.server.connection_limits import Admission, ConnectionLimits
 
 
 def limits(**settings: object) -> ConnectionLimits:
@@ -13,36 +13,59 @@ def limits(**settings: object) -> ConnectionLimits:
     return ConnectionLimits(values.get)
 
 
+def admitted(counted: ConnectionLimits, address: str, listener: str = "MAIN") -> Admission:
+    admission = counted.admit(address, listener)
+    assert admission is not None
+    return admission
+
+
 def test_an_address_gets_its_share_and_gives_it_back() -> None:
     counted = limits()
-    assert [counted.admit("10.0.0.1", "MAIN") for _ in range(3)] == [True, True, False]
-    assert counted.admit("10.0.0.2", "MAIN")
-    counted.release("10.0.0.1", "MAIN")
-    assert counted.admit("10.0.0.1", "MAIN")
+    first = admitted(counted, "10.0.0.1")
+    admitted(counted, "10.0.0.1")
+    assert counted.admit("10.0.0.1", "MAIN") is None
+    admitted(counted, "10.0.0.2")
+    first.release()
+    admitted(counted, "10.0.0.1")
+
+
+def test_a_place_is_given_back_once() -> None:
+    counted = limits()
+    first = admitted(counted, "10.0.0.1")
+    admitted(counted, "10.0.0.1")
+    first.release()
+    first.release()
+    admitted(counted, "10.0.0.1")
+    assert counted.admit("10.0.0.1", "MAIN") is None
 
 
 def test_some_addresses_have_limits_of_their_own() -> None:
     counted = limits()
-    assert [counted.admit("10.0.0.9", "MAIN") for _ in range(4)] == [True, True, True, False]
-    assert [counted.admit("::1", "MAIN") for _ in range(2)] == [True, False]
+    assert [counted.admit("10.0.0.9", "MAIN") is not None for _ in range(4)] == [True, True, True, False]
+    assert [counted.admit("::1", "MAIN") is not None for _ in range(2)] == [True, False]
 
 
 def test_all_addresses_together_have_a_limit() -> None:
     counted = limits(max_connections=1)
-    assert [counted.admit(address, "MAIN") for address in ("a", "b")] == [True, False]
-    counted.release("a", "MAIN")
-    assert counted.admit("b", "MAIN")
+    first = admitted(counted, "a")
+    assert counted.admit("b", "MAIN") is None
+    first.release()
+    admitted(counted, "b")
 
 
 def test_a_listener_may_have_a_limit_of_its_own_besides() -> None:
     counted = limits(listener_name_inner_max_connections=1)
-    assert [counted.admit("10.0.0.1", listener) for listener in ("INNER", "INNER", "MAIN")] == [True, False, True]
-    counted.release("10.0.0.1", "INNER")
-    assert counted.admit("10.0.0.1", "INNER")
+    first = admitted(counted, "10.0.0.1", "INNER")
+    assert counted.admit("10.0.0.1", "INNER") is None
+    admitted(counted, "10.0.0.1")
+    first.release()
+    admitted(counted, "10.0.0.1", "INNER")
 
 
 def test_there_are_no_more_connections_than_descriptors_for_them() -> None:
     counted = ConnectionLimits({"max.connections": 10, "max.connections.per.ip": 10}.get, most=2)
-    assert [counted.admit("10.0.0.1", "MAIN") for _ in range(3)] == [True, True, False]
-    counted.release("10.0.0.1", "MAIN")
-    assert counted.admit("10.0.0.1", "MAIN")
+    first = admitted(counted, "10.0.0.1")
+    admitted(counted, "10.0.0.1")
+    assert counted.admit("10.0.0.1", "MAIN") is None
+    first.release()
+    admitted(counted, "10.0.0.1")

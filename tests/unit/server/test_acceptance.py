@@ -1,0 +1,251 @@
+"""Connections count from the moment they are accepted, whatever they do next."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.server import acceptor
+from klamm.server.acceptor import Acceptor
+from klamm.server.client_registry import ClientRegistry
+from klamm.server.connection_limits import ConnectionLimits
+from klamm.server.context import HandlerContext
+from klamm.server.quotas.throttles import Throttles
+from klamm.server.route import Route
+from klamm.server.security.endpoints import Endpoint
+from klamm.server.security.tls import ServerTls
+from klamm.server.server import Server
+from klamm.server.sockets import fastest_event_loop
+from tests.support.security import Certificates
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+pytestmark = pytest.mark.process  # openssl issues certificates
+
+MOST = 3
+LOOPS = [asyncio.new_event_loop, fastest_event_loop]
+
+
+class NoQuotas:
+    is_empty = True
+
+    def limit(self, *_: str) -> None:
+        return None
+
+    def limit_of_address(self, _: str) -> None:
+        return None
+
+
+async def versions(_: ApiVersionsRequest, __: HandlerContext) -> ApiVersionsResponse:
+    return ApiVersionsResponse()
+
+
+class Listening:
+    """A server of three connections at most."""
+
+    def __init__(self) -> None:
+        route = Route(
+            api=Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=3), request=ApiVersionsRequest, handle=versions
+        )
+        self.server = Server(
+            new_context=HandlerContext,
+            routes={ApiKey.API_VERSIONS: route},
+            limits=ConnectionLimits(lambda _: None, most=MOST),
+            throttles=Throttles(cast("Any", NoQuotas()), lambda _: None),
+            client_registry=ClientRegistry(now_ms=lambda: 0),
+            max_idle_ms=lambda: 0,
+        )
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._socket.getsockname()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def listen(self, tls: ssl.SSLContext | None) -> None:
+        endpoint = Endpoint(name="MAIN", tls=None if tls is None else ServerTls(context=tls, certificate=b""))
+        await self.server.listen(endpoint, {1: self._socket}, tls)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.address)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def close(self) -> None:
+        """Stop the server, then close the clients' connections."""
+        await self.server.close(grace_s=5)
+        for writer in self._writers:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def is_closed(self, reader: asyncio.StreamReader) -> bool:
+        """Return whether the server closes the connection without sending anything."""
+        try:
+            return await asyncio.wait_for(reader.read(1), 0.3) == b""
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+
+    async def answers(self, tls: ssl.SSLContext | None) -> bool:
+        """Return whether a request of a new connection is answered. Wait until there is a place for it."""
+        for _ in range(50):
+            try:
+                reader, writer = await asyncio.open_connection(*self.address, ssl=tls)
+                self._writers.append(writer)
+                writer.write(request_frame(ApiVersionsRequest(), 0))
+                await reader.readexactly(4)
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return True
+        return False
+
+
+def run(new_loop: Callable[[], asyncio.AbstractEventLoop], test: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asyncio.wait_for(test, 20))
+
+
+def server_tls(directory: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Certificates.create(directory).issue("broker", "/CN=broker"))
+    return context
+
+
+def client_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_silent_connections_count_and_their_places_are_given_back(
+    tmp_path: Path, encrypted: bool, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def test() -> None:
+        listening = Listening()
+        await listening.listen(server_tls(tmp_path) if encrypted else None)
+        peers = [await listening.connect() for _ in range(MOST + 2)]
+        closed = await asyncio.gather(*(listening.is_closed(reader) for reader, _ in peers))
+        assert closed == [False] * MOST + [True] * 2
+        for _, writer in peers:
+            writer.close()
+        assert await listening.answers(client_tls() if encrypted else None)
+        await listening.close()
+
+    run(new_loop, test())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_failed_handshakes_give_their_places_back(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def test() -> None:
+        listening = Listening()
+        await listening.listen(server_tls(tmp_path))
+        for number in range(3 * MOST):
+            reader, writer = await listening.connect()
+            writer.write(b"GET / HTTP/1.1\r\n\r\n" if number % 2 else b"\x16\x03\x01")
+            if number % 2:
+                await reader.read()
+            writer.close()
+        assert await listening.answers(client_tls())
+        await listening.close()
+
+    run(new_loop, test())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_handshake_that_goes_no_further_ends_after_its_time_and_with_the_server(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("klamm.server.server.TLS_HANDSHAKE_TIMEOUT_S", 0.5)
+
+    async def test() -> None:
+        listening = Listening()
+        await listening.listen(server_tls(tmp_path))
+        peers = [await listening.connect() for _ in range(MOST)]
+        assert await listening.answers(client_tls())
+        assert all(await asyncio.gather(*(listening.is_closed(reader) for reader, _ in peers)))
+        monkeypatch.setattr("klamm.server.server.TLS_HANDSHAKE_TIMEOUT_S", 60)
+        reader, _ = await listening.connect()
+        await asyncio.sleep(0.1)
+        await listening.server.close(grace_s=5)
+        assert await listening.is_closed(reader)
+        await listening.close()
+
+    run(new_loop, test())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_accepted_connections_send_small_responses_at_once(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    found: list[int] = []
+
+    async def test() -> None:
+        listening = Listening()
+        await listening.listen(None)
+        _, writer = await listening.connect()
+        for _ in range(100):
+            if listening.server.connection_count:
+                break
+            await asyncio.sleep(0.01)
+        (connection,) = listening.server._shared.connections
+        assert connection._transport is not None
+        sock = connection._transport.get_extra_info("socket")
+        found.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+        await listening.close()
+
+    run(new_loop, test())
+    assert found == [1]
+
+
+class Exhausted:
+    """A listening socket of a process without a free descriptor, for a while."""
+
+    def __init__(self, sock: socket.socket, failures: int) -> None:
+        self._socket = sock
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._failures:
+            self._failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._socket.accept()
+
+
+def test_connections_are_accepted_again_after_descriptors_ran_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acceptor, "_PAUSE_S", 0.05)
+
+    async def test() -> None:
+        accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+        sock = socket.create_server(("127.0.0.1", 0))
+        accepting = Acceptor(cast("socket.socket", Exhausted(sock, 2)), lambda one, _: accepted.put_nowait(one))
+        accepting.start(backlog=16)
+        with socket.create_connection(sock.getsockname()):
+            (await accepted.get()).close()
+        accepting.close()
+        assert sock.fileno() < 0
+
+    run(asyncio.new_event_loop, test())
+    assert caplog.messages == ["A connection cannot be accepted: Too many open files"] * 2

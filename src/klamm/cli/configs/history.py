@@ -248,7 +248,7 @@ def _to_ms(text: str) -> int:
 def _sentence(line: PutHistory) -> str:
     client = f" ({line.client_id})" if line.client_id else ""
     host = f" from {line.host}" if line.host else ""
-    doubt = "" if line.is_confirmed else ", but no response came: it may not have been made"
+    doubt = "" if line.is_confirmed else ", but the response was lost or left it in doubt: it may not have been made"
     change = f"{_shown(line.name, line.old)} -> {_shown(line.name, line.new)}"
     return (
         f"{shown_moment(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}{host}{doubt}"

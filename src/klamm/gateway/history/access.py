@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.quotas import ENTITY_TYPES, quota_resource, quota_text
 from klamm.gateway.history.before import described_credentials, described_quotas
-from klamm.gateway.history.recorded_api import Change, RecordedApi
+from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.alter_user_scram_credentials import (
@@ -44,16 +45,16 @@ def quota_changes(
     before: Mapping[QuotaEntity, Mapping[str, float]] | None,
 ) -> Iterator[Change]:
     """Yield each quota that a request names."""
-    accepted = None
-    if response is not None:
-        accepted = {_entity(entry.entity) for entry in response.entries if not entry.error_code}
+    outcomes = Outcomes(None if response is None else response.entries, lambda entry: _entity(entry.entity))
     for entry in request.entries:
         entity = _entity(entry.entity)
-        if accepted is not None and entity not in accepted:
+        is_confirmed = outcomes.confirmed(entity)
+        if is_confirmed is None:
             continue
         for op in entry.ops:
             old = UNKNOWN if before is None else quota_text(before.get(entity, {}).get(op.key))
-            yield Change(quota_resource(entity), op.key, old, None if op.remove else quota_text(op.value))
+            new = None if op.remove else quota_text(op.value)
+            yield Change(quota_resource(entity), op.key, old, new, is_confirmed)
 
 
 async def _read_credentials(
@@ -70,16 +71,15 @@ def credential_changes(
     before: Mapping[str, tuple[ScramCredentialInfo, ...] | KafkaApiError],
 ) -> Iterator[Change]:
     """Yield each credential that is deleted or set."""
-    accepted = None
-    if response is not None:
-        accepted = {result.user for result in response.results if not result.error_code}
+    outcomes = Outcomes(None if response is None else response.results, attrgetter("user"))
     news: list[tuple[Any, str | None]] = [(each, None) for each in request.deletions]
     news += [(each, shown_credential(each.iterations)) for each in request.upsertions]
     for each, new in news:
-        if accepted is None or each.name in accepted:
+        is_confirmed = outcomes.confirmed(each.name)
+        if is_confirmed is not None:
             mechanism = ScramMechanism.from_wire(each.mechanism)
             old = _old_credential(before.get(each.name), mechanism)
-            yield Change(f"{SCRAM_RESOURCE}:{each.name}", mechanism.mechanism_name, old, new)
+            yield Change(f"{SCRAM_RESOURCE}:{each.name}", mechanism.mechanism_name, old, new, is_confirmed)
 
 
 def _old_credential(

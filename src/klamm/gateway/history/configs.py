@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.configs.definitions import is_secret
 from klamm.gateway.history.before import described_configs
-from klamm.gateway.history.recorded_api import Change, RecordedApi
+from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.alter_configs import CONFIGURED, resource_key
 from klamm.gateway.policies.facts import config_decision
 from klamm.protocol.errors import KafkaApiError
@@ -57,30 +57,33 @@ def changes(
     before: Mapping[tuple[int, str], Mapping[str, ConfigEntry]],
 ) -> Iterator[Change]:
     """Yield each config that a request names, and those that a replacement removes."""
-    accepted = None
-    if response is not None:
-        accepted = {resource_key(entry) for entry in response.responses if not entry.error_code}
+    outcomes = Outcomes(None if response is None else response.responses, resource_key)
     for resource in request.resources:
         key = resource_key(resource)
-        if resource.resource_type in CONFIGURED and (accepted is None or key in accepted):
-            yield from config_changes(key, _values(resource, before.get(key)), before.get(key, {}))
+        is_confirmed = outcomes.confirmed(key)
+        if resource.resource_type in CONFIGURED and is_confirmed is not None:
+            values = _values(resource, before.get(key))
+            yield from config_changes(key, values, before.get(key, {}), is_confirmed=is_confirmed)
 
 
-def config_changes(key: tuple[int, str], values: Values, described: Mapping[str, ConfigEntry]) -> Iterator[Change]:
+def config_changes(
+    key: tuple[int, str], values: Values, described: Mapping[str, ConfigEntry], *, is_confirmed: bool
+) -> Iterator[Change]:
     """Yield the changes of a resource, without its secrets.
 
     Args:
         key: Type and name of the resource.
         values: Changed configs.
         described: Configs of the resource before the change, as far as they are known.
+        is_confirmed: Whether the upstream has reported that it made the changes.
     """
     kind = ResourceType(key[0])
     for name, old, new in values:
         entry = described.get(name)
         if (kind is ResourceType.BROKER and is_secret(name)) or (entry is not None and entry.is_sensitive):
-            yield Change(f"{kind.name}:{key[1]}", name, old and HIDDEN, new and HIDDEN)
+            yield Change(f"{kind.name}:{key[1]}", name, old and HIDDEN, new and HIDDEN, is_confirmed)
         else:
-            yield Change(f"{kind.name}:{key[1]}", name, old, new)
+            yield Change(f"{kind.name}:{key[1]}", name, old, new, is_confirmed)
 
 
 def _values(resource: Resource, described: Mapping[str, ConfigEntry] | None) -> Values:

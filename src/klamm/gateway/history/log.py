@@ -5,7 +5,8 @@ Part       Contents
 =========  ===========================================================================================================
 key        The resource, as the history shows it: ``TOPIC:orders``
 value      JSON: ``name``, ``old`` and ``new`` value (null: not set), ``principal``, ``client_id`` and ``host`` of the
-           request. ``is_confirmed`` is false if the response of the upstream was lost.
+           request. ``is_confirmed`` is false if the response of the upstream was lost, or leaves
+           in doubt whether the change was made.
 timestamp  Time of the response
 =========  ===========================================================================================================
 
@@ -42,7 +43,7 @@ _MOST_NAME_CHARACTERS: Final = 1000
 """Longest principal or client id in a record. Clients choose them, and each record of a request has them."""
 
 
-def change_record(change: Change, author: Author, host: str, *, at_ms: int, is_confirmed: bool) -> Record:
+def change_record(change: Change, author: Author, host: str, *, at_ms: int) -> Record:
     """Return the record of a change.
 
     Args:
@@ -50,7 +51,6 @@ def change_record(change: Change, author: Author, host: str, *, at_ms: int, is_c
         author: Principal and client id of the request.
         host: Address of the client.
         at_ms: Time of the response, in milliseconds since the epoch.
-        is_confirmed: Whether there was a response.
     """
     document = {
         "client_id": None if author.client_id is None else _shortened(author.client_id),
@@ -61,7 +61,7 @@ def change_record(change: Change, author: Author, host: str, *, at_ms: int, is_c
         "principal": _shortened(author.principal),
         "version": _RECORD_VERSION,
     }
-    if not is_confirmed:
+    if not change.is_confirmed:
         document["is_confirmed"] = False
     return Record(key=change.resource.encode(), value=encode_document(document), timestamp=at_ms)
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Hashable, Iterable
 
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.protocol.schema import Message
+
+_IN_DOUBT: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
+"""Errors after which the upstream may have made the change, or may still make it: a broker that forwards the request
+to the controller returns them when the controller does not respond in time.
+"""
 
 
 class Change(NamedTuple):
@@ -22,6 +29,29 @@ class Change(NamedTuple):
     """None if the value was not set."""
     new: str | None
     """None if the value is removed."""
+    is_confirmed: bool = True
+    """Whether the upstream has reported that it made the change. See ``Outcomes``."""
+
+
+class Outcomes:
+    """Outcome of each part of a request.
+
+    Args:
+        parts: Parts of the response, each with an ``error_code``. None if no response was received.
+        keys: Functions that return what identifies a part.
+    """
+
+    def __init__(self, parts: Iterable[Any] | None, *keys: Callable[[Any], Hashable]) -> None:
+        self._error_codes = None if parts is None else {key(part): part.error_code for part in parts for key in keys}
+
+    def confirmed(self, key: Hashable) -> bool | None:
+        """Return whether the change is confirmed; False if its outcome is in doubt; None if it was not made."""
+        if self._error_codes is None:
+            return False
+        error_code = self._error_codes.get(key)
+        if error_code == ErrorCode.NONE:
+            return True
+        return False if error_code in _IN_DOUBT else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +63,8 @@ class RecordedApi:
     read: Callable[[Any, InterceptedCall], Awaitable[Any]]
     """Takes a request and its context; returns the state before the change, as ``changes`` needs it."""
     changes: Callable[[Any, Any, Any], Iterable[Change]]
-    """Takes a request, its response, and the state before; yields the changes that the upstream has accepted. The
-    response is None if none was received; then it yields all changes that the request may have made.
+    """Takes a request, its response, and the state before; yields the changes that the upstream has made or may
+    have made. The response is None if none was received.
     """
     claims: Callable[[memoryview], bool] | None = None
     """As in ``Interceptor``."""

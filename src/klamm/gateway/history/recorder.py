@@ -4,7 +4,8 @@ It is below the policies, so the history has what was forwarded: without denied 
 that only validates changes nothing and is not recorded.
 
 The response may be lost when a connection breaks, or because the client closes its own. The change is recorded all the
-same, as not confirmed: a client could avoid the history otherwise.
+same, as not confirmed: a client could avoid the history otherwise. So is a change whose response leaves its outcome in
+doubt, such as REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -89,8 +90,7 @@ class ChangeRecorder:
         author, host, at_ms = context.author, context.client_host, self._now_ms()
         try:
             records = await TimeSlice().listed(
-                change_record(change, author, host, at_ms=at_ms, is_confirmed=response is not None)
-                for change in api.changes(request, response, before)
+                change_record(change, author, host, at_ms=at_ms) for change in api.changes(request, response, before)
             )
         except Exception:
             # The change is made, so the client must get its response.

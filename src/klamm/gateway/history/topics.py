@@ -6,11 +6,12 @@ A new topic has its number of partitions and the configs that the request sets. 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.history.before import described_configs, described_topics
 from klamm.gateway.history.configs import config_changes
-from klamm.gateway.history.recorded_api import Change, RecordedApi
+from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.delete_topics import names_of, wanted_of
 from klamm.gateway.policies.facts import own_configs
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -44,16 +45,18 @@ async def _read_nothing(_request: CreateTopicsRequest, _context: InterceptedCall
 
 def created(request: CreateTopicsRequest, response: CreateTopicsResponse | None, _before: None) -> Iterator[Change]:
     """Yield the number of partitions and the configs of each new topic."""
-    entries = {} if response is None else {entry.name: entry for entry in response.topics if not entry.error_code}
+    entries = {} if response is None else {entry.name: entry for entry in response.topics}
+    outcomes = Outcomes(None if response is None else response.topics, attrgetter("name"))
     for topic in request.topics:
-        entry = entries.get(topic.name)
-        if entry is None and response is not None:
+        is_confirmed = outcomes.confirmed(topic.name)
+        if is_confirmed is None:
             continue
+        entry = entries.get(topic.name)
         counts = (0 if entry is None else entry.num_partitions, len(topic.assignments), topic.num_partitions)
         count = next((str(each) for each in counts if each > 0), UNKNOWN)
-        yield Change(_resource(topic.name), PARTITIONS, None, count)
+        yield Change(_resource(topic.name), PARTITIONS, None, count, is_confirmed)
         values = [(config.name, None, config.value) for config in topic.configs if config.value is not None]
-        yield from config_changes((ResourceType.TOPIC, topic.name), values, {})
+        yield from config_changes((ResourceType.TOPIC, topic.name), values, {}, is_confirmed=is_confirmed)
 
 
 async def _read_deleted(request: DeleteTopicsRequest, context: InterceptedCall) -> Mapping[str | UUID, TopicBefore]:
@@ -79,17 +82,15 @@ def deleted(
     _request: DeleteTopicsRequest, response: DeleteTopicsResponse | None, before: Mapping[str | UUID, TopicBefore]
 ) -> Iterator[Change]:
     """Yield the number of partitions and the configs of each deleted topic."""
-    accepted = None
-    if response is not None:
-        entries = [entry for entry in response.responses if not entry.error_code]
-        accepted = {entry.topic_id for entry in entries} | {entry.name for entry in entries}
+    outcomes = Outcomes(None if response is None else response.responses, attrgetter("topic_id"), attrgetter("name"))
     for key, topic in before.items():
-        if accepted is not None and key not in accepted:
+        is_confirmed = outcomes.confirmed(key)
+        if is_confirmed is None:
             continue
-        yield Change(_resource(topic.name), PARTITIONS, topic.partitions, None)
+        yield Change(_resource(topic.name), PARTITIONS, topic.partitions, None, is_confirmed)
         own = own_configs(ResourceType.TOPIC, topic.name, topic.configs)
         values = [(name, value, None) for name, value in own.items()]
-        yield from config_changes((ResourceType.TOPIC, topic.name), values, topic.configs)
+        yield from config_changes((ResourceType.TOPIC, topic.name), values, topic.configs, is_confirmed=is_confirmed)
 
 
 async def _read_counts(request: CreatePartitionsRequest, context: InterceptedCall) -> Mapping[str, int]:
@@ -102,12 +103,12 @@ def grown(
     request: CreatePartitionsRequest, response: CreatePartitionsResponse | None, before: Mapping[str, int]
 ) -> Iterator[Change]:
     """Yield the number of partitions of each topic that got more."""
-    accepted = None
-    if response is not None:
-        accepted = {entry.name for entry in response.results if not entry.error_code}
+    outcomes = Outcomes(None if response is None else response.results, attrgetter("name"))
     for topic in request.topics:
-        if accepted is None or topic.name in accepted:
-            yield Change(_resource(topic.name), PARTITIONS, str(before.get(topic.name, UNKNOWN)), str(topic.count))
+        is_confirmed = outcomes.confirmed(topic.name)
+        if is_confirmed is not None:
+            old = str(before.get(topic.name, UNKNOWN))
+            yield Change(_resource(topic.name), PARTITIONS, old, str(topic.count), is_confirmed)
 
 
 def _resource(name: str) -> str:

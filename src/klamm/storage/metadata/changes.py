@@ -192,7 +192,9 @@ class PutHistory:
     host: str | None = None
     """Address of the client. Only gateways record it."""
     is_confirmed: bool = True
-    """False for a change that a gateway has forwarded without getting the response. It may not have been made."""
+    """False for a change that a gateway has forwarded, and whose response was lost or left its outcome in doubt, such
+    as REQUEST_TIMED_OUT. It may not have been made.
+    """
 
 
 def shown_credential(iterations: int) -> str:

@@ -36,7 +36,7 @@ from klamm.security.scram import ScramMechanism
 from tests.support.gateway_context import FakeAdmin, FakeContext, id_of, incremental
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from klamm.protocol.schema import Message
 
@@ -176,8 +176,77 @@ def test_values_that_cannot_be_read_are_unknown(caplog: pytest.LogCaptureFixture
         Change("TOPIC:a", "retention.ms", unknown, None),
         Change("TOPIC:a", "cleanup.policy", unknown, unknown),
     ]
-    assert changes(secret, None, LostAdmin()) == [Change("BROKER:1", "ssl.key.password", "[hidden]", "[hidden]")]
+    assert changes(secret, None, LostAdmin()) == [
+        Change("BROKER:1", "ssl.key.password", "[hidden]", "[hidden]", is_confirmed=False)
+    ]
     assert "the history lacks old values" in caplog.text
+
+
+IN_DOUBT = [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION]
+
+
+@pytest.mark.parametrize(
+    ("error_code", "confirmed"),
+    [
+        (None, [False]),
+        (ErrorCode.NONE, [True]),
+        (ErrorCode.POLICY_VIOLATION, []),
+        *((code, [False]) for code in IN_DOUBT),
+    ],
+)
+def test_a_change_whose_outcome_is_in_doubt_is_recorded_as_not_confirmed(
+    error_code: ErrorCode | None, confirmed: list[bool]
+) -> None:
+    """A broker that forwards a request to the controller returns REQUEST_TIMED_OUT while the change may yet be made."""
+    for request, response in requests_with(0 if error_code is None else int(error_code)):
+        found = changes(request, None if error_code is None else response, LostAdmin())
+        assert [change.is_confirmed for change in found if change.name in ("flush.ms", "partitions", "x")] == confirmed
+
+
+def requests_with(error_code: int) -> Iterator[tuple[Message, Message]]:
+    """Yield requests that each change one thing, and their responses with the error code."""
+    yield (
+        IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", SET, "6"))]),
+        IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                    error_code=error_code, resource_type=TOPIC, resource_name="a"
+                )
+            ]
+        ),
+    )
+    yield (
+        CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="a", num_partitions=3)]),
+        CreateTopicsResponse(topics=[CreateTopicsResponse.CreatableTopicResult(name="a", error_code=error_code)]),
+    )
+    yield (
+        CreatePartitionsRequest(topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=3)]),
+        CreatePartitionsResponse(
+            results=[CreatePartitionsResponse.CreatePartitionsTopicResult(name="a", error_code=error_code)]
+        ),
+    )
+    yield (
+        DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="a")]),
+        DeleteTopicsResponse(responses=[DeleteTopicsResponse.DeletableTopicResult(name="a", error_code=error_code)]),
+    )
+    entity = [AlterClientQuotasRequest.EntityData(entity_type="user", entity_name="anna")]
+    yield (
+        AlterClientQuotasRequest(
+            entries=[
+                AlterClientQuotasRequest.EntryData(
+                    entity=entity, ops=[AlterClientQuotasRequest.OpData(key="x", value=5.0, remove=False)]
+                )
+            ]
+        ),
+        AlterClientQuotasResponse(
+            entries=[
+                AlterClientQuotasResponse.EntryData(
+                    error_code=error_code,
+                    entity=[AlterClientQuotasResponse.EntityData(entity_type="user", entity_name="anna")],
+                )
+            ]
+        ),
+    )
 
 
 def test_a_state_that_is_not_read_in_time_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ ANNA = Author(principal="User:anna", client_id="tool")
 SETTINGS = ConnectionSettings.of(("127.0.0.1:1",), {}, "test")
 
 
-def record(change: Change, *, at_ms: int = 5, author: Author = ANNA, is_confirmed: bool = True) -> Record:
-    return change_record(change, author, "10.0.0.7", at_ms=at_ms, is_confirmed=is_confirmed)
+def record(change: Change, *, at_ms: int = 5, author: Author = ANNA) -> Record:
+    return change_record(change, author, "10.0.0.7", at_ms=at_ms)
 
 
 def entry(record: Record) -> PutHistory:
@@ -35,7 +35,7 @@ def entry(record: Record) -> PutHistory:
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_an_entry_is_read_as_it_was_written(is_confirmed: bool) -> None:
-    assert entry(record(Change("TOPIC:a", "flush.ms", None, "5"), is_confirmed=is_confirmed)) == PutHistory(
+    assert entry(record(Change("TOPIC:a", "flush.ms", None, "5", is_confirmed))) == PutHistory(
         at_ms=5,
         resource="TOPIC:a",
         name="flush.ms",

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 
     from klamm.protocol.schema import Message
     from klamm.server.client_registry import ClientRegistry
-    from klamm.server.connection_limits import Admission
+    from klamm.server.connection_limits import ConnectionSlot
     from klamm.server.context import HandlerContext
     from klamm.server.outbox import UnreadBudget
     from klamm.server.quotas.throttles import Throttles
@@ -137,12 +137,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         session: Facts about the connection.
         endpoint: Settings of its listener.
         shared: Objects that all connections of the server share.
-        admission: Its place among the connection limits, which it releases when it is lost.
+        slot: Its place among the connection limits, which it releases when it is lost.
     """
 
-    def __init__(self, session: Session, endpoint: Endpoint, shared: SharedByConnections, admission: Admission) -> None:
+    def __init__(self, session: Session, endpoint: Endpoint, shared: SharedByConnections, slot: ConnectionSlot) -> None:
         self.session = session
-        self._admission = admission
+        self._slot = slot
         self._endpoint = endpoint
         self._shared = shared
         self._muted_s = 0.0
@@ -258,7 +258,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._shared.connections.discard(self)
         self._shared.budget.remove(self)
         self._shared.client_registry.left(self.session)
-        self._admission.release()
+        self._slot.release()
         if self._task is not None:
             self._task.cancel()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NO_LIMIT: Final = 2**31 - 1
 
 
-class Admission:
+class ConnectionSlot:
     """Place of one admitted connection among the limits.
 
     Args:
@@ -51,7 +51,7 @@ class ConnectionLimits:
         self._by_listener: Counter[str] = Counter()
         self._total = 0
 
-    def admit(self, address: str, listener: str) -> Admission | None:
+    def admit(self, address: str, listener: str) -> ConnectionSlot | None:
         """Count a connection that was accepted. Return None when a limit is reached.
 
         A connection counts from here on, before its TLS handshake, as in Kafka (ConnectionQuotas).
@@ -64,7 +64,7 @@ class ConnectionLimits:
         self._by_address[address] += 1
         self._by_listener[listener] += 1
         self._total += 1
-        return Admission(partial(self._release, address, listener))
+        return ConnectionSlot(partial(self._release, address, listener))
 
     def _release(self, address: str, listener: str) -> None:
         self._total -= 1

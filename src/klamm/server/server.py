@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from klamm.server.client_registry import ClientRegistry
-    from klamm.server.connection_limits import Admission, ConnectionLimits
+    from klamm.server.connection_limits import ConnectionLimits, ConnectionSlot
     from klamm.server.context import HandlerContext
     from klamm.server.quotas.throttles import Throttles
     from klamm.server.route import Route
@@ -111,8 +111,8 @@ class Server:
     ) -> None:
         """Serve an accepted connection, unless a limit is reached."""
         host, port = address[:2]
-        admission = self._limits.admit(host, endpoint.name)
-        if admission is None:
+        slot = self._limits.admit(host, endpoint.name)
+        if slot is None:
             sock.close()
             logger.warning(
                 "Connection of %s:%d closed: too many connections (max.connections, max.connections.per.ip)", host, port
@@ -126,18 +126,18 @@ class Server:
             client_port=port,
             login=endpoint.new_login(),
         )
-        connection = ClientConnection(session, endpoint, self._shared, admission)
+        connection = ClientConnection(session, endpoint, self._shared, slot)
         task = asyncio.get_running_loop().create_task(_open(connection, sock, tls))
         self._opening.add(task)
-        task.add_done_callback(partial(self._on_opened, connection, sock, admission))
+        task.add_done_callback(partial(self._on_opened, connection, sock, slot))
 
     def _on_opened(
-        self, connection: ClientConnection, sock: socket.socket, admission: Admission, task: asyncio.Task[None]
+        self, connection: ClientConnection, sock: socket.socket, slot: ConnectionSlot, task: asyncio.Task[None]
     ) -> None:
         self._opening.discard(task)
         if not connection.has_begun:
             sock.close()
-            admission.release()
+            slot.release()
         elif task.cancelled():
             connection.connection_lost(None)  # uvloop closes the transport, but does not report it
 

@@ -124,9 +124,9 @@ class Peer:
         )
         self.transport = Transport()
         session = Session(connection_id=1, node_id=1, client_host="127.0.0.1", client_port=5000)
-        admission = self.limits.admit(session.client_host, session.listener)
-        assert admission is not None
-        self.connection = ClientConnection(session, Endpoint(name="PLAINTEXT"), self.shared, admission)
+        slot = self.limits.admit(session.client_host, session.listener)
+        assert slot is not None
+        self.connection = ClientConnection(session, Endpoint(name="PLAINTEXT"), self.shared, slot)
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
 
     async def send(self, data: bytes) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from klamm.server.connection_limits import Admission, ConnectionLimits
+from klamm.server.connection_limits import ConnectionLimits, ConnectionSlot
 
 
 def limits(**settings: object) -> ConnectionLimits:
@@ -13,10 +13,10 @@ def limits(**settings: object) -> ConnectionLimits:
     return ConnectionLimits(values.get)
 
 
-def admitted(counted: ConnectionLimits, address: str, listener: str = "MAIN") -> Admission:
-    admission = counted.admit(address, listener)
-    assert admission is not None
-    return admission
+def admitted(counted: ConnectionLimits, address: str, listener: str = "MAIN") -> ConnectionSlot:
+    slot = counted.admit(address, listener)
+    assert slot is not None
+    return slot
 
 
 def test_an_address_gets_its_share_and_gives_it_back() -> None:

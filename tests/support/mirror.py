@@ -21,9 +21,11 @@ from klamm.admin import (
     ConfigSource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     OpType,
     ResourceType,
 )
+from klamm.admin import TopicPartition as AdminPartition
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_connection import ControlConnection, TopicGoneError
@@ -198,14 +200,22 @@ def grow_topic(address: str, name: str, partitions: int) -> None:
 
 
 def wait_for_partitions(address: str, name: str, partitions: int) -> None:
-    """Wait until every partition has a leader."""
+    """Wait until every partition has a leader that serves it.
+
+    Brokers of Kafka report a leader before it has opened the partition. Until then, it refuses records with
+    NOT_LEADER_OR_FOLLOWER, which a client without retries would report.
+    """
+    ends = {AdminPartition(name, number): OffsetSpec.LATEST for number in range(partitions)}
 
     def there() -> bool:
         try:
             described = admin.describe_topics([name]).values()[name].result(20)
         except KafkaApiError:
             return False
-        return [partition.leader >= 0 for partition in described.partitions] == [True] * partitions
+        if [partition.leader >= 0 for partition in described.partitions] != [True] * partitions:
+            return False
+        admin.list_offsets(ends).all().result(30)
+        return True
 
     with AdminClient(address) as admin:
         wait_until(there, timeout_s=30, what=f"{partitions} partitions of {name}", interval_s=0.1)

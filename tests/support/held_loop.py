@@ -79,7 +79,7 @@ def a_held_broker(data_dir: Path, *arguments: str) -> Iterator[HeldLoop]:
         app = await BrokerApp.start(
             settings, {name: (AdvertisedBroker(node_id=settings.node_ids[0], host=host, port=port),)}
         )
-        await app.listen(name, {settings.node_ids[0]: sock})
+        app.listen(name, {settings.node_ids[0]: sock})
         held.address = f"{host}:{port}"
         ready.set()
         await stop.wait()

@@ -234,7 +234,7 @@ class BrokerApp:
         """Services of the broker."""
         return self._services
 
-    async def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
+    def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
         """Start to serve a listener, on a bound socket for each broker id."""
         endpoint = self._endpoints[listener]
         send_buffer_bytes = self._services.configs.int_value("socket.send.buffer.bytes")
@@ -242,7 +242,7 @@ class BrokerApp:
             if send_buffer_bytes > 0:  # -1: the operating system decides. Accepted connections inherit the size.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
             tls = None if self._tls is None or endpoint.tls is None else self._tls.context(node_id, listener)
-            await self._server.listen(endpoint, {node_id: sock}, tls)
+            self._server.listen(endpoint, {node_id: sock}, tls)
 
     async def listen_for_scrapes(self, sock: socket.socket) -> None:
         """Start to serve metrics if ``metrics.listen`` is set."""

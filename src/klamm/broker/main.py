@@ -82,7 +82,7 @@ async def _serve(
         for sock in (*itertools.chain(*sockets.values()), *([] if scrapes is None else [scrapes])):
             start_listening(sock)
         for name, of_listener in sockets.items():
-            await app.listen(name, dict(zip(settings.node_ids, of_listener, strict=True)))
+            app.listen(name, dict(zip(settings.node_ids, of_listener, strict=True)))
         if scrapes is not None:
             await app.listen_for_scrapes(scrapes)
             logger.info("Metrics on http://%s/metrics", bound_address(scrapes))

@@ -88,7 +88,7 @@ class Server:
         """Number of open connections."""
         return len(self._shared.connections)
 
-    async def listen(
+    def listen(
         self, endpoint: Endpoint, sockets: Mapping[int, socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
         """Start to serve a listener.

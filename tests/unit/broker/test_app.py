@@ -150,7 +150,7 @@ def test_connections_have_the_send_buffer_that_is_configured(tmp_path: Path) -> 
         app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
         with socket.create_server(("127.0.0.1", 0)) as sock:
             before = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-            await app.listen(settings.listeners[0].name, {node.node_id: sock})
+            app.listen(settings.listeners[0].name, {node.node_id: sock})
             after = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
             await app.stop()
         return before, after

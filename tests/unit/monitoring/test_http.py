@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 from klamm.monitoring.http import MAX_CONNECTIONS, HttpListener
+from tests.support.streams import is_closed
 
 
 def test_a_connection_above_the_limit_ends_the_oldest_and_is_answered() -> None:
@@ -21,19 +22,10 @@ def test_a_connection_above_the_limit_ends_the_oldest_and_is_answered() -> None:
             assert (await reader.read()).endswith(b"all well")
             writer.close()
         oldest, newest = silent[0][0], silent[-1][0]
-        assert await ended(oldest)
-        assert not await ended(newest)
+        assert await is_closed(oldest)
+        assert not await is_closed(newest)
         for _, writer in silent:
             writer.close()
         await listener.close()
 
     asyncio.run(asyncio.wait_for(test(), 20))
-
-
-async def ended(reader: asyncio.StreamReader) -> bool:
-    try:
-        return await asyncio.wait_for(reader.read(1), 0.2) == b""
-    except ConnectionError:
-        return True
-    except TimeoutError:
-        return False

@@ -24,7 +24,9 @@ from klamm.server.security.endpoints import Endpoint
 from klamm.server.security.tls import ServerTls
 from klamm.server.server import Server
 from klamm.server.sockets import fastest_event_loop
+from tests.support.quotas import NoQuotas
 from tests.support.security import Certificates
+from tests.support.streams import is_closed
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
@@ -35,16 +37,6 @@ pytestmark = pytest.mark.process  # openssl issues certificates
 
 MOST = 3
 LOOPS = [asyncio.new_event_loop, fastest_event_loop]
-
-
-class NoQuotas:
-    is_empty = True
-
-    def limit(self, *_: str) -> None:
-        return None
-
-    def limit_of_address(self, _: str) -> None:
-        return None
 
 
 async def versions(_: ApiVersionsRequest, __: HandlerContext) -> ApiVersionsResponse:
@@ -62,7 +54,7 @@ class Listening:
             new_context=HandlerContext,
             routes={ApiKey.API_VERSIONS: route},
             limits=ConnectionLimits(lambda _: None, most=MOST),
-            throttles=Throttles(cast("Any", NoQuotas()), lambda _: None),
+            throttles=Throttles(NoQuotas(), lambda _: None),
             client_registry=ClientRegistry(now_ms=lambda: 0),
             max_idle_ms=lambda: 0,
         )
@@ -70,9 +62,9 @@ class Listening:
         self.address: tuple[str, int] = self._socket.getsockname()
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def listen(self, tls: ssl.SSLContext | None) -> None:
+    def listen(self, tls: ssl.SSLContext | None) -> None:
         endpoint = Endpoint(name="MAIN", tls=None if tls is None else ServerTls(context=tls, certificate=b""))
-        await self.server.listen(endpoint, {1: self._socket}, tls)
+        self.server.listen(endpoint, {1: self._socket}, tls)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(*self.address)
@@ -86,15 +78,6 @@ class Listening:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
-
-    async def is_closed(self, reader: asyncio.StreamReader) -> bool:
-        """Return whether the server closes the connection without sending anything."""
-        try:
-            return await asyncio.wait_for(reader.read(1), 0.3) == b""
-        except TimeoutError:
-            return False
-        except ConnectionError:
-            return True
 
     async def answers(self, tls: ssl.SSLContext | None) -> bool:
         """Return whether a request of a new connection is answered. Wait until there is a place for it."""
@@ -137,9 +120,9 @@ def test_silent_connections_count_and_their_places_are_given_back(
 ) -> None:
     async def test() -> None:
         listening = Listening()
-        await listening.listen(server_tls(tmp_path) if encrypted else None)
+        listening.listen(server_tls(tmp_path) if encrypted else None)
         peers = [await listening.connect() for _ in range(MOST + 2)]
-        closed = await asyncio.gather(*(listening.is_closed(reader) for reader, _ in peers))
+        closed = await asyncio.gather(*(is_closed(reader) for reader, _ in peers))
         assert closed == [False] * MOST + [True] * 2
         for _, writer in peers:
             writer.close()
@@ -155,7 +138,7 @@ def test_failed_handshakes_give_their_places_back(
 ) -> None:
     async def test() -> None:
         listening = Listening()
-        await listening.listen(server_tls(tmp_path))
+        listening.listen(server_tls(tmp_path))
         for number in range(3 * MOST):
             reader, writer = await listening.connect()
             writer.write(b"GET / HTTP/1.1\r\n\r\n" if number % 2 else b"\x16\x03\x01")
@@ -176,15 +159,15 @@ def test_a_handshake_that_goes_no_further_ends_after_its_time_and_with_the_serve
 
     async def test() -> None:
         listening = Listening()
-        await listening.listen(server_tls(tmp_path))
+        listening.listen(server_tls(tmp_path))
         peers = [await listening.connect() for _ in range(MOST)]
         assert await listening.answers(client_tls())
-        assert all(await asyncio.gather(*(listening.is_closed(reader) for reader, _ in peers)))
+        assert all(await asyncio.gather(*(is_closed(reader) for reader, _ in peers)))
         monkeypatch.setattr("klamm.server.server.TLS_HANDSHAKE_TIMEOUT_S", 60)
         reader, _ = await listening.connect()
         await asyncio.sleep(0.1)
         await listening.server.close(grace_s=5)
-        assert await listening.is_closed(reader)
+        assert await is_closed(reader)
         await listening.close()
 
     run(new_loop, test())
@@ -198,7 +181,7 @@ def test_accepted_connections_send_small_responses_at_once(
 
     async def test() -> None:
         listening = Listening()
-        await listening.listen(None)
+        listening.listen(None)
         _, writer = await listening.connect()
         for _ in range(100):
             if listening.server.connection_count:

@@ -25,6 +25,7 @@ from klamm.server.security.endpoints import Endpoint
 from klamm.server.session import Session
 from klamm.server.traffic import Traffic
 from klamm.server.turns import Turns
+from tests.support.quotas import NoQuotas
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
@@ -71,16 +72,6 @@ class Transport:
         self.ended = "abort"
 
 
-class NoQuotas:
-    is_empty = True
-
-    def limit(self, *_: str) -> None:
-        return None
-
-    def limit_of_address(self, _: str) -> None:
-        return None
-
-
 async def metadata(_: MetadataRequest, __: HandlerContext) -> MetadataResponse:
     return MetadataResponse(cluster_id="here")
 
@@ -116,7 +107,7 @@ class Peer:
                 ),
             },
             client_registry=ClientRegistry(now_ms=lambda: 0),
-            throttles=Throttles(cast("Any", NoQuotas()), lambda _: 2**31 - 1),
+            throttles=Throttles(NoQuotas(), lambda _: 2**31 - 1),
             traffic=Traffic(),
             budget=UnreadBudget(),
             turns=Turns(),

@@ -24,10 +24,10 @@ from klamm.server.route import Route
 from klamm.server.security.endpoints import open_endpoint
 from klamm.server.server import Server
 from klamm.server.traffic import Traffic
+from tests.support.quotas import NoQuotas
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
-    from klamm.configs.quotas import QuotaLimit
     from klamm.protocol.schema import Message
 
 NODE: Final = 7
@@ -36,16 +36,6 @@ CONFIGS: Final = {
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_anna="secret";',
 }
 Answer = TypeVar("Answer", bound="Message")
-
-
-class NoQuotas:
-    is_empty = True
-
-    def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
-        return None
-
-    def limit_of_address(self, address: str) -> float | None:
-        return None
 
 
 async def list_groups(request: ListGroupsRequest, context: HandlerContext) -> ListGroupsResponse:
@@ -88,7 +78,7 @@ async def serve(
         traffic=traffic,
     )
     sock = socket.create_server(("127.0.0.1", 0))
-    await server.listen(open_endpoint(listener, CONFIGS, lambda user, mechanism: None), {NODE: sock})
+    server.listen(open_endpoint(listener, CONFIGS, lambda user, mechanism: None), {NODE: sock})
     return server, sock.getsockname()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
 import ssl
 import struct
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -65,6 +65,12 @@ class Broker:
         peer.settimeout(30)
         peer.connect(("127.0.0.1", self.tls if encrypted else self.plain))
         return self.context.wrap_socket(peer, server_hostname="127.0.0.1") if encrypted else peer
+
+    async def open_streams(self, *, encrypted: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection that is read and written at once, which two threads must not do with one SSLSocket."""
+        if encrypted:
+            return await asyncio.open_connection("127.0.0.1", self.tls, ssl=self.context)
+        return await asyncio.open_connection("127.0.0.1", self.plain)
 
     def memory(self) -> int:
         """Return the resident bytes of the process."""
@@ -229,12 +235,17 @@ def test_thousands_of_requests_at_once_are_answered_in_order(broker: Broker, enc
     """More than one read holds, to a broker that takes some frames at a time and keeps the rest."""
     count = 40_000
     stream = b"".join(struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(count))
-    with broker.connect(encrypted=encrypted) as peer:
-        sender = threading.Thread(target=peer.sendall, args=(stream,))
-        sender.start()
-        with peer.makefile("rb") as answers:
-            for number in range(count):
-                size, correlation_id = struct.unpack(">ii", answers.read(8))
-                assert correlation_id == number
-                answers.read(size - 4)
-        sender.join()
+
+    async def read_all() -> None:
+        reader, writer = await broker.open_streams(encrypted=encrypted)
+        writer.write(stream)
+        for number in range(count):
+            size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+            assert correlation_id == number
+            await reader.readexactly(size - 4)
+        writer.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(read_all(), 60))
+    except asyncio.IncompleteReadError:
+        pytest.fail(f"The broker has closed the connection. Its log:\n{broker.embedded.log_text()[-4_000:]}")

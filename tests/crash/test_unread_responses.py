@@ -25,7 +25,7 @@ from tests.support.security import Certificates
 from tests.support.wire import WireClient, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 MEBI: Final = 1 << 20
 IDLE_MS: Final = 4_000
@@ -66,11 +66,18 @@ class Broker:
         peer.connect(("127.0.0.1", self.tls if encrypted else self.plain))
         return self.context.wrap_socket(peer, server_hostname="127.0.0.1") if encrypted else peer
 
-    async def open_streams(self, *, encrypted: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    @contextlib.asynccontextmanager
+    async def streams(self, *, encrypted: bool) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         """Open a connection that is read and written at once, which two threads must not do with one SSLSocket."""
         if encrypted:
-            return await asyncio.open_connection("127.0.0.1", self.tls, ssl=self.context)
-        return await asyncio.open_connection("127.0.0.1", self.plain)
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.tls, ssl=self.context)
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.plain)
+        try:
+            yield reader, writer
+        finally:
+            # close() would leave the socket open until the broker answers the end of TLS, which may be after the loop.
+            writer.transport.abort()
 
     def memory(self) -> int:
         """Return the resident bytes of the process."""
@@ -237,13 +244,12 @@ def test_thousands_of_requests_at_once_are_answered_in_order(broker: Broker, enc
     stream = b"".join(struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(count))
 
     async def read_all() -> None:
-        reader, writer = await broker.open_streams(encrypted=encrypted)
-        writer.write(stream)
-        for number in range(count):
-            size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
-            assert correlation_id == number
-            await reader.readexactly(size - 4)
-        writer.close()
+        async with broker.streams(encrypted=encrypted) as (reader, writer):
+            writer.write(stream)
+            for number in range(count):
+                size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+                assert correlation_id == number
+                await reader.readexactly(size - 4)
 
     try:
         asyncio.run(asyncio.wait_for(read_all(), 60))

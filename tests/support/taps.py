@@ -127,6 +127,7 @@ class TlsTap(AddressSearch):
         self._to_client.load_cert_chain(store)
         self._to_client.sni_callback = self._on_name
         self._names: dict[ssl.SSLObject | ssl.SSLSocket, str] = {}
+        self._writers: list[asyncio.StreamWriter] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -151,6 +152,9 @@ class TlsTap(AddressSearch):
         server = await asyncio.start_server(self._pass_on, sock=self._listener, ssl=self._to_client)
         await self._end.wait()
         server.close()
+        # A closed TLS connection keeps its socket until the other side answers, which may be after the loop.
+        for writer in self._writers:
+            writer.transport.abort()
 
     def _on_name(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
         assert name is not None
@@ -158,11 +162,13 @@ class TlsTap(AddressSearch):
         self.asked.add(name)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         name = self._names.pop(writer.get_extra_info("ssl_object"))
         with contextlib.suppress(OSError), contextlib.closing(writer):
             far_reader, far_writer = await asyncio.open_connection(
                 "127.0.0.1", self._target, ssl=self._to_gateway, server_hostname=name
             )
+            self._writers.append(far_writer)
             with contextlib.closing(far_writer):
                 sending = asyncio.create_task(self._copy(reader, far_writer, None))
                 await self._copy(far_reader, writer, self.search)

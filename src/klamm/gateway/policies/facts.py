@@ -15,7 +15,8 @@ from klamm.admin import ConfigResource
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.decision import ConfigDecision
 from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
-from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
+from klamm.configs.topics import refuse_topic_list
+from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.types import ConfigSource, ResourceType
 from klamm.storage.metadata.changes import HIDDEN
@@ -151,7 +152,7 @@ class UpstreamSchema:
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for an operation that a list requires."""
-        return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
+        return refuse_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Accept the outcome, which the upstream has validated."""

@@ -1,4 +1,4 @@
-"""Fetches from the page cache, by clients that only read: klamm with and without ``os.sendfile``, and Apache Kafka."""
+"""Fetches from the page cache: klamm with and without ``os.sendfile``, and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import struct
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.fetching_consumers import Consumers
 from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds
 from benchmarks.sides import apache_kafka, klamm_broker
 from klamm.protocol.messages.fetch import FetchRequest
@@ -21,7 +23,7 @@ from tests.support.klamm import KlammBroker
 from tests.support.wire import WireClient, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -54,6 +56,11 @@ class _Load:
         """Number of batches in each partition."""
         return _STORED_BYTES // self.partitions // self.batch_bytes
 
+    @property
+    def shares(self) -> Sequence[range]:
+        """Partitions of each connection."""
+        return [range(number, self.partitions, self.connections) for number in range(self.connections)]
+
 
 _LOADS: Final = (
     _Load(label="4 partitions, 1 connection", partitions=4, connections=1, batch_bytes=128 * 1024),
@@ -71,41 +78,60 @@ class _WithoutSendfile(KlammBroker):
 
 
 def run(plan: Plan) -> Iterator[Measurement]:
-    """Measure three rounds of 4 GB, quick: one of 1 GB."""
+    """Measure three rounds of 4 GB, and of 2 GB for librdkafka's consumers; quick: one of 1 GB."""
     size = (1 if plan.quick else 4) * 1_000_000_000
     for load in _LOADS:
-
-        def measured(cluster: Cluster, load: _Load = load) -> Mapping[str, float]:
-            return _measure(cluster, load, size)
-
-        def with_klamm(load: _Load = load) -> Mapping[str, float]:
-            with klamm_broker() as broker:
-                return measured(broker, load)
-
-        def without_sendfile(load: _Load = load) -> Mapping[str, float]:
-            with _WithoutSendfile() as broker:
-                return measured(broker, load)
-
-        def with_kafka(load: _Load = load) -> Mapping[str, float]:
-            with apache_kafka() as cluster:
-                return measured(cluster, load)
-
-        sides = {"klamm": with_klamm, "klamm without sendfile": without_sendfile, "Apache Kafka": with_kafka}
+        sides = _sides(partial(_fetch, load=load, size=size))
         yield from alternate(sides, benchmark=f"fetch, {load.label}", plan=plan, rounds=plan.rounds(3))
+    load, passes = _LOADS[-1], (2 if plan.quick else 5)
+    sides = _sides(partial(_consume, load=load, passes=passes))
+    yield from alternate(sides, benchmark=f"consume, {load.label}", plan=plan, rounds=plan.rounds(3))
 
 
-def _measure(cluster: Cluster, load: _Load, size: int) -> Mapping[str, float]:
+def _sides(
+    measured: Callable[[Cluster], Mapping[str, float]],
+) -> Mapping[str, Callable[[], Mapping[str, float]]]:
+    def with_klamm() -> Mapping[str, float]:
+        with klamm_broker() as broker:
+            return measured(broker)
+
+    def without_sendfile() -> Mapping[str, float]:
+        with _WithoutSendfile() as broker:
+            return measured(broker)
+
+    def with_kafka() -> Mapping[str, float]:
+        with apache_kafka() as cluster:
+            return measured(cluster)
+
+    return {"klamm": with_klamm, "klamm without sendfile": without_sendfile, "Apache Kafka": with_kafka}
+
+
+def _fetch(cluster: Cluster, *, load: _Load, size: int) -> Mapping[str, float]:
+    """Read by clients that parse nothing."""
     batch_bytes = _fill(cluster.bootstrap_servers, load)
-    shares = [range(number, load.partitions, load.connections) for number in range(load.connections)]
-    _read_all(cluster.bootstrap_servers, load, shares, batch_bytes, _STORED_BYTES // load.connections)  # warm up
+    _read_all(cluster.bootstrap_servers, load, batch_bytes, _STORED_BYTES // load.connections)  # warm up
     before, began = cpu_seconds(cluster.pids), time.monotonic()
-    longest_s = _read_all(cluster.bootstrap_servers, load, shares, batch_bytes, size // load.connections)
+    longest_s = _read_all(cluster.bootstrap_servers, load, batch_bytes, size // load.connections)
     elapsed_s = time.monotonic() - began
     return {
         "GB/s": size / _GIGA / elapsed_s,
         "CPU s/GB": (cpu_seconds(cluster.pids) - before) / (size / _GIGA),
         "longest wait ms": longest_s * 1e3,
     }
+
+
+def _consume(cluster: Cluster, *, load: _Load, passes: int) -> Mapping[str, float]:
+    """Read by consumers of librdkafka, all partitions some times."""
+    size = passes * load.partitions * load.batches * _fill(cluster.bootstrap_servers, load)
+    consumers = Consumers(cluster.bootstrap_servers, _TOPIC, load.shares, load.batches * _RECORDS)
+    try:
+        consumers.read(1)  # warm up
+        before = cpu_seconds(cluster.pids)
+        elapsed_s = consumers.read(passes)
+        spent_s = cpu_seconds(cluster.pids) - before
+    finally:
+        consumers.close()
+    return {"GB/s": size / _GIGA / elapsed_s, "CPU s/GB": spent_s / (size / _GIGA)}
 
 
 def _fill(address: str, load: _Load) -> int:
@@ -139,12 +165,12 @@ def _batched(numbers: Sequence[int], count: int) -> Iterator[Sequence[int]]:
     return (numbers[at : at + count] for at in range(0, len(numbers), count))
 
 
-def _read_all(address: str, load: _Load, shares: Sequence[range], batch_bytes: int, size: int) -> float:
+def _read_all(address: str, load: _Load, batch_bytes: int, size: int) -> float:
     """Read in one process per connection; return the longest time that a fetch took, in seconds."""
     context = multiprocessing.get_context("fork")
     pipes = []
     processes = []
-    for share in shares:
+    for share in load.shares:
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(
             target=_read,

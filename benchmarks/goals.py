@@ -75,10 +75,14 @@ GOALS: Final = (
     ),
     *(
         goal
-        for load in ("4 partitions, 1 connection", "1,000 partitions, 50 connections")
+        for load in (
+            "fetch, 4 partitions, 1 connection",
+            "fetch, 1,000 partitions, 50 connections",
+            "consume, 1,000 partitions, 50 connections",
+        )
         for goal in (
-            Goal(benchmark=f"fetch, {load}", metric="GB/s", peer=_KAFKA, at_least=1.1),
-            Goal(benchmark=f"fetch, {load}", metric="CPU s/GB", peer=_KAFKA, at_most=0.5),
+            Goal(benchmark=load, metric="GB/s", peer=_KAFKA, at_least=1.1),
+            Goal(benchmark=load, metric="CPU s/GB", peer=_KAFKA, at_most=0.5),
         )
     ),
     Goal(benchmark="config changes, 16 connections", metric="changes/s", at_least=8_000),

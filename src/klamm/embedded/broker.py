@@ -125,6 +125,7 @@ class Broker(EmbeddedServer, BrokerControls):
     def _control_channel(self) -> ControlChannel:
         if not self._has_control:
             raise RuntimeError("The broker was created without control: use klamm.Broker(control=True)")
+        self._check_owner()
         if not isinstance(self._child, _Child) or self._child.channel is None or not self.is_running:
             raise RuntimeError("The broker is not running: call start() first")
         return self._child.channel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import struct
 import threading
@@ -15,13 +16,18 @@ _ERRORS: Final = {"value": ValueError, "lookup": LookupError}
 
 
 class ControlChannel:
-    """Socket pair whose other end only the broker's process inherits. Thread-safe."""
+    """Socket pair whose other end only the broker's process inherits. Thread-safe.
+
+    It belongs to the process that created it. A process forked from that one holds a copy of the socket, but if both
+    sent commands, one could receive the answer to a command of the other.
+    """
 
     def __init__(self) -> None:
         self._socket, self._inherited = socket.socketpair()
         self._socket.settimeout(_TIMEOUT_S)
         self._lock = threading.Lock()
         self._is_paused = False
+        self._owner = os.getpid()
 
     @property
     def inherited_fd(self) -> int:
@@ -41,8 +47,11 @@ class ControlChannel:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the channel was closed, because the broker's process was stopped or restarted."""
-        return self._socket.fileno() < 0
+        """Return whether the channel cannot be used.
+
+        It was closed, because the broker's process was stopped or restarted, or it belongs to another process.
+        """
+        return self._socket.fileno() < 0 or self._owner != os.getpid()
 
     def call(self, command: str, **arguments: object) -> tuple[Any, bytes]:
         """Send a command and return its result, with the record batches that belong to it.

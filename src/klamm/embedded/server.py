@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 from klamm.embedded.controls import config_text
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
     from types import TracebackType
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 class EmbeddedServer(ABC):
     """A server in its own process, with a data directory and addresses that survive a restart. Not thread-safe.
+
+    It belongs to the process that started it. A process forked from that one can use its addresses, but cannot stop it.
 
     Args:
         name: Name of the command, for messages and the temporary directory.
@@ -50,6 +52,8 @@ class EmbeddedServer(ABC):
         self._ends_with_parent = ends_with_parent
         self._addresses: tuple[str, ...] = ()
         self._child: ServerProcess | None = None
+        self._starter: int | None = None
+        """Process id of the process that started the server. None: it has not been started, or was stopped."""
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -72,7 +76,11 @@ class EmbeddedServer(ABC):
     @property
     def is_running(self) -> bool:
         """Return whether the server's process is running."""
-        return self._child is not None and self._child.process.poll() is None
+        if self._child is None:
+            return False
+        if self._is_of_other_process():
+            return _exists(self._child.process.pid)  # only its parent process can poll it
+        return self._child.process.poll() is None
 
     def log_text(self) -> str:
         """End of the log of the server's current or last process. Empty before the first start."""
@@ -87,14 +95,17 @@ class EmbeddedServer(ABC):
 
         Raises:
             BrokerStartError: The server exited, or did not respond in time.
+            RuntimeError: It was started, and not stopped, by the process from which this one was forked.
         """
         if self.is_running:
             return self
+        self._check_owner()
         if self._data_dir is None:
             prefix = "klamm-" if self._name == "broker" else f"klamm-{self._name}-"
             self._data_dir = Path(tempfile.mkdtemp(prefix=prefix))
         if self._child is not None:  # the process ended by itself
             self._child.end(0.0)
+        self._starter = os.getpid()
         try:
             self._addresses = self._start(self._data_dir)
         except BaseException:
@@ -103,13 +114,23 @@ class EmbeddedServer(ABC):
         return self
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the server with SIGTERM, or SIGKILL after ``timeout_s`` seconds, and remove its temporary directory."""
+        """Stop the server with SIGTERM, or SIGKILL after ``timeout_s`` seconds, and remove its temporary directory.
+
+        Does nothing in a process that was forked from the one that started the server.
+        """
+        if self._is_of_other_process():
+            return
         if self._child is not None:
             self._child.end(timeout_s)
         self._remove_temporary_dir()
 
     def kill(self) -> None:
-        """Kill the server's process immediately (SIGKILL). Its data remain, so that ``start()`` can recover them."""
+        """Kill the server's process immediately (SIGKILL). Its data remain, so that ``start()`` can recover them.
+
+        Raises:
+            RuntimeError: This process was forked from the one that started the server.
+        """
+        self._check_owner()
         if self._child is not None:
             self._child.end(0.0)
 
@@ -118,7 +139,9 @@ class EmbeddedServer(ABC):
 
         Raises:
             BrokerStartError: The server exited, or did not respond in time.
+            RuntimeError: This process was forked from the one that started the server.
         """
+        self._check_owner()
         if self._child is not None:
             self._child.end(timeout_s)
         self.start()
@@ -156,6 +179,21 @@ class EmbeddedServer(ABC):
             if not child.is_ready:
                 child.end(0.0)
 
+    def _is_of_other_process(self) -> bool:
+        return self._starter not in {None, os.getpid()}
+
+    def _check_owner(self) -> None:
+        """Reject a process that was forked from the one that started the server.
+
+        Raises:
+            RuntimeError: This is such a process.
+        """
+        if self._is_of_other_process():
+            raise RuntimeError(
+                f"This {self._name} belongs to process {self._starter}, which started it. "
+                f"Start another {self._name} in the forked process"
+            )
+
     def _removed_dir(self, data_dir: Path) -> Path | None:
         """Return the directory that the process removes when this one has vanished; None means that it is kept."""
         return None if self._given_dir else data_dir
@@ -165,6 +203,15 @@ class EmbeddedServer(ABC):
         return [text for name, value in self._config.items() for text in ("--set", f"{name}={config_text(value)}")]
 
     def _remove_temporary_dir(self) -> None:
+        self._starter = None
         if self._given_dir is None and self._data_dir is not None:
             shutil.rmtree(self._data_dir, ignore_errors=True)
             self._data_dir = None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -249,6 +249,38 @@ time.sleep(60)
 """
 
 
+FORKED = """
+import os, sys, klamm
+with klamm.Broker(control=True) as broker, broker.inject("Produce", error="UNKNOWN_SERVER_ERROR") as fault:
+    if (child := os.fork()) == 0:
+        assert broker.is_running
+        for call in (broker.kill, broker.restart, lambda: broker.create_topic("orders")):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "belongs to process" in str(error), error
+            else:
+                raise AssertionError(f"{call} was not rejected")
+        broker.stop()
+        sys.exit(7)  # leaves the with statement
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert broker.data_dir.exists()
+    broker.create_topic("orders")
+    broker.kill()
+    if (child := os.fork()) == 0:
+        assert not broker.is_running
+        sys.exit(7)
+    os.waitpid(child, 0)
+    broker.start().delete_topic("orders")
+"""
+
+
+def test_a_forked_process_leaves_the_broker_of_its_parent_alone() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("how", ["alone", "fork", "many files"])
 def test_the_broker_ends_with_its_parent_even_when_that_is_killed(how: str) -> None:
     # given

@@ -8,24 +8,28 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.encrypted_sides import encrypted_sides
 from benchmarks.fetching_consumers import Consumers
 from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds
 from benchmarks.sides import apache_kafka, klamm_broker
 from klamm.protocol.messages.fetch import FetchRequest
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Record, encode_batch
+from tests.support.kafka import NO_PROPERTIES
 from tests.support.klamm import KlammBroker
+from tests.support.security import RSA, Certificates
 from tests.support.wire import WireClient, request_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
     from tests.support.probe import Cluster
 
@@ -86,6 +90,9 @@ def run(plan: Plan) -> Iterator[Measurement]:
     load, passes = _LOADS[-1], (2 if plan.quick else 5)
     sides = _sides(partial(_consume, load=load, passes=passes))
     yield from alternate(sides, benchmark=f"consume, {load.label}", plan=plan, rounds=plan.rounds(3))
+    with tempfile.TemporaryDirectory(prefix="klamm-bench-") as directory:
+        sides = encrypted_sides(Certificates.create(Path(directory), RSA), partial(_consume, load=load, passes=passes))
+        yield from alternate(sides, benchmark=f"consume with TLS, {load.label}", plan=plan, rounds=plan.rounds(3))
 
 
 def _sides(
@@ -120,10 +127,13 @@ def _fetch(cluster: Cluster, *, load: _Load, size: int) -> Mapping[str, float]:
     }
 
 
-def _consume(cluster: Cluster, *, load: _Load, passes: int) -> Mapping[str, float]:
-    """Read by consumers of librdkafka, all partitions some times."""
+def _consume(
+    cluster: Cluster, settings: Mapping[str, str] = NO_PROPERTIES, *, load: _Load, passes: int
+) -> Mapping[str, float]:
+    """Read by consumers of librdkafka with these settings, all partitions some times."""
     size = passes * load.partitions * load.batches * _fill(cluster.bootstrap_servers, load)
-    consumers = Consumers(cluster.bootstrap_servers, _TOPIC, load.shares, load.batches * _RECORDS)
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, **settings}
+    consumers = Consumers(settings, _TOPIC, load.shares, load.batches * _RECORDS)
     try:
         consumers.read(1)  # warm up
         before = cpu_seconds(cluster.pids)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
 
 _AT_ONCE: Final = 1_000
@@ -20,20 +20,20 @@ class Consumers:
     """Consumers that read their partitions from start to end, as often as they are asked to.
 
     Args:
-        address: ``bootstrap.servers``.
+        settings: ``bootstrap.servers`` and, for TLS, what librdkafka needs for it.
         topic: what they read.
         shares: the partitions of each.
         records: number of records in each partition.
     """
 
-    def __init__(self, address: str, topic: str, shares: Sequence[Sequence[int]], records: int) -> None:
+    def __init__(self, settings: Mapping[str, str], topic: str, shares: Sequence[Sequence[int]], records: int) -> None:
         context = multiprocessing.get_context("fork")
         self._pipes: list[Connection] = []
         self._processes = []
         for share in shares:
             ours, theirs = context.Pipe()
             assigned = [TopicPartition(topic, number, 0) for number in share]
-            process = context.Process(target=_consume, args=(address, assigned, records, theirs))
+            process = context.Process(target=_consume, args=(settings, assigned, records, theirs))
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -62,9 +62,9 @@ class Consumers:
             process.join()
 
 
-def _consume(address: str, assigned: Sequence[TopicPartition], records: int, orders: Connection) -> None:
+def _consume(settings: Mapping[str, str], assigned: Sequence[TopicPartition], records: int, orders: Connection) -> None:
     """Read the partitions as often as each order says; 0 is the end."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "benchmark", "enable.auto.commit": False})
+    consumer = Consumer({"group.id": "benchmark", "enable.auto.commit": False, **settings})
     while times := orders.recv():
         error = None
         for _ in range(times):

@@ -79,6 +79,7 @@ GOALS: Final = (
             "fetch, 4 partitions, 1 connection",
             "fetch, 1,000 partitions, 50 connections",
             "consume, 1,000 partitions, 50 connections",
+            "consume with TLS, 1,000 partitions, 50 connections",
         )
         for goal in (
             Goal(benchmark=load, metric="GB/s", peer=_KAFKA, at_least=1.1),

@@ -55,6 +55,8 @@ class PassedLogin:
         self._relay = relay
         self._reader = SaslReader(principal_claim)
         self._is_needed = is_needed
+        self._unanswered = 0
+        """Number of tokens in flight."""
 
     @property
     def is_open(self) -> bool:
@@ -85,8 +87,11 @@ class PassedLogin:
         """Forward a SaslHandshake. The client is not offered mechanisms whose principal cannot be read.
 
         Raises:
-            ProtocolError: The request is malformed.
+            ProtocolError: The request is malformed, or a token has no response yet. That response would be taken for
+                one to the next login, so its user would become the principal without a check of its credentials.
         """
+        if self._unanswered:
+            raise ProtocolError("SaslHandshake before the response to a SASL token")
         request: SaslHandshakeRequest = decode_request(SaslHandshakeRequest, head, frame, body)
         if request.mechanism in PASSED_MECHANISMS:
             self._reader.start(request.mechanism)
@@ -120,8 +125,10 @@ class PassedLogin:
         """
         request: SaslAuthenticateRequest = decode_request(SaslAuthenticateRequest, head, frame, body)
         self._reader.on_token(bytes(request.auth_bytes))
+        self._unanswered += 1
 
         def on_response(answer: memoryview) -> Sequence[Piece]:
+            self._unanswered -= 1
             position = response_body(SaslAuthenticateResponse, head.api_version, answer)
             response = decode(SaslAuthenticateResponse, head.api_version, answer, position)
             self._reader.on_answer(response.error_code, bytes(response.auth_bytes))

@@ -292,6 +292,47 @@ def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(ha
     assert judged == []
 
 
+def test_a_second_login_before_the_response_to_the_first_does_not_name_the_principal() -> None:
+    """The upstream accepts the first login and rejects the second one, but keeps the connection."""
+
+    async def test() -> None:
+        first = request(17, 1, b"\0\5PLAIN") + request(36, 1, b"\0\0\0\4\0a\0b")
+        second = request(17, 1, b"\0\5PLAIN") + request(36, 1, b"\0\0\0\x08\0admin\0x")
+        with RelayRig(shared_objects(needs_login=True)) as rig:
+            # when
+            await rig.client.send(first + second)
+            # then
+            assert await rig.upstream.read(len(first)) == first
+            await rig.upstream.send(response(1, b"\0\0\0\0\0\0"))
+            await rig.upstream.send(response(1, b"\0\0\xff\xff\0\0\0\0" + bytes(8)))
+            assert await rig.upstream.read(1) == b""
+            assert await rig.client.is_closed()
+            assert rig.relay.peer.principal == "User:a"
+
+    played(test)
+
+
+def test_a_client_logs_in_again_while_other_requests_are_in_flight() -> None:
+    async def test() -> None:
+        with RelayRig(shared_objects(needs_login=True)) as rig:
+            for user in (b"a", b"c"):
+                login = request(17, 1, b"\0\5PLAIN"), request(36, 1, b"\0\0\0\4\0" + user + b"\0b")
+                for step, answer in zip(login, (b"\0\0\0\0\0\0", b"\0\0\xff\xff\0\0\0\0" + bytes(8)), strict=True):
+                    await rig.client.send(step)
+                    assert await rig.upstream.read(len(step)) == step
+                    if user == b"c" and step is login[0]:
+                        await rig.upstream.send(response(77, b"late"))
+                        assert await rig.client.read_frame() == response(77, b"late")[4:]
+                    await rig.upstream.send(response(1, answer))
+                    assert await rig.client.read_frame() == response(1, answer)[4:]
+                assert rig.relay.peer.principal == f"User:{user.decode()}"
+                heartbeat = request(12, 0, b"body", correlation_id=77)
+                await rig.client.send(heartbeat)
+                assert await rig.upstream.read(len(heartbeat)) == heartbeat
+
+    played(test)
+
+
 def test_an_interceptor_that_hangs_delays_its_own_connection_only() -> None:
     async def hanging(_asked: object, _context: object) -> Message:
         await asyncio.Event().wait()

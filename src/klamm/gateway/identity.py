@@ -28,7 +28,8 @@ from klamm.security.sasl import PLAIN
 PASSED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 """Mechanisms of which the gateway can read the principal."""
 _SCRAM: Final = re.compile(r"n,(?:a=[^,]*)?,n=(?P<name>[^,]+),r=[^,]+(?P<extensions>.*)")
-_BEARER: Final = re.compile(r"n,(?:a=[^,]*)?,\x01(?:.*\x01)?auth=bearer +(?P<token>[^\x01]+)\x01.*", re.I | re.S)
+_BEARER: Final = re.compile(r"n,(?:a=[^,]*)?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]+\x01)+)\x01")
+_AUTH: Final = re.compile(r"bearer +(?P<token>.+)", re.IGNORECASE)
 _PLAIN_PARTS: Final = 3
 
 
@@ -93,7 +94,10 @@ class SaslReader:
                 return parts[1]
         elif self._mechanism == OAUTHBEARER:
             if (match := _BEARER.fullmatch(text)) is not None:
-                return self._subject(match["token"])
+                # As in Kafka, only the key "auth" has the token. A client may send others, such as "AUTH", unchecked.
+                pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01") if pair)
+                if (auth := _AUTH.fullmatch(pairs.get("auth", ""))) is not None:
+                    return self._subject(auth["token"])
         elif (match := _SCRAM.fullmatch(text)) is not None:
             if ",tokenauth=true" in match["extensions"].lower():
                 raise ProtocolError("Logins by delegation token cannot pass the gateway: their principal is not known")

@@ -54,6 +54,18 @@ def test_oauthbearer_names_the_subject_of_the_token() -> None:
     assert reader.principal == "User:orders"
 
 
+@pytest.mark.parametrize("key", ["AUTH", "Auth", "extra"])
+def test_an_extension_of_oauthbearer_names_no_user(key: str) -> None:
+    """The upstream checks the token of the key ``auth`` only, and takes all other keys as extensions."""
+    checked, other = (f"=Bearer {jwt({'sub': user})}\x01".encode() for user in ("client", "admin"))
+    for pairs in ((b"auth" + checked, key.encode() + other), (key.encode() + other, b"auth" + checked)):
+        reader = SaslReader()
+        reader.start("OAUTHBEARER")
+        reader.on_token(b"n,,\x01" + b"".join(pairs) + b"\x01")
+        reader.on_answer(0, b"")
+        assert reader.principal == "User:client"
+
+
 def test_the_principal_stays_until_a_login_again_succeeds() -> None:
     reader = SaslReader()
     for user, error_code, expected in (("a", 0, "User:a"), ("b", 58, "User:a"), ("c", 0, "User:c")):

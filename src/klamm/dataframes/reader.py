@@ -26,6 +26,7 @@ from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.records.layout import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -255,12 +256,12 @@ class _Fetch:
             return []
         batches: list[RecordBatch | None] = []
         for batch, treatment, next_offset in walk(fetched.records, self.offset, fetched.aborted):
-            if batch.base_offset >= self._wanted.end:
-                self.offset = self._wanted.end
-                batches.append(None)
-                break
-            batches.append(None if treatment is Treatment.DROP else batch)
+            # The offset of a compressed message set of magic 0 or 1 is that of its last message.
+            is_behind = batch.magic == MAGIC and batch.base_offset >= self._wanted.end
+            batches.append(None if is_behind or treatment is Treatment.DROP else batch)
             self.offset = next_offset
+            if self.offset >= self._wanted.end:
+                break
         if not batches:
             self._check_patience("it brings no records", fetched.end_offset)
         return batches

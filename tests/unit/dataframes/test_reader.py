@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 import kafka
@@ -14,6 +16,9 @@ from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.options import EARLIEST, LATEST, read_options
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reader import TopicReader, as_json, from_json
+from klamm.protocol.messages.fetch import FetchResponse
+from klamm.protocol.records import Codec, compress
+from tests.support.stub_broker import StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,3 +124,27 @@ def test_what_never_comes_is_not_waited_for_for_ever(servers: str, readers: list
 def test_offsets_survive_a_checkpoint() -> None:
     offsets = {("a", 0): 5, ("a", 11): 1 << 40, ("b", 2): 0}
     assert from_json(as_json(offsets)) == offsets
+
+
+def old_message(offset: int, value: bytes, *, codec: Codec = Codec.NONE) -> bytes:
+    """A message of magic 1 without a key."""
+    body = struct.pack(">bbqii", 1, codec, 55, -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 3), (3, 6), (2, 4), (0, 10), (5, 6)])
+def test_a_range_within_a_compressed_set_of_old_messages_is_read(
+    readers: list[TopicReader], start: int, end: int
+) -> None:
+    """Logs from before Kafka 0.11 have such sets. Their offset is that of their last message."""
+    sets = b"".join(
+        old_message(last, compress(Codec.GZIP, b"".join(old_message(at, b"v") for at in range(5))), codec=Codec.GZIP)
+        for last in (4, 9)
+    )
+    partition = FetchResponse.PartitionData(partition_index=0, high_watermark=10, records=sets)
+    topic = FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition])
+    with StubBroker(topic="t", versions={1: (4, 11)}) as broker:
+        broker.answer(1, lambda _: FetchResponse(responses=[topic]))
+        reader = open_reader(readers, broker.bootstrap_servers)
+        assert offsets_of(reader, start, end) == list(range(start, end))
+        reader.close()

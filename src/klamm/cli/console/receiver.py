@@ -16,6 +16,7 @@ from klamm.cli.console.formatter import ConsumedRecord
 from klamm.cli.console.settings import explain_client_error
 from klamm.cli.output import complain
 from klamm.clients import KafkaConsumer
+from klamm.configs.names import check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ _POLL_MS: Final = 1000
 _MAX_RECORDS: Final = 500
 _EARLIEST: Final = -2
 _LATEST: Final = -1
+_LEADING_FLAGS: Final = re.compile(r"(?:\(\?[a-zA-Z]+\))*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class RecordReceiver:
             and before offsets are committed.
 
     Raises:
+        InvalidTopicError: The name of the topic is invalid.
         RefusedError: A setting has a wrong value, or the regular expression is invalid.
     """
 
@@ -76,12 +79,10 @@ class RecordReceiver:
 
     def _begin(self, interest: Interest) -> None:
         if interest.topic is None:
-            try:
-                re.compile(interest.include or "")
-            except re.error as error:
-                raise RefusedError(f"--include {interest.include}: {error}") from error
-            self._consumer.subscribe(pattern=f"^(?:{interest.include})$")
-        elif interest.partition is None:
+            self._consumer.subscribe(pattern=_whole(interest.include or ""))
+            return
+        check_topic_name(interest.topic)  # kafka-python raises a plain ValueError
+        if interest.partition is None:
             self._consumer.subscribe([interest.topic])
         else:
             partition = TopicPartition(interest.topic, interest.partition)
@@ -150,6 +151,23 @@ class RecordReceiver:
                 raise RefusedError(explain_client_error(error)) from error
             if found or (until is not None and time.monotonic() >= until):
                 return found
+
+
+def _whole(expression: str) -> str:
+    """Return a regular expression that matches a name only as a whole.
+
+    Raises:
+        RefusedError: The expression, the value of ``--include``, is invalid.
+    """
+    found = _LEADING_FLAGS.match(expression)
+    flags = found[0] if found else ""  # Python allows them only at the start
+    whole = f"{flags}^(?:{expression[len(flags) :]})$"
+    try:
+        re.compile(expression)
+        re.compile(whole)
+    except re.error as error:
+        raise RefusedError(f"--include {expression}: {error}") from error
+    return whole
 
 
 def _consumed(record: Any) -> ConsumedRecord:

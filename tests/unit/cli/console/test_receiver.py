@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from klamm.cli.connection import RefusedError
 from klamm.cli.console import receiver
 from klamm.cli.console.receiver import Interest, RecordReceiver
 from klamm.cli.console.settings import explain_client_error
+from klamm.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,12 +31,14 @@ class Consumer:
     """Returns ten records at once; ``committed`` is its position when it is closed."""
 
     committed: int | None = None
+    pattern: str | None = None
+    """Regular expression of the last subscription."""
 
     def __init__(self, **_: Any) -> None:
         self.position = 0
 
-    def subscribe(self, *_: Any, **__: Any) -> None:
-        pass
+    def subscribe(self, topics: Any = (), pattern: str | None = None) -> None:
+        Consumer.pattern = pattern
 
     def assignment(self) -> set[TopicPartition]:
         return {PARTITION}
@@ -65,6 +70,32 @@ def consume(write: Callable[[int], object], *, flush: Callable[[], object] = int
     with RecordReceiver(interest, {}, flush=flush) as receiver:
         for record in receiver.records(at_most=at_most, timeout_ms=None):
             write(record.offset)
+
+
+@pytest.mark.parametrize(
+    ("include", "matched"),
+    [("a", "a"), ("a|b", "ab"), ("(?i)A", "aA"), ("(?i)(?s)b.?", "bB"), ("", ""), ("(?x) a | b", "ab")],
+)
+def test_include_matches_whole_names(include: str, matched: str) -> None:
+    with RecordReceiver(Interest(topic=None, include=include, partition=None, offset=-1), {}, flush=int):
+        assert Consumer.pattern is not None
+        pattern = re.compile(Consumer.pattern)
+    assert [name for name in ("a", "b", "A", "B", "ab1") if pattern.match(name)] == list(matched)
+
+
+@pytest.mark.parametrize("include", ["(", ")(", "a(?i)b"])
+def test_an_invalid_include_is_rejected(include: str) -> None:
+    interest = Interest(topic=None, include=include, partition=None, offset=-1)
+    with pytest.raises(RefusedError, match=f"--include {re.escape(include)}: "):
+        RecordReceiver(interest, {}, flush=int)
+
+
+@pytest.mark.parametrize("partition", [None, 0])
+@pytest.mark.parametrize("topic", ["", "a,b", "é", ".."])
+def test_an_invalid_topic_is_rejected(topic: str, partition: int | None) -> None:
+    interest = Interest(topic=topic, include=None, partition=partition, offset=-1)
+    with pytest.raises(InvalidTopicError, match="Topic name is invalid"):
+        RecordReceiver(interest, {}, flush=int)
 
 
 def failing_at(limit: int) -> Callable[[int], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,6 +116,21 @@ def test_before_the_login_no_other_request_is_served_and_tokens_never(gateway: k
         assert not offered & {38, 39, 40, 41}
         with pytest.raises(ConnectionResetError):
             client.ask(MetadataRequest(topics=[]), MetadataResponse, 1)
+
+
+def test_a_client_that_was_idle_for_longer_than_the_gateways_session_is_served(
+    make_klamm_broker: Callable[..., klamm.Broker], make_klamm_gateway: Callable[..., klamm.Gateway]
+) -> None:
+    """The broker accepts nothing but a login then, and closes the connection at any other request."""
+    lifetime_s = 0.5
+    config = sasl_settings(authorizer=True) | {"connections.max.reauth.ms": int(lifetime_s * 1000)}
+    upstream = make_klamm_broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=config)
+    own = UPSTREAM_LOGIN | OWN_USERS
+    gateway = make_klamm_gateway(upstream.bootstrap_servers, listen="SASL_PLAINTEXT://127.0.0.1:0", config=own)
+    with log_in(gateway.bootstrap_servers, "carol", USERS["carol"]) as client:
+        for _ in range(2):
+            time.sleep(lifetime_s + 0.1)
+            assert len(client.ask(MetadataRequest(topics=[]), MetadataResponse, 1).brokers) == 1
 
 
 def test_the_principal_of_a_certificate_is_known_to_policies(

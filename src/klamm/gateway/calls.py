@@ -17,7 +17,7 @@ from klamm.server.author import Author
 from klamm.server.codec import coded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.gateway.cutter import Piece
@@ -120,7 +120,7 @@ class InterceptedRequest:
                 answer.set_exception(ConnectionLostError("The connection was closed"))
                 answer.exception()  # asyncio would otherwise log the errors of calls that are not awaited
 
-    async def _versions(self) -> dict[int, tuple[int, int]]:
+    async def _versions(self) -> Mapping[int, tuple[int, int]]:
         if self._relay.upstream_versions is None:
             request = ApiVersionsRequest(client_software_name="klamm", client_software_version="gateway")
             response = await self._send(request, ApiVersionsResponse, _API_VERSIONS_VERSION)

@@ -34,7 +34,7 @@ from klamm.gateway.wire import RESPONSE_HEAD, SIZE_BYTES
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from klamm.client.transport import Transport
     from klamm.gateway.cutter import Judgement, Piece
@@ -114,7 +114,8 @@ class Relay:
         """Number of bytes received from the upstream."""
         self._waits_since = 0.0
         self.is_closed = False
-        self.upstream_versions: dict[int, tuple[int, int]] | None = None
+        # After a session has expired, the upstream closes the connection at any request but a login, ApiVersions too.
+        self.upstream_versions: Mapping[int, tuple[int, int]] | None = None if session is None else session.versions
         """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from klamm.client.security import Security
     from klamm.protocol.schema import Message
@@ -27,11 +27,19 @@ class UpstreamSession:
         security: Settings of the login.
         host: Host of the broker.
         due_at: Time of the next login on the monotonic clock, infinite if the session does not expire.
+        versions: Versions by API key that the broker offers; None if they are not known.
     """
 
-    __slots__ = ("_due_at", "_host", "_security")
+    __slots__ = ("_due_at", "_host", "_security", "versions")
 
-    def __init__(self, security: Security, host: str, due_at: float) -> None:
+    def __init__(
+        self,
+        security: Security,
+        host: str,
+        due_at: float,
+        versions: Mapping[int, tuple[int, int]] | None = None,
+    ) -> None:
+        self.versions = versions
         self._security = security
         self._host = host
         self._due_at = due_at

@@ -35,7 +35,7 @@ class OpenRelay(Protocol):
     peer: Peer
     exchanges: deque[InFlight]
     """Requests in flight, oldest first."""
-    upstream_versions: dict[int, tuple[int, int]] | None
+    upstream_versions: Mapping[int, tuple[int, int]] | None
     """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
     session: UpstreamSession | None
     """Session of the gateway's own login on this connection; None if it does not expire, or there is none."""

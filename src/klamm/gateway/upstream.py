@@ -160,7 +160,7 @@ class Upstream:
         if not (self._logs_in and security.uses_sasl):
             return connect(host, port, self._settings), None
         connection = open_connection(host, port, self._settings, _NO_BUFFERS)
-        session = UpstreamSession(security, host, connection.login_due_at)
+        session = UpstreamSession(security, host, connection.login_due_at, connection.versions)
         return connection.hand_over(), session if session.expires else None
 
     async def close(self) -> None:

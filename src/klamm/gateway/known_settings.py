@@ -51,7 +51,15 @@ _OWN: Final = frozenset(
         *(key for kind in GATEWAY_KINDS for key in (*kind.class_keys, kind.mode_key)),
     }
 )
-_OF_LISTENERS: Final = ("listeners", "listener.", "advertised.listeners", "ssl.", "sasl.", "connections.max.reauth.ms")
+_OF_LISTENERS: Final = (
+    "listeners",
+    "listener.",
+    "advertised.listeners",
+    "ssl.",
+    "sasl.",
+    "connection.failed.authentication.delay.ms",
+    "connections.max.reauth.ms",
+)
 """Beginnings of the broker configs that concern the listener and its logins."""
 _OF_CLIENTS: Final = frozenset(
     {"client.id", "reconnect.backoff.max.ms", "reconnect.backoff.ms", "request.timeout.ms", "security.protocol"}

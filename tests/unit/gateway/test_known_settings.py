@@ -45,6 +45,11 @@ def test_settings_of_a_broker_or_a_producer_have_no_effect() -> None:
     assert unknown_of(("log.retention.ms", "upstream.linger.ms")) == ("log.retention.ms", "upstream.linger.ms")
 
 
+def test_settings_of_logins_that_end_at_the_gateway_have_an_effect() -> None:
+    read = ("connection.failed.authentication.delay.ms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+    assert unknown_of([*read, *(f"listener.name.sasl_ssl.{name}" for name in read)]) == ()
+
+
 def test_every_documented_setting_has_an_effect() -> None:
     page = (ROOT / "docs/gateway.md").read_text(encoding="utf-8")
     rows = page.partition("## Settings")[2].partition("\n## ")[0].splitlines()

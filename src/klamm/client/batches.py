@@ -91,6 +91,10 @@ def walk(
     waiting = sorted(aborted or (), key=lambda transaction: transaction.first_offset, reverse=True)
     left_out: set[int] = set()
     for batch in iter_batches(records, allow_partial_tail=True):
+        # First, because damage may also turn records into a control batch, which is dropped. And a new checksum over
+        # changed bytes would hide the damage from the target and from every later reader.
+        if not crc_is_right(batch):
+            raise CorruptBatchError(f"{batch!r} has a wrong checksum")
         next_offset = batch.last_offset + 1
         if aborted is not None:
             _follow_transactions(batch, waiting, left_out)
@@ -119,9 +123,6 @@ def _treatment(batch: RecordBatch, fetch_offset: int, left_out: set[int]) -> Tre
         return Treatment.REBUILD
     if batch.is_control or batch.record_count == 0 or (batch.is_transactional and batch.producer_id in left_out):
         return Treatment.DROP
-    if not crc_is_right(batch):
-        # A new checksum over changed bytes would hide the damage from the target and from every later reader.
-        raise CorruptBatchError(f"{batch!r} has a wrong checksum")
     if batch.record_count != batch.last_offset_delta + 1 or batch.base_offset < fetch_offset:
         return Treatment.REBUILD
     return Treatment.REBUILD if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else Treatment.COPY

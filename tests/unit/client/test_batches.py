@@ -37,6 +37,12 @@ def marker(offset: int, producer_id: int, *, abort: bool) -> bytearray:
     return encode_batch([record], producer_id=producer_id, producer_epoch=0, is_transactional=True, is_control=True)
 
 
+def old_message() -> bytes:
+    """A message of magic 1 at offset 3."""
+    message = struct.pack(">bbqii", 1, 0, 55, -1, 1) + b"x"
+    return struct.pack(">qiI", 3, len(message) + 4, zlib.crc32(message)) + message
+
+
 def treatments(
     data: bytes | bytearray, fetch_offset: int = 0, aborted: Sequence[AbortedTransaction] | None = None
 ) -> list[tuple[str, int]]:
@@ -110,6 +116,24 @@ def test_a_wrong_checksum_is_never_hidden_under_a_new_one() -> None:
         treatments(data)
 
 
+def test_damage_never_hides_records_nor_changes_how_a_transaction_ends() -> None:
+    as_control = encode_batch(records(0, 2))
+    as_control[22] |= 0x20
+    with pytest.raises(CorruptBatchError, match="wrong checksum"):
+        treatments(as_control)
+    as_commit = marker(4, 1, abort=True)
+    as_commit[as_commit.index(b"\x08" + struct.pack(">hh", 0, 0)) + 4] = 1
+    with pytest.raises(CorruptBatchError, match="wrong checksum"):
+        treatments(as_commit, aborted=[AbortedTransaction(producer_id=1, first_offset=0)])
+
+
+def test_damaged_old_messages_are_refused() -> None:
+    data = bytearray(old_message())
+    data[-1] ^= 1
+    with pytest.raises(CorruptBatchError, match="wrong checksum"):
+        treatments(data)
+
+
 def test_a_stamped_batch_is_ours_and_its_records_are_untouched() -> None:
     data = encode_batch(
         records(100, 3),
@@ -142,9 +166,7 @@ def test_a_batch_is_split_into_halves_that_hold_all_records() -> None:
 
 
 def test_old_messages_are_rebuilt() -> None:
-    message = struct.pack(">bbq", 1, 0, 55) + struct.pack(">i", -1) + struct.pack(">i", 1) + b"x"
-    data = struct.pack(">qiI", 3, len(message) + 4, zlib.crc32(message)) + message
-    (fetched,) = walk(memoryview(bytearray(data)), 0)
+    (fetched,) = walk(memoryview(bytearray(old_message())), 0)
     assert (fetched.treatment, fetched.next_offset) == (Treatment.REBUILD, 4)
     view, _ = rebuild(fetched.batch, 0)
     (record,) = decode_records(RecordBatch(view))

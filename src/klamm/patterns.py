@@ -1,4 +1,4 @@
-"""Regular expressions from users, matched by RE2 in time linear in the length of the text.
+"""Regular expressions from users, compiled by Python's ``re`` or matched by RE2 in linear time.
 
 Python's ``re`` backtracks and holds the interpreter lock meanwhile; ``(a+)+b`` takes it practically forever. RE2
 follows all alternatives at once. It supports neither look-around nor back-references.
@@ -6,6 +6,7 @@ follows all alternatives at once. It supports neither look-around nor back-refer
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,21 @@ class PatternError(ValueError):
     def __init__(self, pattern: str, reason: str) -> None:
         super().__init__(f"{pattern!r}: {reason}")
         self.reason = reason
+
+
+def compile_pattern(expression: str, flags: int = 0) -> re.Pattern[str]:
+    """Compile a regular expression with ``re``.
+
+    Raises:
+        re.error: The expression is invalid, has a too large repetition such as ``a{99999999999}``, or is nested too
+            deeply. For the latter two, ``re.compile`` raises errors of other types.
+    """
+    try:
+        return re.compile(expression, flags)
+    except OverflowError as error:
+        raise re.error(str(error)) from error
+    except RecursionError as error:
+        raise re.error("it is nested too deeply") from error
 
 
 def full_matcher(pattern: str) -> Callable[[str], bool]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import ConfigTable, client_metrics_configs, group_configs
 from klamm.configs.topics import refuse_topic_list
+from klamm.patterns import compile_pattern
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _check_pattern(pattern: str) -> None:
     if is_legal:
         try:
             # Java's regular expressions have a few character classes that Python's lack; those are accepted unchecked.
-            re.compile(re.sub(r"\\[pP]\{\w+\}", ".", expressions[0].strip()))
+            compile_pattern(re.sub(r"\\[pP]\{\w+\}", ".", expressions[0].strip()))
         except re.error:
             is_legal = False
     if not is_legal:

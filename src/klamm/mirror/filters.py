@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.mirror import naming
+from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class PatternList:
         """
         expected = f"{key}={','.join(expressions)}: expected a list of regular expressions"
         try:
-            patterns = tuple(re.compile(expression) for expression in expressions)
+            patterns = tuple(compile_pattern(expression) for expression in expressions)
         except re.error as error:
             raise SettingsError(f"{expected}: {error}") from error
         for expression in expressions:

@@ -9,7 +9,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from klamm.patterns import PatternError, full_matcher
+from klamm.patterns import PatternError, compile_pattern, full_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ class NamePattern:
 
     def __init__(self, pattern: str) -> None:
         self.pattern: Final = pattern
-        self._compiled = re.compile(pattern, re.ASCII)
+        self._compiled = compile_pattern(pattern, re.ASCII)
         self._matches: Callable[[str], bool] | None = None
         with contextlib.suppress(PatternError):  # look-around and the like, which only re supports
             self._matches = full_matcher(pattern)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError
 from klamm.security.der import dotted, encoded, values
 
@@ -131,7 +132,7 @@ def parse_mapping_rules(text: str | None) -> tuple[MappingRule, ...]:
             )
         position = match.end()
         try:
-            pattern = None if match["default"] else re.compile(match["pattern"])
+            pattern = None if match["default"] else compile_pattern(match["pattern"])
         except re.error as error:
             raise SettingsError(f"ssl.principal.mapping.rules: {match['pattern']!r}: {error}") from error
         replacement = re.sub(r"\$(\d)", r"\\g<\1>", match["new"] or "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.cli.connection import RefusedError
+from klamm.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class LineReader:
             if (one != "null.marker" or marker is not None) and found[one] == found[other]:
                 raise RefusedError(f"{one} and {other} may not be equal")
         try:
-            separator = re.compile(found["headers.separator"])
+            separator = compile_pattern(found["headers.separator"])
         except re.error as error:
             raise RefusedError(f"headers.separator={found['headers.separator']}: {error}") from error
         return cls(

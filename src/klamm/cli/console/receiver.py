@@ -17,6 +17,7 @@ from klamm.cli.console.settings import explain_client_error
 from klamm.cli.output import complain
 from klamm.clients import KafkaConsumer
 from klamm.configs.names import check_topic_name
+from klamm.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -163,8 +164,8 @@ def _whole(expression: str) -> str:
     flags = found[0] if found else ""  # Python allows them only at the start
     whole = f"{flags}^(?:{expression[len(flags) :]})$"
     try:
-        re.compile(expression)
-        re.compile(whole)
+        compile_pattern(expression)
+        compile_pattern(whole)
     except re.error as error:
         raise RefusedError(f"--include {expression}: {error}") from error
     return whole

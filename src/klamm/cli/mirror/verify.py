@@ -13,6 +13,7 @@ from klamm.display import counted
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
 from klamm.mirror.status.verify import verify_flow
+from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError, read_properties
 from klamm.server.arguments import CommandParser
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compare. Return 0 if both sides agree up to the mirrored offsets, 1 if not or unreadable, 2 for wrong usage."""
     options = _parser().parse_args(list(arguments))
     try:
-        wanted = re.compile(options.topics)
+        wanted = compile_pattern(options.topics)
         settings = parse_settings(resolve(read_properties(options.properties)), target_aliases=options.clusters)
         settings.check_clients()
         flows, read_records = settings.require_flows(), not options.offsets_only

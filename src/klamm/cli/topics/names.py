@@ -12,6 +12,7 @@ from uuid import UUID
 from klamm.cli.arguments import INT32_MAX, whole_number
 from klamm.cli.connection import RefusedError
 from klamm.configs.names import INTERNAL_TOPICS
+from klamm.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +43,7 @@ def parse_pattern(text: str) -> re.Pattern[str]:
     """
     plain = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
     try:
-        return re.compile(plain)
+        return compile_pattern(plain)
     except re.error as error:
         raise RefusedError(f"{plain} is an invalid regex.") from error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.settings.keys import parse_list
+from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _listed(properties: Mapping[str, str], limit: str, read: Provider) -> Provid
     """Return a resolver limited to the variables that match ``allowlist.pattern``, if that is set (KIP-887)."""
     pattern = properties.get(limit, "").strip()
     try:
-        allowed = re.compile(pattern or ".*", re.DOTALL)
+        allowed = compile_pattern(pattern or ".*", re.DOTALL)
     except re.error as error:
         raise SettingsError(f"{limit}={pattern}: expected a regular expression: {error}") from error
 

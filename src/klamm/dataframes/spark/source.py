@@ -53,6 +53,7 @@ SCHEMA: Final = StructType(
     ]
 )
 """Columns of Spark's own Kafka source. ``headers`` is null for a record without headers."""
+_MAY_BE_NULL: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 
 def register(spark: SparkSession) -> None:
@@ -111,10 +112,16 @@ class KafkaSource(DataSource):
 
 def _checked(schema: StructType) -> StructType:
     known = {field.name: field.dataType for field in SCHEMA}
+    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+    if not schema.fields:  # Spark would count no rows
+        raise SettingsError(f"schema: it has no columns: expected some of {columns}")
     for field in schema:
         if known.get(field.name) != field.dataType:
-            columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
             raise SettingsError(f"schema: {field.name} {field.dataType.simpleString()}: expected some of {columns}")
+        if schema.names.count(field.name) > 1:
+            raise SettingsError(f"schema: {field.name}: expected each column once")
+        if not field.nullable and field.name in _MAY_BE_NULL:  # Spark would find no nulls where there are some
+            raise SettingsError(f"schema: {field.name} NOT NULL: some records have none: expected it nullable")
     return schema
 
 

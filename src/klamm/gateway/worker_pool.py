@@ -73,8 +73,13 @@ class Worker:
         self._question: tuple[int, asyncio.Future[Document | None]] | None = None
 
     async def run(self) -> int:
-        """Run the process; return its exit code."""
-        self._end, theirs = control.channel()
+        """Run the process; return its exit code.
+
+        Raises:
+            OSError: The machine has no process, memory or file descriptor left for it.
+        """
+        self.failure = None
+        end, theirs = control.channel()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -85,9 +90,12 @@ class Worker:
                 *self._arguments,
                 pass_fds=[theirs.fileno()],
             )
+        except BaseException:
+            end.close()
+            raise
         finally:
             theirs.close()
-        loop, end = asyncio.get_running_loop(), self._end
+        loop, self._end = asyncio.get_running_loop(), end
         loop.add_reader(end.fileno(), self._receive, end)
         try:
             return await self._process.wait()
@@ -96,6 +104,7 @@ class Worker:
                 self._process.kill()
             raise
         finally:
+            self._receive(end)  # the reason why it ended may not have been read yet
             self.is_up = False
             self.why_not_ready = "a worker process has ended"
             loop.remove_reader(end.fileno())
@@ -277,10 +286,17 @@ class WorkerPool:
     async def _keep(self, worker: Worker) -> None:
         """Run a worker, and replace it when it ends."""
         while not self._is_stopping:
-            code = await worker.run()
+            try:
+                code = await worker.run()
+            except OSError as error:
+                worker.failure = f"a worker process cannot be started: {error}"
+                worker.has_reported.set()
+                ended = f"cannot be started: {error}"
+            else:
+                ended = f"ended with exit code {code}" + (f": {worker.failure}" if worker.failure else "")
             if self._is_stopping or not worker.was_ready:
                 return
-            logger.error("Worker process %d ended with exit code %d and is started again", worker.number, code)
+            logger.error("Worker process %d %s; it is started again", worker.number, ended)
             await asyncio.sleep(_RESTART_S)
 
     def _send_base(self, worker: Worker) -> None:

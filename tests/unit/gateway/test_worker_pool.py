@@ -1,0 +1,90 @@
+"""Worker processes that end, or that the machine cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from klamm.gateway import control, worker_pool
+from klamm.gateway.worker_pool import WorkerPool
+from klamm.properties import SettingsError
+
+
+class EndedProcess:
+    """Process that sends a message to its parent and ends at once."""
+
+    def __init__(self, descriptor: int, message: control.Message) -> None:
+        with socket.socket(fileno=descriptor) as end:
+            control.send(end, message)
+            end.detach()
+
+    async def wait(self) -> int:
+        return 1
+
+
+def test_a_worker_for_which_the_machine_has_no_process_left_is_started_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given: a process that ends, then no process, then another that ends
+    ready = {"ready": True, "why_not_ready": None}
+    outcomes: list[control.Message | OSError] = [ready, OSError(11, "out of processes"), ready]
+    pool = WorkerPool(1, [], 1.0)
+    is_over = asyncio.Event()
+
+    async def start(*_command: object, pass_fds: list[int]) -> Any:
+        outcome = outcomes.pop(0)
+        if not outcomes:
+            pool._is_stopping = True
+            is_over.set()
+        if isinstance(outcome, OSError):
+            raise outcome
+        return EndedProcess(pass_fds[0], outcome)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    monkeypatch.setattr(worker_pool, "_RESTART_S", 0)
+
+    async def test() -> None:
+        keeping = asyncio.create_task(pool._keep(pool._workers[0]))
+        await is_over.wait()
+        await keeping
+
+    # when
+    asyncio.run(asyncio.wait_for(test(), 60))
+    # then
+    assert not outcomes
+    assert "Worker process 0 cannot be started: [Errno 11] out of processes; it is started again" in caplog.text
+
+
+def test_a_gateway_for_whose_workers_the_machine_has_no_process_left_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def start(*_command: object, **_more: object) -> Any:
+        raise OSError(11, "out of processes")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+
+    async def test() -> None:
+        pool = WorkerPool(2, [], 1.0)
+        with pytest.raises(SettingsError, match=r"a worker process cannot be started: .*out of processes"):
+            await pool.start()
+        await pool.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_the_reason_of_a_process_that_has_ended_before_it_was_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(*_command: object, pass_fds: list[int]) -> Any:
+        return EndedProcess(pass_fds[0], {"failed": "no such policy"})
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+
+    async def test() -> None:
+        pool = WorkerPool(1, [], 1.0)
+        with pytest.raises(SettingsError, match="no such policy"):
+            await pool.start()
+        await pool.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 10))

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     Provider = Callable[[str, str, str], str | None]
     """From the key that refers to it, a path and a name to the value; None: there is none."""
 
-_REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}:]+)\}")
+_REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+"""Kafka's ``ConfigTransformer.DEFAULT_PATTERN``. A path ends at the first colon; the key may contain more of them."""
 _JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider."
 
 

@@ -39,6 +39,21 @@ def test_a_value_may_be_a_whole_file_or_a_variable_of_the_environment(
     assert (resolved["a"], resolved["b"]) == ("secret", "alice")
 
 
+def test_a_path_ends_at_the_first_colon_and_a_key_may_contain_more(tmp_path: Path) -> None:
+    """As in Kafka's ConfigTransformer."""
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text("a\\:b\\:c=secret\n")
+    given = with_provider("file", "FileConfigProvider", login=f"${{file:{secrets}:a:b:c}}")
+    assert resolve(given)["login"] == "secret"
+
+
+@pytest.mark.parametrize("reference", ["${p:}", "${p:/tmp:}"])
+@pytest.mark.parametrize("java_class", ["FileConfigProvider", "DirectoryConfigProvider", "EnvVarConfigProvider"])
+def test_a_reference_without_a_key_is_reported(java_class: str, reference: str) -> None:
+    with pytest.raises(SettingsError, match=r"^topics: "):
+        resolve(with_provider("p", java_class, topics=reference))
+
+
 def test_what_no_provider_stands_for_stays_as_it_is() -> None:
     assert resolve({"topics": "${file:a:b}"}) == {"topics": "${file:a:b}"}
     given = with_provider("file", "FileConfigProvider", topics="${vault:a:b}")

@@ -186,10 +186,10 @@ def fetch(address: str) -> list[Client]:
         RefusedError: The address does not answer, or not as a klamm broker, or some of the processes of a gateway are
             missing. The message contains the address.
     """
-    parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
         connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port, timeout=_TIMEOUT_S)
-    except ValueError as error:
+    except (ValueError, http.client.InvalidURL) as error:
         raise RefusedError(f"--metrics {address}: expected HOST:PORT") from error
     try:
         connection.request("GET", _PATH)

@@ -244,3 +244,9 @@ def test_the_address_that_does_not_answer_is_named(capsys: pytest.CaptureFixture
     address = f"127.0.0.1:{free_port()}"
     assert clients.main(["list", "--metrics", address]) == 1
     assert capsys.readouterr().err == f"klamm clients: {address} does not answer: Connection refused\n"
+
+
+@pytest.mark.parametrize("address", ["[", "a[b]:1", " ", "h:x", "h:99999"])
+def test_what_is_not_an_address_is_reported(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert clients.main(["list", "--metrics", address]) == 1
+    assert capsys.readouterr().err == f"klamm clients: --metrics {address}: expected HOST:PORT\n"

@@ -23,8 +23,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run a mirror until it is stopped. Return 0 on success, 1 if a flow failed and 2 if the file is invalid."""
     options = _parser().parse_args(list(arguments))
     require_extra("spark", feature="klamm mirror")
-    if not options.properties.is_file():
-        sys.stderr.write(f"klamm mirror: {options.properties}: no such file\n")
+    try:
+        obstacle = None if options.properties.is_file() else "no such file"
+    except OSError as error:  # such as a directory that may not be searched
+        obstacle = f"cannot be read: {error.strerror}"
+    if obstacle is not None:
+        sys.stderr.write(f"klamm mirror: {options.properties}: {obstacle}\n")
         return 2
     stop: threading.Event | None = None
     if not options.plan:  # with --plan, the default KeyboardInterrupt ends the run at once

@@ -64,6 +64,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
     assert "none.properties: no such file" in capsys.readouterr().err
 
 
+def test_a_file_that_cannot_be_looked_up_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mirror.main(["x" * 300]) == 2
+    assert capsys.readouterr().err == f"klamm mirror: {'x' * 300}: cannot be read: File name too long\n"
+
+
 def test_without_java_the_command_to_install_it_is_reported(
     properties: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,8 @@ class Cluster:
         """Connections by node id and lane."""
         self._bootstrap: Connection | None = None
         self.topics: dict[str, TopicState] = {}
+        self.topic_errors: dict[str, int] = {}
+        """Error codes of the topics that the latest Metadata response did not describe."""
         self.round_trip_s = math.inf
         """Shortest time in seconds of a broker's first response on any connection. Infinite before the first
         response.
@@ -83,6 +85,7 @@ class Cluster:
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         for name in names:
             self.topics.pop(name, None)
+        self.topic_errors = {topic.name or "": topic.error_code for topic in response.topics if topic.error_code}
         for topic in response.topics:
             if topic.error_code == ErrorCode.NONE and topic.name is not None:
                 leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _LIMITS: Final = FetchLimits(max_bytes=4 << 20, partition_max_bytes=4 << 20, min_bytes=1, max_wait_ms=500)
 _POOLED_BYTES: Final = 16 << 20
 _RETRY_S: Final = 0.2
+_UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class TopicReader:
@@ -60,11 +61,15 @@ class TopicReader:
         """Return the partitions of all topics, in order.
 
         Raises:
-            ReadingError: A topic does not exist, and ``failOnMissingTopic`` is true.
+            ReadingError: A topic does not exist, and ``failOnMissingTopic`` is true. Or its partitions are unknown for
+                another reason, such as a missing ACL: a stream would forget how far it was read.
             ConnectionLostError: The cluster cannot be reached.
         """
         self._cluster.refresh(self._options.topics)
         missing = [topic for topic in self._options.topics if topic not in self._cluster.topics]
+        errors = {topic: self._cluster.topic_errors.get(topic, _UNKNOWN_TOPIC) for topic in missing}
+        if refused := [f"{topic} ({error_name(code)})" for topic, code in errors.items() if code != _UNKNOWN_TOPIC]:
+            raise ReadingError(f"{', '.join(refused)}: not described by {self._servers}")
         if missing and self._options.fail_on_missing_topic:
             raise ReadingError(
                 f"{', '.join(missing)}: not a topic on {self._servers}, or the principal may not describe it"

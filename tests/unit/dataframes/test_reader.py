@@ -16,7 +16,9 @@ from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.options import EARLIEST, LATEST, read_options
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reader import TopicReader, as_json, from_json
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse
+from klamm.protocol.messages.metadata import MetadataResponse
 from klamm.protocol.records import Codec, compress
 from tests.support.stub_broker import StubBroker
 
@@ -91,6 +93,16 @@ def test_a_topic_that_does_not_exist_is_an_error_unless_it_may_be_missing(
         open_reader(readers, servers, subscribe="t,nowhere").partitions()
     lenient = open_reader(readers, servers, subscribe="t,nowhere", failOnMissingTopic="false")
     assert lenient.partitions() == [("t", 0)]
+
+
+def test_a_topic_that_may_not_be_described_is_an_error_even_if_it_may_be_missing(readers: list[TopicReader]) -> None:
+    denied = MetadataResponse.MetadataResponseTopic(name="t", error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    with StubBroker() as broker:
+        broker.answer(3, lambda _: MetadataResponse(topics=[denied]))
+        lenient = open_reader(readers, broker.bootstrap_servers, failOnMissingTopic="false")
+        with pytest.raises(ReadingError, match=r"t \(TOPIC_AUTHORIZATION_FAILED\): not described"):
+            lenient.partitions()
+        lenient.close()
 
 
 def test_offsets_must_be_given_for_the_partitions_that_exist(servers: str, readers: list[TopicReader]) -> None:

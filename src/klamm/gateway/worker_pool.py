@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway import control
@@ -35,6 +36,8 @@ _ANSWER_S: Final = 3.0
 """Time in seconds in which a worker has to report its status."""
 _KEPT_S: Final = 1.0
 """Time in seconds for which the reported status is used, however often it is requested."""
+_SILENT_S: Final = 10.0
+"""Time in seconds without a message after which a worker is not ready. It sends one per second unless it hangs."""
 _STOP_S: Final = 5.0
 """Time in seconds beyond the grace period after which a worker is killed."""
 
@@ -57,6 +60,9 @@ class Worker:
         self.page = ""
         """Latest page of metrics."""
         self.why_not_ready: str | None = "a worker process starts"
+        """Reason that the worker reported last. See ``obstacle`` for one that reports nothing."""
+        self.heard_at: float | None = None
+        """Time of its latest message on the monotonic clock; None before the first one."""
         self.is_up = False
         """Whether the process has started, and has not ended. It may be unable to reach the upstream."""
         self.was_ready = False
@@ -72,13 +78,20 @@ class Worker:
         self._parts: dict[str, list[str]] = {}
         self._question: tuple[int, asyncio.Future[Document | None]] | None = None
 
+    @property
+    def obstacle(self) -> str | None:
+        """Return the reason why the worker should get no connections at present; None if it may."""
+        if self.why_not_ready is None and self.heard_at is not None and time.monotonic() - self.heard_at > _SILENT_S:
+            return "a worker process does not respond"
+        return self.why_not_ready
+
     async def run(self) -> int:
         """Run the process; return its exit code.
 
         Raises:
             OSError: The machine has no process, memory or file descriptor left for it.
         """
-        self.failure = None
+        self.failure = self.heard_at = None
         end, theirs = control.channel()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -131,6 +144,7 @@ class Worker:
                 if message is None:
                     asyncio.get_running_loop().remove_reader(end.fileno())
                     return
+                self.heard_at = time.monotonic()
                 self._on_message(self, message)
 
     async def status(self, number: int) -> Document | None:
@@ -206,7 +220,7 @@ class WorkerPool:
     def processes(self) -> list[Document]:
         """State of each worker as a JSON object."""
         return [
-            {"number": worker.number, "connections": worker.connections, "why_not_ready": worker.why_not_ready}
+            {"number": worker.number, "connections": worker.connections, "why_not_ready": worker.obstacle}
             for worker in self._workers
         ]
 
@@ -223,7 +237,7 @@ class WorkerPool:
 
     def why_not_ready(self) -> str | None:
         """Return the reason why a worker should get no connections at present; None if all of them may."""
-        return next((worker.why_not_ready for worker in self._workers if worker.why_not_ready is not None), None)
+        return next((why for worker in self._workers if (why := worker.obstacle) is not None), None)
 
     async def start(self) -> None:
         """Start the processes, and wait until they are ready.
@@ -246,7 +260,8 @@ class WorkerPool:
     def deal(self, accepted: socket.socket, peer: Peer) -> None:
         """Pass an accepted connection to the worker with the fewest connections, of those that are ready if any is.
 
-        A worker that has just been started again enforces no client configs until it has read them.
+        A worker that has just been started again enforces no client configs until it has read them. One that hangs
+        serves nothing.
         """
         message = {"open": [peer.host, peer.port, peer.node_id, peer.is_bootstrap]}
         self._turn += 1
@@ -254,7 +269,7 @@ class WorkerPool:
         order = sorted(
             self._workers,
             key=lambda each: (
-                each.why_not_ready is not None,
+                each.obstacle is not None,
                 each.connections,
                 (each.number - self._turn) % count,
             ),

@@ -65,6 +65,34 @@ def test_a_worker_that_is_not_ready_is_dealt_connections_only_while_no_other_is_
     assert dealt == [(1, 0), (1, 1), (2, 1)]
 
 
+def test_a_worker_that_reports_nothing_any_more_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("klamm.gateway.worker_pool.time.monotonic", lambda: now)
+    pool = WorkerPool(2, [], 1.0)
+    ends = [control.channel(), control.channel()]
+    report = {"connections": 0, "received": 0, "why_not_ready": None}
+    with ends[0][0], ends[0][1], ends[1][0], ends[1][1]:
+        for worker, (ours, theirs) in zip(pool._workers, ends, strict=True):
+            worker._end, worker.is_up = ours, True
+            control.send(theirs, report)
+            worker._receive(ours)
+        assert pool.why_not_ready() is None
+        # when: the second one reports again after half a minute
+        now += 30
+        control.send(ends[1][1], report)
+        pool._workers[1]._receive(ends[1][0])
+        # then
+        assert pool.why_not_ready() == "a worker process does not respond"
+        for _ in range(3):
+            pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
+        assert [worker.dealt for worker in pool._workers] == [0, 3]
+        # when
+        control.send(ends[0][1], report)
+        pool._workers[0]._receive(ends[0][0])
+        # then
+        assert pool.why_not_ready() is None
+
+
 def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -> None:
     parent, end = control.channel()
     with parent, end:

@@ -91,6 +91,24 @@ class TopicReader:
             ReadingError: A partition has had no leader for too long. Its records must not be missing silently.
             ConnectionLostError: The cluster cannot be reached.
         """
+        found = self._reported(partitions, where)
+        if missing := [one for one in partitions if one not in found]:
+            raise self._leaderless(missing)
+        return found
+
+    def _leaderless(self, partitions: Sequence[PartitionTuple]) -> ReadingError:
+        names = ", ".join(f"{topic}-{number}" for topic, number in partitions)
+        return ReadingError(f"{names}: no leader reported its offsets within {self._options.patience_s:g} s")
+
+    def _is_gone(self, where: PartitionTuple) -> bool:
+        """Return whether the latest Metadata response says that a partition does not exist."""
+        topic, partition = where
+        if (state := self._cluster.topics.get(topic)) is not None:
+            return partition not in state.partitions
+        return self._cluster.topic_errors.get(topic) == _UNKNOWN_TOPIC
+
+    def _reported(self, partitions: Sequence[PartitionTuple], where: int) -> dict[PartitionTuple, int]:
+        """Return the offsets that the leaders report until all have, or for ``default.api.timeout.ms``."""
         deadline = time.monotonic() + self._options.patience_s
         while True:
             try:
@@ -99,11 +117,8 @@ class TopicReader:
                 if time.monotonic() > deadline:
                     raise
                 found = {}
-            if len(found) == len(partitions):
+            if len(found) == len(partitions) or time.monotonic() > deadline:
                 return found
-            if time.monotonic() > deadline:
-                names = ", ".join(f"{topic}-{number}" for topic, number in partitions if (topic, number) not in found)
-                raise ReadingError(f"{names}: no leader reported its offsets within {self._options.patience_s:g} s")
             time.sleep(_RETRY_S)
             with contextlib.suppress(ConnectionLostError):
                 self._cluster.refresh(self._options.topics)
@@ -135,9 +150,18 @@ class TopicReader:
         Raises:
             ReadingError: Records are gone and ``failOnDataLoss`` is true.
         """
-        first = self.offsets(list(end), EARLIEST)
+        first = self._reported(list(end), EARLIEST)
         bounds = {}
+        # Of a topic that does not exist, ``partitions`` has judged.
+        gone = {where: at for where, at in start.items() if where not in end and where[0] in self._cluster.topics}
+        for (topic, partition), at in gone.items():
+            self._lost(f"{topic}-{partition} does not exist any more: the records from {at} on are gone")
         for where, to in end.items():
+            if where not in first:
+                if not self._is_gone(where):
+                    raise self._leaderless([where])
+                self._lost(f"{where[0]}-{where[1]} does not exist any more: the records up to {to} are gone")
+                continue
             begin = start.get(where, first[where])
             if begin > to:
                 self._lost(f"{where[0]}-{where[1]} ends at {to}, before {begin}: was the topic created again?")
@@ -267,7 +291,7 @@ class _Fetch:
             self.offset = next_offset
             if self.offset >= self._wanted.end:
                 break
-        if not batches:
+        if not batches and not self._is_cut_off():
             self._check_patience("it brings no records", fetched.end_offset)
         return batches
 
@@ -292,13 +316,32 @@ class _Fetch:
         logger.warning("%s", what)
         self.offset = self._wanted.end if first <= self.offset else min(first, self._wanted.end)
 
+    def _is_cut_off(self) -> bool:
+        """Skip the rest of the range if the log has ended before it for too long, and records may be lost.
+
+        The topic was created again, or its log truncated, after the range had been planned. A leader that has just been
+        elected may report an earlier end for a moment.
+        """
+        if self._options.fail_on_data_loss or not self._is_late():
+            return False
+        where = (self._wanted.topic, self._wanted.partition)
+        end = self._cluster.list_offsets([where], LATEST).get(where)  # not hidden by an open transaction
+        if end is None or end > self.offset:
+            return False
+        logger.warning("%s ends at %d: the records up to %d are gone", self._name, end, self._wanted.end)
+        self.offset = self._wanted.end
+        return True
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._moved_at > self._options.patience_s
+
     def _wait(self, reason: str) -> None:
         self._check_patience(reason, None)
         time.sleep(_RETRY_S)
         self._cluster.topics.pop(self._wanted.topic, None)
 
     def _check_patience(self, reason: str, end_offset: int | None) -> None:
-        if time.monotonic() - self._moved_at > self._options.patience_s:
+        if self._is_late():
             ends = "" if end_offset is None else f", it ends at {end_offset}"
             raise ReadingError(
                 f"{self._name}: nothing from offset {self.offset} up to {self._wanted.end} for "

@@ -133,6 +133,40 @@ def test_what_never_comes_is_not_waited_for_for_ever(servers: str, readers: list
         offsets_of(open_reader(readers, servers), 40, 99)
 
 
+def test_the_rest_of_a_range_is_skipped_if_the_log_has_ended_before_it_and_records_may_be_lost(
+    servers: str, readers: list[TopicReader]
+) -> None:
+    """As after the topic was created again, with fewer records, between planning and reading."""
+    lenient = open_reader(readers, servers, failOnDataLoss="false")
+    assert offsets_of(lenient, 40, 99) == list(range(40, 50))
+
+
+def test_partitions_that_do_not_exist_any_more_are_an_error_unless_they_may_be_lost(
+    servers: str, readers: list[TopicReader]
+) -> None:
+    # given: a checkpoint from before the topic was created again with fewer partitions
+    before, after, all_of_it = {("t", 0): 10, ("t", 1): 7}, {("t", 0): 20}, {("t", 0): (10, 20)}
+    strict, lenient = open_reader(readers, servers), open_reader(readers, servers, failOnDataLoss="false")
+    for reader in (strict, lenient):
+        reader.partitions()
+    # then
+    with pytest.raises(ReadingError, match="t-1 does not exist any more: the records from 7 on are gone"):
+        strict.checked(before, after)
+    assert lenient.checked(before, after) == all_of_it
+    # and for a micro-batch that had been planned before
+    with pytest.raises(ReadingError, match="t-1 does not exist any more: the records up to 9 are gone"):
+        strict.checked(before, after | {("t", 1): 9})
+    assert lenient.checked(before, after | {("t", 1): 9}) == all_of_it
+    # and for a topic that was taken out of subscribe
+    assert strict.checked({("t", 0): 10, ("unsubscribed", 0): 5}, after) == all_of_it
+
+
+def test_a_micro_batch_of_a_deleted_topic_is_skipped_if_it_may_be(servers: str, readers: list[TopicReader]) -> None:
+    reader = open_reader(readers, servers, subscribe="t,x", failOnMissingTopic="false", failOnDataLoss="false")
+    reader.partitions()
+    assert reader.checked({("x", 0): 1, ("t", 0): 10}, {("x", 0): 9, ("t", 0): 20}) == {("t", 0): (10, 20)}
+
+
 def test_offsets_survive_a_checkpoint() -> None:
     offsets = {("a", 0): 5, ("a", 11): 1 << 40, ("b", 2): 0}
     assert from_json(as_json(offsets)) == offsets

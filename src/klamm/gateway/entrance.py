@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.transport import PlainTransport
+from klamm.gateway.peer import plain_host
 from klamm.gateway.proxy_header import ProxyHeader
 from klamm.gateway.streams import AcceptedTls, NamedSocket, keep_asked_name
 from klamm.gateway.users import ScramUsers
@@ -85,4 +86,5 @@ class Entrance:
                 raise ProtocolError("it ended before the header of the PROXY protocol did")
             header.receive(data)
         if header.source is not None:
-            peer.host, peer.port = header.source
+            host, peer.port = header.source
+            peer.host = plain_host(host)

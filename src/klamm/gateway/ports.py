@@ -7,7 +7,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.peer import Peer
+from klamm.gateway.peer import Peer, plain_host
 from klamm.properties import SettingsError
 from klamm.server.acceptor import Acceptor
 from klamm.server.listeners import ANY_HOST, MAX_PORT, Address, own_host_name
@@ -117,5 +117,5 @@ class BrokerPorts:
         self._acceptors[node_id] = acceptor
 
     def _accept(self, node_id: int, accepted: socket.socket, address: Any) -> None:
-        peer = Peer(host=address[0], port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
+        peer = Peer(host=plain_host(address[0]), port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
         self._on_accepted(accepted, peer)

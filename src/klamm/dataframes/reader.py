@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.client.batches import Treatment, walk
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError
+from klamm.client.errors import FATAL_ERRORS, ConnectionLostError
 from klamm.client.fetch import (
     LAST_VERSION,
     TOPIC_IDS_FROM,
@@ -215,6 +215,8 @@ class _Fetch:
         while self._asked is None:
             try:
                 self._asked = self._submit()
+            except FATAL_ERRORS as error:
+                raise ReadingError(f"{self._name}: {error}") from error
             except (ConnectionLostError, UnsupportedVersionError) as error:
                 self._wait(str(error))
 

@@ -12,7 +12,13 @@ import numpy as np
 from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.errors import RETRIABLE_PRODUCE_CODES, ConnectionLostError, DeniedError, TransactionLostError
+from klamm.client.errors import (
+    FATAL_ERRORS,
+    RETRIABLE_PRODUCE_CODES,
+    ConnectionLostError,
+    DeniedError,
+    TransactionLostError,
+)
 from klamm.client.records import RecordsRefusedError, write_batches
 from klamm.dataframes.batches import BATCH_BYTES, RowBatch, batches_of
 from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
@@ -87,13 +93,14 @@ class TargetCluster:
         """Repeat an action until the cluster answers.
 
         Raises:
-            WritingError: The cluster does not answer in time, or refuses for good.
+            WritingError: The cluster does not answer in time, or refuses for good. A refused login is not repeated:
+                some servers lock an account after a few.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return work()
-            except (DeniedError, TransactionLostError, UnsupportedVersionError) as error:
+            except (DeniedError, TransactionLostError, UnsupportedVersionError, *FATAL_ERRORS) as error:
                 raise WritingError(str(error)) from error
             except RecordsRefusedError as error:
                 if error.codes - _PASSING:

@@ -1,0 +1,52 @@
+"""A login that the cluster refuses ends reading and writing at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm.dataframes.errors import ReadingError, WritingError
+from klamm.dataframes.options import read_options
+from klamm.dataframes.ranges import OffsetRange
+from klamm.dataframes.reader import TopicReader
+from klamm.dataframes.write_options import write_options
+from klamm.dataframes.writer import TargetCluster
+from tests.support.security import PLAIN_MODULE, sasl_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+REFUSED = "^[^ ]*( ?)No broker of .* responds: .* Invalid username or password"
+"""Not the message after ``delivery.timeout.ms`` or ``default.api.timeout.ms``, which repeat what can be repeated."""
+
+
+@pytest.fixture(scope="module")
+def login() -> Iterator[dict[str, str]]:
+    """Options with a wrong password."""
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings()) as broker:
+        yield {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": f'{PLAIN_MODULE} required username="alice" password="wrong";',
+            "kafka.delivery.timeout.ms": "2000",
+            "kafka.default.api.timeout.ms": "2000",
+        }
+
+
+def test_a_writer_does_not_repeat_it(login: dict[str, str]) -> None:
+    target = TargetCluster(write_options(login, streaming=False, overwrite=False))
+    with pytest.raises(WritingError, match=REFUSED):
+        target.partitions("t")
+    target.close()
+
+
+def test_a_reader_does_not_repeat_it(login: dict[str, str]) -> None:
+    reader = TopicReader(read_options(login | {"subscribe": "t"}, streaming=False))
+    with pytest.raises(ReadingError, match=REFUSED):
+        list(reader.read(OffsetRange(topic="t", partition=0, start=0, end=9)))
+    reader.close()

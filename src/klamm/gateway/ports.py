@@ -27,6 +27,7 @@ _BACKLOG: Final = 4096
 _FREE_BASES: Final = range(20_000, 31_000)
 """Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
 _ATTEMPTS: Final = 20
+_ANY_IPV6_HOST: Final = "::"
 _BASE: Final = 0
 """Node id of the base port: clients that connect to it reach node 0, or any broker if node 0 is unknown or down."""
 
@@ -93,7 +94,7 @@ class BrokerPorts:
         advertised = self._settings.advertised
         if advertised is not None:
             return Address(host=advertised.host, port=advertised.port or base.port)
-        if base.host and base.host != ANY_HOST:
+        if base.host and base.host not in (ANY_HOST, _ANY_IPV6_HOST):
             return base
         return Address(host=own_host_name(), port=base.port)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.transport import ConnectionSettings
-from klamm.properties import SettingsError, parse_bool, split_address, with_prefix
+from klamm.properties import SettingsError, parse_bool, parse_int, split_address, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ LATEST: Final = -1
 Positions = int | dict[str, dict[int, int]]
 """``EARLIEST`` or ``LATEST`` for all partitions, or an offset (or one of these two) by topic and partition."""
 
+_MAX_INT64: Final = 2**63 - 1
 _KAFKA: Final = "kafka."
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _READING: Final = (
@@ -152,21 +153,28 @@ def _positions(name: str, text: str) -> Positions:
     expected = f'{name}={text}: expected earliest, latest or JSON like {{"topic":{{"0":23,"1":-2}}}}'
     try:
         document = json.loads(text)
-        offsets = {topic: {int(one): int(at) for one, at in by.items()} for topic, by in document.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        offsets = {topic: {int(one): _offset(at) for one, at in by.items()} for topic, by in document.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(expected) from error
-    if any(at < EARLIEST for by in offsets.values() for at in by.values()):
+    if any(not EARLIEST <= at <= _MAX_INT64 for by in offsets.values() for at in by.values()):
         raise SettingsError(f"{expected}; -2 means earliest, -1 latest")
     return offsets
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):  # a fraction would be rounded
+        raise TypeError(f"{value!r} is not an offset")
+    return int(value)
 
 
 def _count(name: str, given: Mapping[str, str]) -> int | None:
     text = given.get(name.lower())
     if text is None:
         return None
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise SettingsError(f"{name}={text}: expected a number of records, 1 or more")
-    return int(text)
+    try:
+        return parse_int(name, text, at_least=1, at_most=_MAX_INT64)
+    except SettingsError as error:
+        raise SettingsError(f"{name}={text}: expected a number of records, 1 or more") from error
 
 
 def flag(name: str, given: Mapping[str, str], *, default: bool = True) -> bool:
@@ -188,11 +196,12 @@ def milliseconds(name: str, kafka: Mapping[str, str], default: int, *, at_least:
     """Return a duration option in milliseconds.
 
     Raises:
-        SettingsError: The value is not a number, or too small.
+        SettingsError: The value is not a number, too small, or larger than Kafka's ``int``.
     """
     text = kafka.get(name, str(default)).strip()
-    if not text.isdecimal() or int(text) < at_least:
+    try:
+        return parse_int(name, text, at_least=at_least)
+    except SettingsError as error:
         raise SettingsError(
-            f"kafka.{name}={text}: expected milliseconds" + (f", {at_least} or more" if at_least else "")
-        )
-    return int(text)
+            f"kafka.{name}={text}: expected milliseconds, a whole number from {at_least} to {2**31 - 1}"
+        ) from error

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway import control
+from klamm.monitoring.totals import merged
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class Worker:
         """Number of all connections that were passed to the process."""
         self.page = ""
         """Latest page of metrics."""
+        self.ended_page = ""
+        """Counters of the ended processes. Without them the sums would fall, which Prometheus takes for a restart of
+        all processes, and would count the others twice.
+        """
         self.why_not_ready: str | None = "a worker process starts"
         """Reason that the worker reported last. See ``obstacle`` for one that reports nothing."""
         self.heard_at: float | None = None
@@ -124,6 +129,8 @@ class Worker:
             end.close()
             self._end = None
             self.connections = self.dealt = 0
+            if self.page:
+                self.ended_page = merged([_counters(page) for page in (self.ended_page, self.page)])
             self.page, self._parts = "", {}
             self._settle_question(None)
             self.has_reported.set()
@@ -213,8 +220,8 @@ class WorkerPool:
 
     @property
     def pages(self) -> list[str]:
-        """Latest pages of metrics of the workers."""
-        return [worker.page for worker in self._workers if worker.page]
+        """Latest pages of metrics of the workers, and the counters of those that have ended."""
+        return [page for worker in self._workers for page in (worker.ended_page, worker.page) if page]
 
     @property
     def processes(self) -> list[Document]:
@@ -336,3 +343,11 @@ class WorkerPool:
                 worker.take_part(kind, part, is_first=is_first, is_last=is_last)
             case _:
                 logger.warning("Worker process %d sent an unknown message", worker.number)
+
+
+def _counters(page: str) -> str:
+    """Return a page of metrics without its gauges, which say nothing about a process that has ended."""
+    begin = "\n# HELP "
+    families = f"\n{page}".split(begin)[1:]
+    kept = [family for family in families if not family.split("\n")[1].endswith(" gauge")]
+    return "".join(f"{begin}{family}" for family in kept).lstrip("\n")

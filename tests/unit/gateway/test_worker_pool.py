@@ -10,6 +10,7 @@ import pytest
 
 from klamm.gateway import control, worker_pool
 from klamm.gateway.worker_pool import WorkerPool
+from klamm.monitoring.exposition import Page
 from klamm.properties import SettingsError
 
 
@@ -73,6 +74,34 @@ def test_a_gateway_for_whose_workers_the_machine_has_no_process_left_does_not_st
         await pool.stop()
 
     asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given: a process that ends after it has reported its metrics, three times
+    page = Page()
+    page.family("requests_total", "counter", "Requests.", [({"client_id": "a\n# HELP b"}, 5), ({"client_id": ""}, 2.5)])
+    page.family("connections", "gauge", "Open connections.", [({}, 7)])
+    part = {"part": ["page", page.text()], "is_first": True, "is_last": True}
+    pool = WorkerPool(1, [], 1.0)
+    (worker,) = pool._workers
+
+    async def start(*_command: object, pass_fds: list[int]) -> Any:
+        return EndedProcess(pass_fds[0], part)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+
+    async def test() -> None:
+        for _ in range(3):
+            await worker.run()
+
+    # when
+    asyncio.run(asyncio.wait_for(test(), 60))
+    # then
+    expected = Page()
+    expected.family(
+        "requests_total", "counter", "Requests.", [({"client_id": "a\n# HELP b"}, 15), ({"client_id": ""}, 7.5)]
+    )
+    assert pool.pages == [expected.text()]
 
 
 def test_the_reason_of_a_process_that_has_ended_before_it_was_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

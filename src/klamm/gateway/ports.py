@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from functools import partial
@@ -27,6 +28,8 @@ _BACKLOG: Final = 4096
 _FREE_BASES: Final = range(20_000, 31_000)
 """Range of base ports that are tried for port 0. It is below the range of outgoing connections."""
 _ATTEMPTS: Final = 20
+_RETRY_S: Final = 5.0
+"""Time in seconds after which a port that could not be opened is tried again."""
 _ANY_IPV6_HOST: Final = "::"
 _BASE: Final = 0
 """Node id of the base port: clients that connect to it reach node 0, or any broker if node 0 is unknown or down."""
@@ -48,6 +51,8 @@ class BrokerPorts:
         self._topology = topology
         self._on_accepted = on_accepted
         self._acceptors: dict[int, Acceptor] = {}
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        """Next attempts to listen for brokers that joined, by node id."""
         self._base_port = 0
 
     @property
@@ -79,16 +84,32 @@ class BrokerPorts:
 
     def close(self) -> None:
         """Stop accepting."""
+        for retry in self._retries.values():
+            retry.cancel()
+        self._retries.clear()
         for acceptor in self._acceptors.values():
             acceptor.close()
         self._acceptors.clear()
 
     def add(self, node_id: int) -> None:
-        """Listen for a broker that joined the cluster."""
+        """Listen for a broker that joined the cluster.
+
+        The port may be in use, or no file descriptor left, for a while only. So it is tried again and again.
+        """
+        retry = self._retries.pop(node_id, None)
+        if retry is not None:
+            retry.cancel()
         try:
             self._open(node_id)
-        except (OSError, SettingsError) as error:
+        except SettingsError as error:
             logger.warning("Broker %d cannot be served: %s", node_id, error)
+        except OSError as error:
+            if retry is None:
+                logger.warning("Broker %d cannot be served yet: %s", node_id, error)
+            self._retries[node_id] = asyncio.get_running_loop().call_later(_RETRY_S, self.add, node_id)
+        else:
+            if retry is not None:
+                logger.info("Broker %d is served", node_id)
 
     def _advertised(self, base: Address) -> Address:
         advertised = self._settings.advertised

@@ -12,6 +12,7 @@ from klamm.gateway.ports import BrokerPorts
 from klamm.gateway.settings import read_settings
 from klamm.gateway.topology import Topology
 from klamm.server.listeners import own_host_name
+from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +61,47 @@ def test_clients_get_the_name_of_the_machine_if_the_gateway_listens_on_all_addre
 
     asyncio.run(test())
     assert topology.base.host == own_host_name()
+
+
+def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("klamm.gateway.ports._RETRY_S", 0.01)
+    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": "PLAINTEXT://127.0.0.1:0"})
+    topology = Topology(tmp_path)
+    peers: list[Peer] = []
+
+    async def test() -> None:
+        accepted = asyncio.Event()
+
+        def on_accepted(sock: socket.socket, peer: Peer) -> None:
+            sock.close()
+            peers.append(peer)
+            accepted.set()
+
+        ports = BrokerPorts(settings, topology, on_accepted)
+        ports.open()
+        address = "127.0.0.1", topology.base.port + 1
+        try:
+            # given
+            with socket.create_server(address):
+                ports.add(1)
+                await asyncio.sleep(0.05)
+            # when
+            await until(lambda: "Broker 1 is served" in caplog.text)
+            # then
+            with socket.create_connection(address):
+                await accepted.wait()
+            # and
+            with socket.create_server(("127.0.0.1", topology.base.port + 2)):
+                ports.add(2)
+                ports.close()
+                await asyncio.sleep(0.05)
+            assert not ports.is_open
+        finally:
+            ports.close()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(asyncio.wait_for(test(), 60))
+    assert [peer.node_id for peer in peers] == [1]
+    assert caplog.text.count("Broker 1 cannot be served yet") == 1

@@ -52,6 +52,7 @@ class TopicReader:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._cluster = Cluster(options.connection, BufferPool(max_free_bytes=_POOLED_BYTES))
+        self._was_reached = False
 
     def close(self) -> None:
         """Close the connections."""
@@ -65,7 +66,7 @@ class TopicReader:
                 another reason, such as a missing ACL: a stream would forget how far it was read.
             ConnectionLostError: The cluster cannot be reached.
         """
-        self._cluster.refresh(self._options.topics)
+        self._refresh()
         missing = [topic for topic in self._options.topics if topic not in self._cluster.topics]
         errors = {topic: self._cluster.topic_errors.get(topic, _UNKNOWN_TOPIC) for topic in missing}
         if refused := [f"{topic} ({error_name(code)})" for topic, code in errors.items() if code != _UNKNOWN_TOPIC]:
@@ -79,6 +80,22 @@ class TopicReader:
             for topic in sorted(set(self._options.topics) - set(missing))
             for partition in self._cluster.topics[topic].partitions
         ]
+
+    def _refresh(self) -> None:
+        """Refresh the metadata. Once the cluster was reached, wait for it, so that a stream outlives its restart."""
+        deadline = time.monotonic() + self._options.patience_s
+        while True:
+            try:
+                self._cluster.refresh(self._options.topics)
+            except FATAL_ERRORS:
+                raise
+            except ConnectionLostError:
+                if not self._was_reached or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_S)
+            else:
+                self._was_reached = True
+                return
 
     @property
     def _servers(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+import time
 import zlib
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, NewTopic
+from klamm.client.errors import ConnectionLostError
 from klamm.dataframes.columns import columns_of
 from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.options import EARLIEST, LATEST, read_options
@@ -24,6 +27,7 @@ from tests.support.stub_broker import StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -165,6 +169,30 @@ def test_a_micro_batch_of_a_deleted_topic_is_skipped_if_it_may_be(servers: str, 
     reader = open_reader(readers, servers, subscribe="t,x", failOnMissingTopic="false", failOnDataLoss="false")
     reader.partitions()
     assert reader.checked({("x", 0): 1, ("t", 0): 10}, {("x", 0): 9, ("t", 0): 20}) == {("t", 0): (10, 20)}
+
+
+def test_a_reader_waits_for_a_broker_that_restarts(tmp_path: Path, readers: list[TopicReader]) -> None:
+    with klamm.Broker(data_dir=tmp_path) as broker:
+        address = broker.bootstrap_servers
+        _fill(address)
+        reader = open_reader(readers, address, **{"kafka.default.api.timeout.ms": "30000"})
+        reader.partitions()
+    again = klamm.Broker(data_dir=tmp_path, listen=address)
+    starting = threading.Timer(0.5, again.start)
+    starting.start()
+    try:
+        assert reader.partitions() == [("t", 0)]
+        reader.close()
+    finally:
+        starting.join()
+        again.stop()
+
+
+def test_a_cluster_that_was_never_reached_is_not_waited_for(readers: list[TopicReader]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ConnectionLostError):
+        open_reader(readers, "127.0.0.1:1", **{"kafka.default.api.timeout.ms": "30000"}).partitions()
+    assert time.monotonic() - begun < 15
 
 
 def test_offsets_survive_a_checkpoint() -> None:

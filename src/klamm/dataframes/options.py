@@ -86,6 +86,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise SettingsError("endingOffsets=earliest: expected latest, or JSON of offsets by topic and partition")
     if not streaming and starting == LATEST:
         raise SettingsError("startingOffsets=latest: a batch would be empty; expected earliest, or JSON of offsets")
+    _refuse_reversed(starting, ending)
     kafka = with_prefix(given, _KAFKA)
     return ReadOptions(
         connection=connection_settings(given),
@@ -145,6 +146,20 @@ def _refuse_others(name: str, positions: Positions, topics: Sequence[str]) -> No
     others = sorted(positions.keys() - set(topics)) if isinstance(positions, dict) else []
     if others:
         raise SettingsError(f"{name}: {', '.join(others)}: not among subscribe={','.join(topics)}")
+
+
+def _refuse_reversed(starting: Positions, ending: Positions) -> None:
+    """Reject an end before the start, which would be taken for a topic that was created again."""
+    if isinstance(starting, int) or isinstance(ending, int):
+        return
+    for topic, by in ending.items():
+        for partition, end in by.items():
+            start = starting.get(topic, {}).get(partition, EARLIEST)
+            if end >= 0 and (start > end or start == LATEST):
+                where = f"{topic}-{partition}"
+                raise SettingsError(
+                    f"endingOffsets: {where} ends at {end}, before startingOffsets={start}: expected a later end"
+                )
 
 
 def _positions(name: str, text: str) -> Positions:

@@ -37,6 +37,14 @@ def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
         ({"startingOffsets": '{"orders":{"0":true}}'}, "expected earliest, latest or JSON"),
         ({"startingOffsets": '{"orders":{"0":1e999}}'}, "expected earliest, latest or JSON"),
         ({"startingOffsets": '{"orders":{"0":9223372036854775808}}'}, "expected earliest, latest or JSON"),
+        (
+            {"startingOffsets": '{"orders":{"0":30}}', "endingOffsets": '{"orders":{"0":20}}'},
+            "endingOffsets: orders-0 ends at 20, before startingOffsets=30",
+        ),
+        (
+            {"startingOffsets": '{"orders":{"0":-1}}', "endingOffsets": '{"orders":{"0":20}}'},
+            "endingOffsets: orders-0 ends at 20, before startingOffsets=-1",
+        ),
         ({"maxOffsetsPerTrigger": "9223372036854775808"}, "expected a number of records"),
         ({"kafka.default.api.timeout.ms": "2147483648"}, "expected milliseconds, a whole number from 0 to 2147483647"),
         ({"startingOffsets": "latest"}, "a batch would be empty"),
@@ -55,6 +63,12 @@ def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
 def test_what_cannot_be_is_named_with_what_may_be(wrong: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError, match=said.replace("{", r"\{")):
         read_options(NEEDED | wrong, streaming=False)
+
+
+def test_an_empty_range_and_positions_without_an_order_are_taken() -> None:
+    for start, end in ((20, 20), (20, -1), (-1, -1), (-2, 0)):
+        both = {"startingOffsets": f'{{"orders":{{"0":{start}}}}}', "endingOffsets": f'{{"orders":{{"0":{end}}}}}'}
+        read_options(NEEDED | both, streaming=False)
 
 
 def test_a_stream_has_no_end() -> None:

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.serializer import Serializer
 
 from klamm.cli.connection import RefusedError
@@ -27,6 +27,11 @@ _NULL: Final = bytes(bytearray(b"null"))
 """Object in place of a null value, because kafka-python rejects records with neither key nor value."""
 _OVERHEAD_BYTES: Final = 200
 """Approximate memory of a record in addition to its key and value."""
+_MARGIN_S: Final = 5.0
+"""Time in seconds after ``delivery.timeout.ms`` in which kafka-python should let a record fail.
+
+It does not while it waits for a producer id, which it also replaces after an idempotent batch has expired.
+"""
 
 
 class _NullableValues(Serializer):  # type: ignore[misc]  # kafka-python has no types
@@ -62,6 +67,7 @@ class RecordSender:
             self._producer = KafkaProducer(**settings, value_serializer=_NullableValues())
         except (KafkaError, AssertionError, ValueError, TypeError) as error:
             raise RefusedError(explain_client_error(error)) from error
+        self._limit_s: float = self._producer.config["delivery_timeout_ms"] / 1000 + _MARGIN_S
 
     def __enter__(self) -> Self:
         """Return the object itself."""
@@ -72,22 +78,23 @@ class RecordSender:
     ) -> None:
         """Send what is buffered, even after an error or Ctrl-C, as Kafka's tool does. A second Ctrl-C drops it."""
         try:
-            self._producer.flush()
-        except KafkaError as error:
-            complain(f"Some records could not be sent: {error}")
-            self.failed += 1
+            self._flush()
         finally:
-            self._producer.close(timeout=0)
+            self._close()
 
     def send(self, line: Line) -> None:
         """Send one record. Wait while the memory limit is reached.
 
         Raises:
-            RefusedError: The value of a header is null, which kafka-python cannot send.
+            RefusedError: The value of a header is null, which kafka-python cannot send, or the memory limit is reached
+                and the cluster does not respond.
         """
         size = len(line.key or b"") + len(line.value or b"") + _OVERHEAD_BYTES
         with self._changed:
-            self._changed.wait_for(lambda: self._used_bytes == 0 or self._used_bytes + size <= self._max_bytes)
+            if not self._changed.wait_for(
+                lambda: self._used_bytes == 0 or self._used_bytes + size <= self._max_bytes, self._limit_s
+            ):
+                raise RefusedError(f"No record was acknowledged within {self._limit_s:g} s")
             self._used_bytes += size
         if (null := next((name for name, content in line.headers if content is None), None)) is not None:
             raise RefusedError(f"Header {null!r}: this command cannot send a header without a value")
@@ -100,7 +107,22 @@ class RecordSender:
         sent.add_callback(functools.partial(self._acknowledged, size))
         sent.add_errback(functools.partial(self._failed, line, size))
         if self._waits:
-            self._producer.flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        """Wait until all records are acknowledged or have failed, or until they should have."""
+        try:
+            self._producer.flush(timeout=self._limit_s)
+        except KafkaTimeoutError:
+            complain(f"Some records could not be sent: they were not acknowledged within {self._limit_s:g} s")
+            self.failed += 1
+
+    def _close(self) -> None:
+        """Close the producer. Records that are not acknowledged are dropped."""
+        try:
+            self._producer.close(timeout=0)
+        except KafkaTimeoutError:  # there are such records
+            self._producer._closed = True  # otherwise its destructor waits for them again, and prints a traceback
 
     def _acknowledged(self, size: int, position: Any) -> None:
         """Release the memory of a record. Called by the producer's thread."""

@@ -1,0 +1,93 @@
+"""klamm produce ends although the cluster does not respond."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka.errors import KafkaTimeoutError
+
+import klamm
+from klamm.cli.connection import RefusedError
+from klamm.cli.console import sender
+from klamm.cli.console.line_reader import Line
+from klamm.cli.console.sender import RecordSender
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LINE = Line(key=None, value=b"v", headers=[])
+
+
+class Producer:
+    """Producer whose records are neither acknowledged nor expire."""
+
+    def __init__(self, **_: Any) -> None:
+        self.config = {"delivery_timeout_ms": 10}
+
+    def send(self, *_: Any, **__: Any) -> Producer:
+        return self
+
+    def add_callback(self, _: Callable[..., object]) -> None:
+        pass
+
+    add_errback = add_callback
+
+    def flush(self, timeout: float | None = None) -> None:
+        assert timeout is not None, "would wait forever"
+        raise KafkaTimeoutError("Timeout waiting for future")
+
+    def close(self, timeout: float | None = None) -> None:
+        self.flush(timeout)
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "KafkaProducer", Producer)
+    monkeypatch.setattr(sender, "_MARGIN_S", 0.0)
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_wait_for_acknowledgements_has_a_limit(waits: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with RecordSender("t", {}, max_bytes=1000, output="human", waits=waits) as used:
+        used.send(LINE)
+    assert used.failed == 1 + waits
+    assert capsys.readouterr().err == (1 + waits) * (
+        "Some records could not be sent: they were not acknowledged within 0.01 s\n"
+    )
+
+
+@pytest.mark.usefixtures("silent")
+def test_the_wait_for_memory_has_a_limit() -> None:
+    with RecordSender("t", {}, max_bytes=1, output="human", waits=False) as used:
+        used.send(LINE)
+        with pytest.raises(RefusedError, match=r"No record was acknowledged within 0\.01 s"):
+            used.send(LINE)
+
+
+@pytest.mark.process
+def test_a_second_interrupt_drops_the_records_of_a_broker_that_does_not_respond() -> None:
+    with klamm.Broker(control=True) as broker:
+        broker.create_topic("t")
+        words = ["produce", "--bootstrap-server", broker.bootstrap_servers, "--topic", "t"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "klamm.cli", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            with broker.inject("Produce", no_answer=True, times=None) as fault:
+                process.stdin.write(b"v\n")
+                process.stdin.flush()
+                wait_until(lambda: fault.count > 0, timeout_s=30, what="the record")
+                # when
+                process.send_signal(signal.SIGINT)
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+                process.send_signal(signal.SIGINT)
+                # then
+                assert (process.wait(10), process.stderr.read()) == (130, b"")

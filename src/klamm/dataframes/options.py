@@ -40,6 +40,20 @@ _WITHOUT_EFFECT: Final = (
     "kafkaConsumer.pollTimeoutMs",
 )
 """Options of Spark's own source that are accepted and have no effect on the result."""
+_REFUSED_TO_READ: Final[Mapping[str, str]] = {
+    "auto.offset.reset": "startingOffsets decides where a query begins",
+    "enable.auto.commit": "the offsets of a stream are in Spark's checkpoint",
+    "interceptor.classes": "no Java code sees the records",
+    "key.deserializer": "keys are binary; convert them in the query",
+    "value.deserializer": "values are binary; convert them in the query",
+}
+"""Properties of Kafka's consumer that Spark's own source rejects, too: without effect, they would mislead."""
+REFUSED_TO_WRITE: Final[Mapping[str, str]] = {
+    "interceptor.classes": "no Java code sees the records",
+    "key.serializer": "keys are binary or string; convert them in the query",
+    "value.serializer": "values are binary or string; convert them in the query",
+}
+"""The same for properties of Kafka's producer."""
 _SPARKS: Final = ("schema", "path", "checkpointLocation", "queryName")
 """Options of Spark itself, which it passes to every source."""
 
@@ -88,6 +102,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise SettingsError("startingOffsets=latest: a batch would be empty; expected earliest, or JSON of offsets")
     _refuse_reversed(starting, ending)
     kafka = with_prefix(given, _KAFKA)
+    refuse_kafkas(kafka, _REFUSED_TO_READ)
     return ReadOptions(
         connection=connection_settings(given),
         topics=topics,
@@ -139,6 +154,17 @@ def refuse_unknown(given: Mapping[str, str], known: Sequence[str], without_effec
         raise SettingsError(
             f"{', '.join(unknown)}: not an option of klamm-kafka; expected {', '.join(known)} or kafka.*"
         )
+
+
+def refuse_kafkas(kafka: Mapping[str, str], refused: Mapping[str, str]) -> None:
+    """Reject client properties that a query replaces by something else.
+
+    Raises:
+        SettingsError: One of them is set. The message says what to use.
+    """
+    for name, reason in refused.items():
+        if name in kafka:
+            raise SettingsError(f"{_KAFKA}{name}={kafka[name]}: not supported: {reason}")
 
 
 def _refuse_others(name: str, positions: Positions, topics: Sequence[str]) -> None:

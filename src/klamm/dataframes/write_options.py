@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.dataframes.options import connection_settings, flag, milliseconds, refuse_unknown
+from klamm.dataframes.options import (
+    REFUSED_TO_WRITE,
+    connection_settings,
+    flag,
+    milliseconds,
+    refuse_kafkas,
+    refuse_unknown,
+)
 from klamm.properties import SettingsError, with_prefix
 from klamm.protocol.records import Codec
 
@@ -57,6 +64,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
             "exactlyOnce=true: only the batches of a stream have ids by which a repeated one is recognized"
         )
     kafka = with_prefix(given, _KAFKA)
+    refuse_kafkas(kafka, REFUSED_TO_WRITE)
     if kafka.get("acks", "all").strip() not in {"all", "-1"}:
         raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; other values are not supported")
     return WriteOptions(

@@ -45,6 +45,8 @@ def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
             {"startingOffsets": '{"orders":{"0":-1}}', "endingOffsets": '{"orders":{"0":20}}'},
             "endingOffsets: orders-0 ends at 20, before startingOffsets=-1",
         ),
+        ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset=earliest: not supported: startingOffsets"),
+        ({"kafka.Value.Deserializer": "x"}, "kafka.value.deserializer=x: not supported: values are binary"),
         ({"maxOffsetsPerTrigger": "9223372036854775808"}, "expected a number of records"),
         ({"kafka.default.api.timeout.ms": "2147483648"}, "expected milliseconds, a whole number from 0 to 2147483647"),
         ({"startingOffsets": "latest"}, "a batch would be empty"),

@@ -85,6 +85,7 @@ def test_a_stream_is_written_exactly_once_and_a_batch_is_not() -> None:
         ({"kafka.acks": "1"}, "kafka.acks=1: expected all"),
         ({"kafka.compression.type": "rar"}, "kafka.compression.type=rar: expected one of none, gzip"),
         ({"kafka.transaction.timeout.ms": "2147483648"}, "a whole number from 1 to 2147483647"),
+        ({"kafka.key.serializer": "x"}, "kafka.key.serializer=x: not supported: keys are binary or string"),
         ({"kafka.transaction.timeout.ms": "0"}, "kafka.transaction.timeout.ms=0: expected milliseconds"),
         ({"subscribe": "t"}, "subscribe: not an option of klamm-kafka; expected topic, exactlyOnce"),
     ],

@@ -40,6 +40,8 @@ NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "ti
 """Names of the columns, in the order of Spark's own Kafka source."""
 
 _MAGIC: Final = 2
+_NO_TYPE: Final = -1
+"""Kafka's ``TimestampType.NO_TIMESTAMP_TYPE``: messages of magic 0 have no timestamps."""
 _LEAST_RECORD: Final = 7
 _GROUP_BYTES: Final = 1024 * 1024
 """Approximate number of decompressed bytes that are converted at a time: the numbers of so few records stay in the
@@ -322,7 +324,7 @@ def _legacy(batch: RecordBatch, wanted: OffsetRange) -> Columns:
         partition=wanted.partition,
         offsets=np.array([record.offset for record in records], np.int64),
         timestamps=np.array([record.timestamp for record in records], np.int64),
-        timestamp_types=np.full(len(records), int(batch.timestamp_type), np.int32),
+        timestamp_types=np.full(len(records), int(batch.timestamp_type) if batch.magic else _NO_TYPE, np.int32),
         keys=_joined([record.key for record in records]),
         values=_joined([record.value for record in records]),
         headers=None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -171,6 +173,19 @@ def test_a_time_that_no_calendar_holds_is_none() -> None:
     (columns,) = columns_of(list(iter_batches(data)), range_of(0, 2))
     times = columns.to_arrow(SCHEMA)["timestamp"].to_pylist()
     assert times == [None, EPOCH - datetime.timedelta(milliseconds=1)]
+
+
+@pytest.mark.parametrize(("magic", "milliseconds", "kind"), [(0, -1, -1), (1, 55, 0)])
+def test_the_oldest_messages_have_no_time(magic: int, milliseconds: int, kind: int) -> None:
+    body = struct.pack(">bb", magic, 0) + struct.pack(">q", 55) * magic + struct.pack(">ii", -1, 1) + b"v"
+    message = struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+    (columns,) = columns_of(list(iter_batches(message)), range_of(0, 1))
+    (row,) = columns.to_arrow(SCHEMA).to_pylist()
+    assert (row["value"], row["timestamp"], row["timestampType"]) == (
+        b"v",
+        EPOCH + datetime.timedelta(milliseconds=milliseconds),
+        kind,
+    )
 
 
 def test_an_unknown_codec_is_named() -> None:

@@ -88,7 +88,7 @@ class Arrivals:
                 self._refuse(peer, "admission", str(error))
                 return
             except (OSError, TimeoutError) as error:
-                self._refuse(peer, "handshake", f"no handshake: {error}")
+                self._refuse(peer, "handshake", f"no handshake: {str(error) or type(error).__name__}")
                 return
             stack.callback(client.close)
             try:

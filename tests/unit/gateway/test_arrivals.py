@@ -21,6 +21,8 @@ class SlowEntrance:
     async def admit(self, _accepted: socket.socket, peer: Peer) -> Any:
         if peer.host == "silent":
             await asyncio.Event().wait()
+        if peer.host == "late":
+            raise TimeoutError
         raise OSError("admitted")
 
 
@@ -47,3 +49,15 @@ def test_clients_that_do_not_end_their_handshake_keep_no_other_out(monkeypatch: 
             each.close()
 
     asyncio.run(test())
+
+
+def test_a_handshake_that_takes_too_long_has_a_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        arrivals = Arrivals(shared_objects(), cast("Any", None), cast("Any", SlowEntrance()))
+        near, far = socket.socketpair()
+        with far:
+            arrivals.add(near, Peer(host="late", port=1, node_id=0))
+            await until(lambda: near.fileno() == -1)
+
+    asyncio.run(test())
+    assert "Connection of late:1 closed: no handshake: TimeoutError" in caplog.messages

@@ -116,4 +116,7 @@ async def _in_time(
 
 
 def _log(error: Exception) -> None:
-    logger.warning("The state before a change cannot be read, so the history lacks old values: %s", error)
+    logger.warning(
+        "The state before a change cannot be read, so the history lacks old values: %s",
+        str(error) or type(error).__name__,
+    )

@@ -77,6 +77,8 @@ class HistoryWriter:
         self._topic = topic
         self._create = create
         self._waiting: deque[Record] = deque()
+        self._authors: deque[str] = deque()
+        """Authors of the records that wait, one for each."""
         self._waiting_bytes = 0
         self._wanted = asyncio.Event()
         self._none_left = asyncio.Event()
@@ -117,6 +119,7 @@ class HistoryWriter:
             logger.error("The change history lacks %d changes by %s: it cannot be written", len(records), author)
             return
         self._waiting.extend(records)
+        self._authors.extend([author] * len(records))
         self._none_left.clear()
         self._waiting_bytes += size
         self._added += len(records)
@@ -143,7 +146,10 @@ class HistoryWriter:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._waiting:
-            logger.error("The change history lacks %d changes: it could not be written", len(self._waiting))
+            authors = ", ".join(sorted(set(self._authors)))
+            logger.error(
+                "The change history lacks %d changes by %s: it could not be written", len(self._waiting), authors
+            )
         self._thread.submit(self._topic.close)
         self._thread.shutdown(wait=False)
 
@@ -192,7 +198,7 @@ class HistoryWriter:
             if len(some) > 1:
                 self._one_by_one = len(some)
                 return
-            logger.warning("The change history lacks a change of %r: %s", some[0].key, error)
+            logger.warning("The change history lacks a change of %r by %s: %s", some[0].key, self._authors[0], error)
             self._lost_count += 1
         else:
             self._written_count += len(some)
@@ -203,6 +209,7 @@ class HistoryWriter:
         """Remove the oldest records, and release the clients that wait for them."""
         for _ in range(count):
             self._waiting_bytes -= _size([self._waiting.popleft()])
+            self._authors.popleft()
         self._done += count
         while self._waiters and self._waiters[0][0] <= self._done:
             self._release()
@@ -219,7 +226,7 @@ class HistoryWriter:
         self._failures += 1
         self._is_topic_missing |= isinstance(error, InternalTopicGoneError)
         if self._failures == _TROUBLE_AFTER:
-            logger.warning("The change history cannot be written, trying again: %s", error)
+            logger.warning("The change history cannot be written, trying again: %s", str(error) or type(error).__name__)
         if self._failures >= _TROUBLE_AFTER:
             self._is_slow = True
             while self._waiters:

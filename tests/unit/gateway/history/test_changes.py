@@ -89,9 +89,12 @@ class AdminOfValues:
 class LostAdmin:
     """Admin client that reaches no broker."""
 
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = ConnectionLostError("gone") if error is None else error
+
     def __getattr__(self, _: str) -> Any:
         def fail(*_: Any, **__: Any) -> Any:
-            raise ConnectionLostError("gone")
+            raise self._error
 
         return fail
 
@@ -179,7 +182,9 @@ def test_values_that_cannot_be_read_are_unknown(caplog: pytest.LogCaptureFixture
     assert changes(secret, None, LostAdmin()) == [
         Change("BROKER:1", "ssl.key.password", "[hidden]", "[hidden]", is_confirmed=False)
     ]
-    assert "the history lacks old values" in caplog.text
+    assert "the history lacks old values: gone" in caplog.text
+    changes(request, altered((TOPIC, "a")), LostAdmin(TimeoutError()))
+    assert "the history lacks old values: TimeoutError" in caplog.text
 
 
 IN_DOUBT = [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION]

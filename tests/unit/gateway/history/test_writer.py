@@ -207,18 +207,19 @@ def test_a_record_that_the_upstream_refuses_does_not_hold_up_the_others(caplog: 
 
     assert counts(run(topic, test)) == {"recorded": 4, "lost": 1, "waiting": 0}
     assert topic.batches == [[b"1"], [b"2"], [b"3", b"4"]]
-    assert "The change history lacks a change of b'TOPIC:a'" in caplog.text
+    assert "The change history lacks a change of b'TOPIC:a' by User:anna" in caplog.text
 
 
 def test_a_writer_that_stops_writes_what_waits_or_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def add(writer: HistoryWriter) -> None:
-        writer.add([record(b"1")], author="User:anna")
+        writer.add([record(b"1")], author="User:carl")
+        writer.add([record(b"2"), record(b"3")], author="User:anna")
 
     topic = FakeTopic()
     run(topic, add)
-    assert topic.batches == [[b"1"]]
+    assert topic.batches == [[b"1", b"2", b"3"]]
     monkeypatch.setattr(module, "CLOSE_S", 0.05)
     run(FakeTopic(ConnectionLostError("down")), add)
-    assert "The change history lacks 1 changes: it could not be written" in caplog.messages
+    assert "The change history lacks 3 changes by User:anna, User:carl: it could not be written" in caplog.messages

@@ -61,6 +61,8 @@ class RecordSender:
         self._max_bytes = max_bytes
         self._used_bytes = 0
         self._changed = threading.Condition()
+        self._is_interrupted = False
+        """Whether Ctrl-C interrupted ``send``, which only the second one does (see ``Interrupts``)."""
         self.failed = 0
         """Number of records that could not be sent."""
         try:
@@ -78,7 +80,8 @@ class RecordSender:
     ) -> None:
         """Send what is buffered, even after an error or Ctrl-C, as Kafka's tool does. A second Ctrl-C drops it."""
         try:
-            self._flush()
+            if not self._is_interrupted:
+                self._flush()
         finally:
             self._close()
 
@@ -89,6 +92,13 @@ class RecordSender:
             RefusedError: The value of a header is null, which kafka-python cannot send, or the memory limit is reached
                 and the cluster does not respond.
         """
+        try:
+            self._send(line)
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            raise
+
+    def _send(self, line: Line) -> None:
         size = len(line.key or b"") + len(line.value or b"") + _OVERHEAD_BYTES
         with self._changed:
             if not self._changed.wait_for(

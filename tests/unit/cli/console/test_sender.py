@@ -71,17 +71,18 @@ def test_the_wait_for_memory_has_a_limit() -> None:
 
 
 @pytest.mark.process
-def test_a_second_interrupt_drops_the_records_of_a_broker_that_does_not_respond() -> None:
+@pytest.mark.parametrize("flags", [[], ["--sync"], ["--max-memory-bytes", "1"]])
+def test_a_second_interrupt_drops_the_records_of_a_broker_that_does_not_respond(flags: list[str]) -> None:
     with klamm.Broker(control=True) as broker:
         broker.create_topic("t")
-        words = ["produce", "--bootstrap-server", broker.bootstrap_servers, "--topic", "t"]
+        words = ["produce", "--bootstrap-server", broker.bootstrap_servers, "--topic", "t", *flags]
         with subprocess.Popen(
             [sys.executable, "-m", "klamm.cli", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             assert process.stdin is not None
             assert process.stderr is not None
             with broker.inject("Produce", no_answer=True, times=None) as fault:
-                process.stdin.write(b"v\n")
+                process.stdin.write(b"v\nw\n")
                 process.stdin.flush()
                 wait_until(lambda: fault.count > 0, timeout_s=30, what="the record")
                 # when

@@ -252,6 +252,7 @@ class Cluster:
         """Return a new producer id and epoch for idempotent writes.
 
         Raises:
+            DeniedError: The principal lacks a required ACL.
             ConnectionLostError: No broker assigns one at present.
         """
         failures: list[ConnectionLostError] = []
@@ -264,6 +265,11 @@ class Cluster:
                 continue
             if response.error_code == ErrorCode.NONE:
                 return response.producer_id, response.producer_epoch
+            if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise DeniedError(
+                    f"InitProducerId: {error_name(response.error_code)}: the principal may write to no topic, or lacks "
+                    "IDEMPOTENT_WRITE on the cluster (before Kafka 2.8)"
+                )
             failures.append(ConnectionLostError(error_name(response.error_code)))
         raise _combined("InitProducerId failed on all brokers", failures)
 

@@ -1,9 +1,10 @@
-"""A login that the cluster refuses ends reading and writing at once."""
+"""A login or a write that the cluster refuses ends a task at once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 import klamm
@@ -11,9 +12,13 @@ from klamm.dataframes.errors import ReadingError, WritingError
 from klamm.dataframes.options import read_options
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reader import TopicReader
+from klamm.dataframes.rows import rows_of
 from klamm.dataframes.write_options import write_options
-from klamm.dataframes.writer import TargetCluster
+from klamm.dataframes.writer import RecordWriter, TargetCluster
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.init_producer_id import InitProducerIdResponse
 from tests.support.security import PLAIN_MODULE, sasl_settings
+from tests.support.stub_broker import StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,3 +55,18 @@ def test_a_reader_does_not_repeat_it(login: dict[str, str]) -> None:
     with pytest.raises(ReadingError, match=REFUSED):
         list(reader.read(OffsetRange(topic="t", partition=0, start=0, end=9)))
     reader.close()
+
+
+def test_a_writer_without_the_right_to_write_does_not_ask_again() -> None:
+    denied = InitProducerIdResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    with StubBroker(topic="t", versions={22: (0, 4)}) as broker:
+        broker.answer(22, lambda _: denied)
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t", "kafka.delivery.timeout.ms": "2000"}
+        options = write_options(given, streaming=False, overwrite=False)
+        target = TargetCluster(options)
+        writer = RecordWriter(target, options)
+        writer.write(rows_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), "t"))
+        with pytest.raises(WritingError, match=r"^InitProducerId: CLUSTER_AUTHORIZATION_FAILED: the principal may"):
+            writer.flush()
+        target.close()
+        assert len(broker.requests(22)) == 1

@@ -475,19 +475,21 @@ class RequestJudge:
             return TAKE, len(frame), ()
         if isinstance(judged, DividedRequest):
             return self._divided(head, frame, body, asked, judged)
-        forwarded, held = self._forwarded(head, judged, body)
+        forwarded, held = self._forwarded(head, judged)
         if has_response:
             self._expect(head)
         self._swallow_if_raised(head, ALL_REPLICAS if has_response else 0, held)
         return TAKE, len(frame), (forwarded,)
 
-    def _forwarded(self, head: RequestHead, request: Message, body: int) -> tuple[bytearray, int]:
+    def _forwarded(self, head: RequestHead, request: Message) -> tuple[bytearray, int]:
         """Return the frame of a request that a filter made, and the acks by which Produce is served."""
         frame = bytearray(request_frame(request, head.api_version, head.correlation_id, head.client_id))
         if not isinstance(request, ProduceRequest):
             return frame, ALL_REPLICAS
         view = memoryview(frame)
-        acks, end = acks_of(view, head.api_version, body)
+        # Longer than the client's id if that is not valid UTF-8.
+        id_length = REQUEST_HEAD.unpack_from(frame)[-1]
+        acks, end = acks_of(view, head.api_version, end_of_client_id(id_length))
         return frame, self._held_acks(head, view, end, acks)
 
     def _divided(
@@ -507,7 +509,7 @@ class RequestJudge:
             return self._patch_heartbeat_interval(head.client_id, memoryview(bytearray(merged)))
 
         self._relay.expect(RelayedExchange(head.correlation_id, on_response, kept_bytes=divided.kept_bytes))
-        forwarded, _ = self._forwarded(head, divided.request, body)
+        forwarded, _ = self._forwarded(head, divided.request)
         return TAKE, len(frame), (forwarded,)
 
     async def _intercept(self, head: RequestHead, interceptor: Interceptor, frame: memoryview, body: int) -> None:

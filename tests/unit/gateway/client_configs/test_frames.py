@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -104,6 +105,35 @@ def test_acks_are_raised_and_a_response_that_nobody_expects_is_swallowed(
         assert watch.is_closed
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
+def test_acks_of_a_client_whose_id_is_not_utf_8_are_raised(
+    filters: dict[int, RequestFilter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id is longer in a request that replaces the client's own."""
+    monkeypatch.setattr(FixedWatch, "acks", lambda *_: -1)
+
+    async def run() -> None:
+        with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
+            await rig.client.send(request_frame(PRODUCED, 9, 7, "???").replace(b"???", b"\xff\xfe\xfd"))
+            frame = await rig.upstream.read_frame()
+            (id_length,) = struct.unpack_from(">h", frame, 8)
+            head = RequestHead(len(frame), ProduceRequest.API_KEY, 9, 7, "")
+            whole = memoryview(len(frame).to_bytes(4) + frame)
+            assert decode_request(ProduceRequest, head, whole, end_of_client_id(id_length)).acks == -1
+
+    asyncio.run(run())
+
+
+def test_a_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        with RelayRig(shared_objects(watched(FixedWatch(), FILTERS[2]))) as rig:
+            await rig.client.send(request_frame(PRODUCED, 9, 7, "?" * 20_000).replace(b"?", b"\xff"))
+            assert await rig.client.is_closed()
+
+    asyncio.run(run())
+    assert "A client id of 60000 bytes cannot be forwarded" in caplog.text
 
 
 @pytest.mark.parametrize("filters", [{}, passing(JoinGroupRequest, JoinGroupResponse)], ids=["relayed", "decoded"])

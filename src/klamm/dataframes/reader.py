@@ -108,7 +108,7 @@ class TopicReader:
             ReadingError: A partition has had no leader for too long. Its records must not be missing silently.
             ConnectionLostError: The cluster cannot be reached.
         """
-        found = self._reported(partitions, where)
+        found = self._reported(partitions, where, read_committed=self._options.read_committed)
         if missing := [one for one in partitions if one not in found]:
             raise self._leaderless(missing)
         return found
@@ -124,12 +124,14 @@ class TopicReader:
             return partition not in state.partitions
         return self._cluster.topic_errors.get(topic) == _UNKNOWN_TOPIC
 
-    def _reported(self, partitions: Sequence[PartitionTuple], where: int) -> dict[PartitionTuple, int]:
+    def _reported(
+        self, partitions: Sequence[PartitionTuple], where: int, *, read_committed: bool = False
+    ) -> dict[PartitionTuple, int]:
         """Return the offsets that the leaders report until all have, or for ``default.api.timeout.ms``."""
         deadline = time.monotonic() + self._options.patience_s
         while True:
             try:
-                found = self._cluster.list_offsets(partitions, where, read_committed=self._options.read_committed)
+                found = self._cluster.list_offsets(partitions, where, read_committed=read_committed)
             except ConnectionLostError:
                 if time.monotonic() > deadline:
                     raise
@@ -159,10 +161,33 @@ class TopicReader:
             asked |= self.offsets([one for one, at in asked.items() if at == where], where)
         return asked
 
-    def checked(
+    def not_before(
         self, start: Mapping[PartitionTuple, int], end: Mapping[PartitionTuple, int]
+    ) -> dict[PartitionTuple, int]:
+        """Return the end offsets, but the start where an open transaction hides the records before it.
+
+        So it is when ``isolation.level`` becomes read_committed after a query has read beyond the last stable offset.
+        """
+        before = [where for where, to in end.items() if start.get(where, to) > to]
+        if not before or not self._options.read_committed:
+            return dict(end)
+        uncommitted = self._reported(before, LATEST)
+        return dict(end) | {where: start[where] for where in before if start[where] <= uncommitted.get(where, -1)}
+
+    def checked(
+        self,
+        start: Mapping[PartitionTuple, int],
+        end: Mapping[PartitionTuple, int],
+        *,
+        begins_again: bool = True,
     ) -> dict[PartitionTuple, tuple[int, int]]:
         """Return start and end offset by partition, after checking that the records between them still exist.
+
+        Args:
+            start: Start offsets.
+            end: End offsets.
+            begins_again: Whether to read a partition that ends before its start from its beginning, as a topic that was
+                created again. A batch query did not ask for those records.
 
         Raises:
             ReadingError: Records are gone and ``failOnDataLoss`` is true.
@@ -182,7 +207,7 @@ class TopicReader:
             begin = start.get(where, first[where])
             if begin > to:
                 self._lost(f"{where[0]}-{where[1]} ends at {to}, before {begin}: was the topic created again?")
-                begin = first[where]
+                begin = first[where] if begins_again else to
             elif begin < first[where] and begin < to:
                 self._lost(f"{where[0]}-{where[1]} begins at {first[where]}: the records from {begin} on are gone")
                 begin = min(first[where], to)

@@ -174,7 +174,7 @@ class KafkaReader(DataSourceReader):
             partitions = reader.partitions()
             end = reader.resolve(self._options.ending, partitions)
             start = reader.resolve(self._options.starting, partitions)
-            bounds = reader.checked(start, end)
+            bounds = reader.checked(start, reader.not_before(start, end), begins_again=False)
         finally:
             reader.close()
         ranges = split(bounds, records_per_range=self._options.records_per_range)
@@ -221,6 +221,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fresh = [where for where in end if where not in begin]
         if fresh:  # partitions added since the last micro-batch
             begin |= self._reader().offsets(fresh, EARLIEST)
+        end = self._reader().not_before(begin, end)
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         return as_json(end)

@@ -1,12 +1,23 @@
-"""Schemas that a reader of ``klamm-kafka`` accepts. No session is started."""
+"""Schemas and offsets of the readers of ``klamm-kafka``. No session is started."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, cast
+
+import kafka
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from klamm.dataframes.spark.source import SCHEMA, KafkaSource
+import klamm
+from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.spark.source import SCHEMA, KafkaSource, RangePartition
 from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.datasource import InputPartition
 
 OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
 PARTITION = StructField("partition", IntegerType(), nullable=False)
@@ -37,3 +48,58 @@ def test_a_schema_that_would_be_read_wrongly_is_refused(schema: StructType, said
         source.reader(schema)
     with pytest.raises(SettingsError, match=said):
         source.streamReader(schema)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    """A broker with a partition of 4 records, of which an open transaction hides all but the first two."""
+    with klamm.Broker(control=True) as broker:
+        broker.create_topic("t")
+        plain = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+        transactional = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="open")
+        transactional.init_transactions()
+        transactional.begin_transaction()
+        for producer in (plain, plain, transactional, plain):
+            producer.send("t", b"v").get(timeout=10)
+        yield broker.bootstrap_servers
+        transactional.abort_transaction()
+        for producer in (plain, transactional):
+            producer.close()
+
+
+def source(servers: str, **options: str) -> KafkaSource:
+    return KafkaSource({"kafka.bootstrap.servers": servers, "subscribe": "t"} | options)
+
+
+def ranges(partitions: Sequence[InputPartition]) -> list[tuple[int, int]]:
+    wanted = [cast("RangePartition", partition).wanted for partition in partitions]
+    return [(one.start, one.end) for one in wanted if one is not None]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("lenient", [{}, {"failOnDataLoss": "false"}])
+def test_a_stream_that_becomes_read_committed_waits_for_the_open_transaction(
+    servers: str, lenient: dict[str, str]
+) -> None:
+    # given: a checkpoint beyond the last stable offset
+    start: dict[str, Any] = source(servers).streamReader(SCHEMA).initialOffset()
+    reader = source(servers, **lenient, **{"kafka.isolation.level": "read_committed"}).streamReader(SCHEMA)
+    # when
+    end = reader.latestOffset(start, ReadAllAvailable())
+    # then
+    assert end == start == {"t": {"0": 4}}
+    assert reader.partitions(start, end) == []
+    reader.stop()
+
+
+@pytest.mark.process
+def test_a_batch_that_begins_behind_the_end_returns_no_earlier_records(servers: str) -> None:
+    def planned(start: int, **options: str) -> list[tuple[int, int]]:
+        given = {"startingOffsets": f'{{"t":{{"0":{start}}}}}', "kafka.isolation.level": "read_committed"} | options
+        return ranges(source(servers, **given).reader(SCHEMA).partitions())
+
+    assert planned(1) == [(1, 2)]
+    assert planned(3) == [], "an open transaction hides them"
+    with pytest.raises(ReadingError, match="t-0 ends at 2, before 9"):
+        planned(9)
+    assert planned(9, failOnDataLoss="false") == []

@@ -125,14 +125,26 @@ def klamm_topic(make_klamm_topic: Callable[..., str]) -> str:
     return make_klamm_topic()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Any:
     """Remove the faults of shared brokers before the fixtures of the test end."""
     fixtures = getattr(item, "funcargs", {})
-    for broker in (fixtures[name] for name in _SHARED if name in fixtures):
-        if broker.is_running:
-            broker.resume()
-            broker.clear_faults()
+    try:
+        for broker in (fixtures[name] for name in _SHARED if name in fixtures):
+            _remove_faults(broker)
+    finally:  # an error above must not keep the fixtures of this test alive, or all later tests fail
+        result = yield
+    return result
+
+
+def _remove_faults(broker: Broker) -> None:
+    if not broker.is_running:
+        return
+    try:
+        broker.resume()
+        broker.clear_faults()
+    except RuntimeError:  # a time limit of the test, for example, interrupted a command, which closed the channel
+        broker.restart()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -68,6 +68,37 @@ def test_fixtures_have_three_scopes_and_leave_no_faults(pytester: pytest.Pyteste
     result.assert_outcomes(passed=6)
 
 
+def test_a_command_that_was_interrupted_fails_only_its_own_test(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile(
+        """
+        import os, signal
+
+        def test_first(klamm_session_broker, klamm_topic):
+            def end(*_):
+                raise KeyError("too late")
+
+            signal.signal(signal.SIGALRM, end)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            os.kill(klamm_session_broker.pid, signal.SIGSTOP)
+            try:
+                klamm_session_broker.requests()
+            finally:
+                os.kill(klamm_session_broker.pid, signal.SIGCONT)
+
+        def test_second(klamm_session_broker, klamm_topic):
+            assert klamm_session_broker.records(klamm_topic) == []
+
+        def test_third():
+            pass
+        """
+    )
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(failed=1, passed=2)
+
+
 def test_workers_of_xdist_and_tests_share_nothing(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(

@@ -319,6 +319,7 @@ class _Fetch:
             kept = [batch for batch in batches if batch is not None]
             if kept:
                 yield kept
+                self._moved_at = time.monotonic()  # the time that the query took is not the cluster's
         finally:
             memory.release()
 

@@ -6,7 +6,8 @@ import struct
 import threading
 import time
 import zlib
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import kafka
 import pytest
@@ -22,8 +23,8 @@ from klamm.dataframes.reader import TopicReader, as_json, from_json
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.messages.metadata import MetadataResponse
-from klamm.protocol.records import Codec, compress
-from tests.support.stub_broker import StubBroker
+from klamm.protocol.records import Codec, Record, compress, encode_batch
+from tests.support.stub_broker import CLOSE, StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -193,6 +194,32 @@ def test_a_cluster_that_was_never_reached_is_not_waited_for(readers: list[TopicR
     with pytest.raises(ConnectionLostError):
         open_reader(readers, "127.0.0.1:1", **{"kafka.default.api.timeout.ms": "30000"}).partitions()
     assert time.monotonic() - begun < 15
+
+
+def test_a_query_that_takes_long_for_some_records_leaves_time_to_fetch_the_next(readers: list[TopicReader]) -> None:
+    # given: a broker that closes the connection while the first records are processed
+    batches = [encode_batch([Record(None, b"v", (), 5, at)]) for at in (0, 1)]
+    answers: deque[Any] = deque([batches[0], CLOSE, batches[1]])
+
+    def answer(_: object) -> Any:
+        records = answers.popleft()
+        if records is CLOSE:
+            return CLOSE
+        partition = FetchResponse.PartitionData(partition_index=0, high_watermark=2, records=records)
+        return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition])])
+
+    wanted = OffsetRange(topic="t", partition=0, start=0, end=2)
+    with StubBroker(topic="t", versions={1: (4, 11)}) as broker:
+        broker.answer(1, answer)
+        reader = open_reader(readers, broker.bootstrap_servers)
+        # when
+        found = []
+        for some in reader.read(wanted):
+            found += [batch.base_offset for batch in some]
+            time.sleep(1.2)  # longer than default.api.timeout.ms
+        reader.close()
+    # then
+    assert found == [0, 1]
 
 
 def test_offsets_survive_a_checkpoint() -> None:

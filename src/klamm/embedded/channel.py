@@ -10,6 +10,8 @@ import struct
 import threading
 from typing import Any, Final
 
+from klamm.embedded.process import above_standard
+
 _SIZE: Final = struct.Struct(">I")
 _TIMEOUT_S: Final = 60.0
 _ERRORS: Final = {"value": ValueError, "lookup": LookupError}
@@ -23,7 +25,8 @@ class ControlChannel:
     """
 
     def __init__(self) -> None:
-        self._socket, self._inherited = socket.socketpair()
+        self._socket, inherited = socket.socketpair()
+        self._inherited = socket.socket(fileno=above_standard(inherited.detach()))
         self._socket.settimeout(_TIMEOUT_S)
         self._lock = threading.Lock()
         self._is_paused = False

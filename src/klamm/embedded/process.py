@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+_STANDARD: Final = 2
+"""Highest descriptor of the standard streams."""
+
+
+def above_standard(fd: int) -> int:
+    """Return a descriptor that a child process can inherit beside its standard streams.
+
+    A program whose standard streams are closed, such as a daemon, gets their numbers for the next files that it opens.
+    Such a descriptor is duplicated and closed.
+    """
+    if fd > _STANDARD:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STANDARD + 1)
+    finally:
+        os.close(fd)
 
 
 class TiedProcess:
@@ -47,6 +65,7 @@ class TiedProcess:
         self._lifeline: int | None = None
         if is_tied:
             watched, self._lifeline = os.pipe()
+            watched = above_standard(watched)
         words = ["" if watched is None else str(watched), str(remove or ""), module, *arguments]
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         try:

@@ -249,6 +249,19 @@ time.sleep(60)
 """
 
 
+WITHOUT_STREAMS = """
+import os, klamm
+for fd in range(3):
+    os.close(fd)
+with klamm.Broker(control=True) as broker:
+    broker.create_topic("orders")
+"""
+
+
+def test_a_program_without_standard_streams_may_start_a_broker() -> None:
+    assert subprocess.run([sys.executable, "-c", WITHOUT_STREAMS], timeout=60, check=False).returncode == 0
+
+
 FORKED = """
 import os, sys, klamm
 with klamm.Broker(control=True) as broker, broker.inject("Produce", error="UNKNOWN_SERVER_ERROR") as fault:

@@ -409,8 +409,9 @@ class Relay:
                 self.close(None)
                 return
         elif (self._client_ended or self._is_draining) and not self._upstream.is_blocked:
-            is_done = not self.exchanges and self._task is None and not self._client.is_blocked
-            if is_done and (self._client_ended or (self._requests.is_empty and self._responses.is_empty)):
+            # A response that is relayed unread has left the queue when its first bytes have arrived.
+            is_done = not self.exchanges and self._responses.is_empty and self._task is None
+            if is_done and not self._client.is_blocked and (self._client_ended or self._requests.is_empty):
                 self.close(None)
                 return
         self._is_flowing = is_free and not (self._client_ended or self._upstream_ended or self._is_draining)

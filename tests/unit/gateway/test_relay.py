@@ -333,6 +333,30 @@ def test_a_client_logs_in_again_while_other_requests_are_in_flight() -> None:
     played(test)
 
 
+@pytest.mark.parametrize("end", ["half-closed", "malformed request"])
+def test_the_last_response_arrives_whole_at_a_client_that_sends_no_more(end: str) -> None:
+    async def test() -> None:
+        with RelayRig(shared_objects()) as rig:
+            # given
+            heartbeat, answer = request(12, 0, b"body", correlation_id=7), response(7, b"x" * 1000)
+            await rig.client.send(heartbeat)
+            assert await rig.upstream.read(len(heartbeat)) == heartbeat
+            # when
+            if end == "half-closed":
+                rig.client.end()
+            else:
+                await rig.client.send(request(999, 0))
+            await until(lambda: rig.relay.has_ended)
+            await rig.upstream.send(answer[:100])
+            assert await rig.client.read(100) == answer[:100]
+            await rig.upstream.send(answer[100:])
+            # then
+            assert await rig.client.read(1000) == answer[100:]
+            assert await rig.client.is_closed()
+
+    played(test)
+
+
 def test_an_interceptor_that_hangs_delays_its_own_connection_only() -> None:
     async def hanging(_asked: object, _context: object) -> Message:
         await asyncio.Event().wait()

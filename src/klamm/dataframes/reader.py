@@ -269,7 +269,9 @@ class _Fetch:
             self._cluster.refresh([topic])
             leader = self._cluster.leader(topic, partition)
         if leader is None:
-            raise ConnectionLostError("it has no leader")
+            state = self._cluster.topics.get(topic)
+            exists = state is not None and partition in state.partitions
+            raise ConnectionLostError("it has no leader" if exists else "it does not exist any more")
         connection = self._cluster.connection(leader)
         topic_id = self._cluster.topic_id(topic)
         at_most = LAST_VERSION if topic_id != ZERO_UUID else TOPIC_IDS_FROM - 1

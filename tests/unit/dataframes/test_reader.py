@@ -222,6 +222,14 @@ def test_a_query_that_takes_long_for_some_records_leaves_time_to_fetch_the_next(
     assert found == [0, 1]
 
 
+def test_a_topic_deleted_before_it_is_read_is_said_to_be_gone(servers: str, readers: list[TopicReader]) -> None:
+    reader = open_reader(readers, servers, subscribe="gone", failOnMissingTopic="false")
+    with pytest.raises(
+        ReadingError, match=r"gone-0: nothing from offset 3 up to 9 for 1 s: it does not exist any more"
+    ):
+        list(reader.read(OffsetRange(topic="gone", partition=0, start=3, end=9)))
+
+
 def test_offsets_survive_a_checkpoint() -> None:
     offsets = {("a", 0): 5, ("a", 11): 1 << 40, ("b", 2): 0}
     assert from_json(as_json(offsets)) == offsets

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import threading
+import weakref
 from typing import Any, Final
 
 from klamm.embedded.process import above_standard
@@ -20,8 +21,9 @@ _ERRORS: Final = {"value": ValueError, "lookup": LookupError}
 class ControlChannel:
     """Socket pair whose other end only the broker's process inherits. Thread-safe.
 
-    It belongs to the process that created it. A process forked from that one holds a copy of the socket, but if both
-    sent commands, one could receive the answer to a command of the other.
+    It belongs to the process that created it, and is closed in processes forked from that one. If both sent commands,
+    one could receive the answer to a command of the other. And a paused broker, which continues when the channel
+    closes, would stay paused when only the first process has ended.
     """
 
     def __init__(self) -> None:
@@ -30,7 +32,7 @@ class ControlChannel:
         self._socket.settimeout(_TIMEOUT_S)
         self._lock = threading.Lock()
         self._is_paused = False
-        self._owner = os.getpid()
+        _channels.add(self)
 
     @property
     def inherited_fd(self) -> int:
@@ -50,11 +52,15 @@ class ControlChannel:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the channel cannot be used.
+        """Return whether the channel was closed.
 
-        It was closed, because the broker's process was stopped or restarted, or it belongs to another process.
+        The broker's process was stopped or restarted, or this process was forked from the one that created it.
         """
-        return self._socket.fileno() < 0 or self._owner != os.getpid()
+        return self._socket.fileno() < 0
+
+    def close_copy(self) -> None:
+        """Close the channel in a forked process. It stays open in the process that created it."""
+        self._socket.close()
 
     def call(self, command: str, **arguments: object) -> tuple[Any, bytes]:
         """Send a command and return its result, with the record batches that belong to it.
@@ -94,3 +100,14 @@ class ControlChannel:
                 raise EOFError
             data += chunk
         return bytes(data)
+
+
+_channels: Final[weakref.WeakSet[ControlChannel]] = weakref.WeakSet()
+
+
+def _close_copies() -> None:
+    for channel in tuple(_channels):
+        channel.close_copy()
+
+
+os.register_at_fork(after_in_child=_close_copies)

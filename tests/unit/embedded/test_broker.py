@@ -241,8 +241,10 @@ import os, resource, sys, time, klamm
 if "many files" in sys.argv:  # more than select() knows
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-broker = klamm.Broker().start()
-if "fork" in sys.argv and os.fork() == 0:
+broker = klamm.Broker(control=True).start()
+if "paused" in sys.argv[1]:
+    broker.pause()
+if "fork" in sys.argv[1] and os.fork() == 0:
     time.sleep(60)
 print(broker.pid, broker.data_dir, os.getpid(), flush=True)
 time.sleep(60)
@@ -294,7 +296,7 @@ def test_a_forked_process_leaves_the_broker_of_its_parent_alone() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("how", ["alone", "fork", "many files"])
+@pytest.mark.parametrize("how", ["alone", "fork", "many files", "paused", "paused fork"])
 def test_the_broker_ends_with_its_parent_even_when_that_is_killed(how: str) -> None:
     # given
     with subprocess.Popen(

@@ -319,9 +319,9 @@ class Relay:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        error = None if task.cancelled() else task.exception()  # asyncio logs an exception that is not retrieved
         if self.is_closed or task.cancelled():
             return
-        error = task.exception()
         if error is None:
             self._resume()
         elif isinstance(error, ProtocolError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -399,6 +400,23 @@ def test_a_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) 
             assert await other.is_served()
 
     played(test)
+
+
+def test_an_interceptor_whose_broker_resets_the_connection_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async def handle(asked: Any, context: InterceptedCall) -> Message:
+            rig.upstream.reset()
+            return await _forwarded(asked, context)
+
+        topics = request_frame(CreateTopicsRequest(topics=[]), 5)
+        with RelayRig(shared_objects(Interception(interceptors={19: _interceptor(handle)}))) as rig:
+            await rig.client.send(topics)
+            assert await rig.client.is_closed()
+        await asyncio.sleep(0)
+        gc.collect()
+
+    played(test)
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.process

@@ -18,6 +18,7 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"
 _UNICODE_DIGITS: Final = 4
 _MAX_PORT: Final = 65_535
+_SCHEME: Final = re.compile(r"^[a-zA-Z0-9%._-]*://")
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -167,6 +168,15 @@ def parse_bool(key: str, value: str) -> bool:
             return False
         case _:
             raise SettingsError(f"{key}={value}: expected true or false")
+
+
+def split_servers(text: str) -> tuple[str, ...]:
+    """Split a comma-separated list of bootstrap servers into ``host:port`` each.
+
+    As in Kafka's clients, a server may be written as ``PLAINTEXT://host:port``, and the part before the host is
+    ignored.
+    """
+    return tuple(_SCHEME.sub("", server) for part in text.split(",") if (server := part.strip()))
 
 
 def split_address(text: str) -> tuple[str, int] | None:

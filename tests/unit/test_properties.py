@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.properties import SettingsError, parse_properties, read_properties, split_address
+from klamm.properties import SettingsError, parse_properties, read_properties, split_address, split_servers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +73,16 @@ def test_a_file_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None
 )
 def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int] | None) -> None:
     assert split_address(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("a:1", ("a:1",)),
+        (" a:1 ,, [::1]:2,", ("a:1", "[::1]:2")),
+        ("PLAINTEXT://a:1,SASL_SSL://[::1]:2, ://b:3", ("a:1", "[::1]:2", "b:3")),
+        ("", ()),
+    ],
+)
+def test_bootstrap_servers_may_have_a_scheme(text: str, servers: tuple[str, ...]) -> None:
+    assert split_servers(text) == servers

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.cli import EXIT_FAILED, is_output_full
 from klamm.cli.output import complain
 from klamm.display import escaped
-from klamm.properties import SettingsError, read_properties, split_address
+from klamm.properties import SettingsError, read_properties, split_address, split_servers
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ def _obstacle(address: str) -> str:
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Return the addresses of the servers.
+    """Return the addresses of the servers, each ``host:port``.
 
     They are checked before connecting, because a misspelt address would only fail after a minute.
 
     Raises:
         SettingsError: A server is not HOST:PORT, or none of the host names can be resolved.
     """
-    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    addresses = list(split_servers(text))
     unreadable = next((address for address in addresses or [text] if split_address(address) is None), None)
     if unreadable is not None:
         raise SettingsError(f"--bootstrap-server {text}: {unreadable!r}: expected HOST:PORT")

@@ -23,6 +23,7 @@ from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import complain, say, write_document
+from klamm.properties import split_servers
 
 if TYPE_CHECKING:
     import argparse
@@ -233,4 +234,4 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str], group:
         settings["isolation_level"] = options.isolation_level
     if group is None:
         settings["enable_auto_commit"] = False
-    return {**settings, "group_id": group, "bootstrap_servers": options.bootstrap_server.split(",")}
+    return {**settings, "group_id": group, "bootstrap_servers": list(split_servers(options.bootstrap_server))}

@@ -25,6 +25,7 @@ from klamm.cli.console.interrupts import Interrupts
 from klamm.cli.console.line_reader import LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import complain
+from klamm.properties import split_servers
 
 if TYPE_CHECKING:
     import argparse
@@ -175,7 +176,7 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dic
             for flag, setting in _FLAG_SETTINGS.items()
             if getattr(options, flag) is not None
         },
-        "bootstrap_servers": options.bootstrap_server.split(","),
+        "bootstrap_servers": list(split_servers(options.bootstrap_server)),
     }
     if options.timeout is not None:
         settings["linger_ms"] = options.timeout

@@ -22,7 +22,7 @@ from klamm.mirror.settings.keys import (
     parse_list,
     parse_seconds,
 )
-from klamm.properties import SettingsError, parse_bool, split_address
+from klamm.properties import SettingsError, parse_bool, split_address, split_servers
 
 if TYPE_CHECKING:
     import logging
@@ -36,7 +36,6 @@ _OPEN_PREFIXES: Final = (*SECURITY_PREFIXES, "spark.", "config.providers")
 """Prefixes of keys for clients, config providers and Spark, which check their keys themselves."""
 _OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
 """Prefixes of client properties at ``A->B.``. MirrorMaker ignores them at top level, and so does klamm."""
-_SCHEME: Final = re.compile(r"[a-zA-Z0-9%._-]*://")
 _LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
 
 
@@ -160,8 +159,7 @@ def _address(key: str, value: str) -> tuple[str, int] | None:
 
 def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings:
     key = f"{alias}.bootstrap.servers"
-    # Kafka's clients also accept PLAINTEXT://host:port and ignore the part before the host.
-    servers = tuple(_SCHEME.sub("", server) for server in parse_list(properties.get(key, "")))
+    servers = split_servers(properties.get(key, ""))
     if not servers:
         raise SettingsError(f"{key}: expected host:port[,host:port...]")
     for server in servers:

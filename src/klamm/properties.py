@@ -37,10 +37,12 @@ def read_properties(path: Path) -> dict[str, str]:
     a valid sequence by chance. Non-ASCII values may therefore differ from Kafka's reading; ``\u`` escapes never do.
 
     Raises:
-        SettingsError: The file cannot be read, or is not properties text.
+        SettingsError: The file cannot be read, or is not properties text. The message begins with the path.
     """
     try:
         return parse_properties(_decode(path.read_bytes()))
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
 

@@ -86,3 +86,9 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int] | 
 )
 def test_bootstrap_servers_may_have_a_scheme(text: str, servers: tuple[str, ...]) -> None:
     assert split_servers(text) == servers
+
+
+def test_a_file_with_a_wrong_escape_is_named(tmp_path: Path) -> None:
+    (file := tmp_path / "odd.properties").write_text("a=\\u00g\n")
+    with pytest.raises(SettingsError, match=f"^{file}: "):
+        read_properties(file)

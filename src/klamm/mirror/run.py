@@ -60,8 +60,12 @@ def run(
         something only an operator can change (``until_caught_up``). 2: the file has an error.
     """
     try:
-        properties = resolve({**read_properties(properties_path), **(overrides or {})})
-        settings = parse_settings(properties, target_aliases=clusters)
+        properties = read_properties(properties_path)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_USAGE
+    try:
+        settings = parse_settings(resolve({**properties, **(overrides or {})}), target_aliases=clusters)
         settings.check_clients()
         settings.log_notes(logger)
         if plan:

@@ -33,7 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     """Move a group, or print the plan (``--dry-run``). Return 0 if moved or movable, 1 if not, 2 for wrong usage."""
     options = _parser().parse_args(list(arguments))
     try:
-        settings = parse_settings(resolve(read_properties(options.properties)))
+        properties = read_properties(options.properties)
+    except SettingsError as error:
+        sys.stderr.write(f"klamm mirror cutover: {error}\n")
+        return _USAGE
+    try:
+        settings = parse_settings(resolve(properties))
         settings.check_clients()
         return _run(_flow(settings.require_flows(), options.flow), options)
     except CLUSTER_ERRORS as error:  # before OSError, to which ConnectionError and TimeoutError belong

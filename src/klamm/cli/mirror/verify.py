@@ -32,8 +32,13 @@ def main(arguments: Sequence[str]) -> int:
     """Compare. Return 0 if both sides agree up to the mirrored offsets, 1 if not or unreadable, 2 for wrong usage."""
     options = _parser().parse_args(list(arguments))
     try:
+        properties = read_properties(options.properties)
+    except SettingsError as error:
+        sys.stderr.write(f"klamm mirror verify: {error}\n")
+        return _USAGE
+    try:
         wanted = compile_pattern(options.topics)
-        settings = parse_settings(resolve(read_properties(options.properties)), target_aliases=options.clusters)
+        settings = parse_settings(resolve(properties), target_aliases=options.clusters)
         settings.check_clients()
         flows, read_records = settings.require_flows(), not options.offsets_only
         return max(_flow(flow, wanted, read_records=read_records) for flow in flows)

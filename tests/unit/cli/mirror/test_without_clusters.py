@@ -33,6 +33,22 @@ def test_a_file_without_a_flow_is_refused(command: str, tmp_path: Path, capsys: 
     assert "no flow is enabled" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_is_not_properties_text_is_named_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "topics=\\u00g\n")
+    assert cli(words(command, file)) == 2
+    assert capsys.readouterr().err.count(str(file)) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_file_is_named_once(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "none.properties"
+    assert cli(words(command, file)) == 2
+    assert capsys.readouterr().err.count(str(file)) == 1
+
+
 @pytest.mark.parametrize("command", ["verify", "cutover g", "--plan"])
 def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

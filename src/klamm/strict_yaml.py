@@ -38,6 +38,10 @@ def load_yaml(text: str) -> Any:
         raise StrictYamlError(f"{place}no YAML: {' '.join(problem.split())}") from error
     except RecursionError as error:
         raise StrictYamlError("no YAML: too many levels") from error
+    except StrictYamlError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:  # from PyYAML for a value that an explicit tag does not fit
+        raise StrictYamlError(f"no YAML: {error!r}") from error
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -55,10 +59,17 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-def _number(_loader: _Loader, node: yaml.ScalarNode) -> int | str:
-    text = str(node.value)
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | str:
+    text = _text(loader, node)
     return int(text) if _DECIMAL.fullmatch(text) else text
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _text)

@@ -18,6 +18,13 @@ def test_a_number_of_any_length_is_harmless() -> None:
     assert load_yaml(f"a: {digits}") == {"a": digits}
 
 
+def test_a_date_is_text() -> None:
+    assert load_yaml("{2020-01-01: 2020-99-99, t: 2020-01-01 00:00:00}") == {
+        "2020-01-01": "2020-99-99",
+        "t": "2020-01-01 00:00:00",
+    }
+
+
 def test_a_mapping_may_take_over_another_one() -> None:
     assert load_yaml("{a: &a {x: 1, y: 2}, b: {<<: *a, x: 3}}") == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}}
 
@@ -30,6 +37,11 @@ def test_a_mapping_may_take_over_another_one() -> None:
         ("a: [", "line 1 column 5: no YAML: "),
         ("a: !!python/object/apply:os.getpid []", "no YAML: "),
         ("\x00", "no YAML: "),
+        ("!!float x", "no YAML: "),
+        ("!!bool x", "no YAML: "),
+        ("!!int [1]", "line 1 column 1: no YAML: "),
+        ("!!timestamp [1]", "line 1 column 1: no YAML: "),
+        ("? !!set {a}\n: 1", "no YAML: "),
         ("[" * 20_000, "too many levels"),
     ],
 )

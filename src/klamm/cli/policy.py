@@ -214,7 +214,7 @@ def _only_policy(file: str, names: Mapping[str, Any], module: str) -> str:
 
 
 def _declared(file: str) -> list[ExistingTopic]:
-    from klamm.cli.configs.plan_file import parse_document  # noqa: PLC0415  # reads YAML
+    from klamm.cli.configs.plan_file import read_document  # noqa: PLC0415  # reads YAML
 
     defaults = {name: found.default for name, found in topic_configs().items() if found.default is not None}
     return [
@@ -225,7 +225,7 @@ def _declared(file: str) -> list[ExistingTopic]:
             configs=topic.configs,
             defaults=defaults,
         )
-        for topic in parse_document(Path(file).read_text(encoding="utf-8"))
+        for topic in read_document(Path(file))
     ]
 
 

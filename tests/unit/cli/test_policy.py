@@ -146,6 +146,15 @@ def test_a_policy_that_cannot_be_had_is_reported_in_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("content", [b"\xff", b"topics: 5", b"["])
+def test_a_file_of_topics_that_cannot_be_read_is_named(
+    content: bytes, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (odd := files / "odd.yaml").write_bytes(content)
+    assert policy.main(["test", "--rules", str(files / "rules.yaml"), "--topics-file", str(odd)]) == 1
+    assert capsys.readouterr().err.startswith(f"klamm policy: {odd}: ")
+
+
 def test_what_a_policy_prints_does_not_stand_in_the_result(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "chatty_policy_of_cli.py").write_text(
         "print('imported')\nclass Chatty:\n    def validate(self, details):\n        print(details.topic)\n"

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.configs.plan_diff import Mark, plan_topics
-from klamm.cli.configs.plan_file import parse_document
+from klamm.cli.configs.plan_file import read_document
 from klamm.cli.connection import connect, explain, guarded
 from klamm.cli.output import complain, write
-from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
     from klamm.cli.configs.plan_diff import TopicDiff
-    from klamm.cli.configs.plan_file import DeclaredTopic
 
 EXIT_DRIFT: Final = 3
 
@@ -58,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from klamm.cli.configs import plan_cluster  # noqa: PLC0415  # wrong flags need no network library
 
-    declared = _read(options.file)
+    declared = read_document(options.file)
     with connect(options) as admin:
         plans = plan_topics(declared, plan_cluster.current_topics(admin, declared), prune_configs=options.prune_configs)
         refused = plan_cluster.carry_out(admin, plans, validate_only=True)
@@ -72,23 +70,13 @@ def _plan(options: argparse.Namespace) -> int:
 def _apply(options: argparse.Namespace) -> int:
     from klamm.cli.configs import plan_cluster  # noqa: PLC0415  # wrong flags need no network library
 
-    declared = _read(options.file)
+    declared = read_document(options.file)
     with connect(options) as admin:
         plans = plan_topics(declared, plan_cluster.current_topics(admin, declared), prune_configs=options.prune_configs)
         refused = plan_cluster.carry_out(admin, plans, validate_only=False)
     failed = _failures(plans, refused)
     _write(options, plans, failed, _apply_summary(plans, failed))
     return EXIT_FAILED if failed else EXIT_OK
-
-
-def _read(path: Path) -> tuple[DeclaredTopic, ...]:
-    try:
-        return parse_document(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(f"{path}: cannot be read: {reason}") from error
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from error
 
 
 def _failures(plans: Sequence[TopicDiff], refused: Mapping[str, BaseException]) -> dict[str, str]:

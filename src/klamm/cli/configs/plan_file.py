@@ -22,6 +22,7 @@ from klamm.strict_yaml import StrictYamlError, load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs")
 _MAX_REPLICATION_FACTOR: Final = 2**15 - 1
@@ -54,6 +55,21 @@ def parse_document(text: str) -> tuple[DeclaredTopic, ...]:
     document = _mapping("the file", content, ("topics",))
     topics = _mapping("topics", document.get("topics"), None)
     return tuple(_topic(name, content) for name, content in topics.items())
+
+
+def read_document(path: Path) -> tuple[DeclaredTopic, ...]:
+    """Return the topics that a file declares.
+
+    Raises:
+        SettingsError: The file cannot be read, or ``parse_document`` rejects it. The message begins with the path.
+    """
+    try:
+        return parse_document(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(f"{path}: cannot be read: {reason}") from error
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
 
 
 def _topic(name: str, content: object) -> DeclaredTopic:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote
 
+from klamm.hosts import host_forms
 from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def find_limit(
 
 def find_address_limit(quotas: Mapping[QuotaEntity, Mapping[str, float]], address: str) -> float | None:
     """Return the limit of new connections per second for an IP address, or None without a quota."""
-    for entity in (((IP, address),), ((IP, None),)):
+    for entity in (*(((IP, form),) for form in host_forms(address)), ((IP, None),)):
         value = quotas.get(entity, {}).get(CONNECTION_CREATION_RATE)
         if value is not None:
             return value

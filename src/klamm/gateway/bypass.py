@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS
-from klamm.gateway.peer import plain_host
+from klamm.hosts import plain_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -106,5 +106,5 @@ def own_addresses(brokers: Iterable[Address]) -> frozenset[str]:
 
 
 def _host(text: str) -> str:
-    """Return an address without the prefix that Kafka puts before it, and without that of a mapped IPv4 address."""
+    """Return an address as Kafka shows it, without the prefix that Kafka puts before it."""
     return plain_host(text.lstrip("/"))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.transport import PlainTransport
-from klamm.gateway.peer import plain_host
 from klamm.gateway.proxy_header import ProxyHeader
 from klamm.gateway.streams import AcceptedTls, NamedSocket, keep_asked_name
 from klamm.gateway.users import ScramUsers
+from klamm.hosts import plain_host
 from klamm.protocol.errors import ProtocolError
 from klamm.server.security.endpoints import Endpoint, open_endpoint
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,14 +59,3 @@ class Peer:
     def name(self) -> str:
         """Address of the client, for the log."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def plain_host(address: str) -> str:
-    """Return the address of a client as Kafka shows it: an IPv4 address that is mapped to IPv6 as IPv4."""
-    if not address.startswith("::ffff:"):
-        return address
-    try:
-        mapped = ipaddress.IPv6Address(address).ipv4_mapped
-    except ValueError:
-        return address
-    return address if mapped is None else str(mapped)

@@ -8,10 +8,11 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.peer import Peer, plain_host
+from klamm.gateway.peer import Peer
+from klamm.hosts import plain_host
 from klamm.properties import SettingsError
 from klamm.server.acceptor import Acceptor
-from klamm.server.listeners import ANY_HOST, MAX_PORT, Address, own_host_name
+from klamm.server.listeners import ANY_HOST, ANY_IPV6_HOST, MAX_PORT, Address, own_host_name
 from klamm.server.sockets import bind
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _FREE_BASES: Final = range(20_000, 31_000)
 _ATTEMPTS: Final = 20
 _RETRY_S: Final = 5.0
 """Time in seconds after which a port that could not be opened is tried again."""
-_ANY_IPV6_HOST: Final = "::"
 _BASE: Final = 0
 """Node id of the base port: clients that connect to it reach node 0, or any broker if node 0 is unknown or down."""
 
@@ -115,7 +115,7 @@ class BrokerPorts:
         advertised = self._settings.advertised
         if advertised is not None:
             return Address(host=advertised.host, port=advertised.port or base.port)
-        if base.host and base.host not in (ANY_HOST, _ANY_IPV6_HOST):
+        if base.host and base.host not in (ANY_HOST, ANY_IPV6_HOST):
             return base
         return Address(host=own_host_name(), port=base.port)
 

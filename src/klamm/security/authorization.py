@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from klamm.hosts import host_forms
 from klamm.security.acls import WILDCARD, Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from klamm.security.acls import AclFilter
 
@@ -156,10 +157,11 @@ class AclRules:
         if principal in self.super_users:
             return True
         of_type = self._by_type.get(resource_type)
+        hosts = host_forms(host)
         is_allowed, is_concerned = False, False
         for acl in of_type.concerning(name) if of_type is not None else ():
             is_concerned = True
-            if not _applies(acl, principal, host, operation):
+            if not _applies(acl, principal, hosts, operation):
                 continue
             if acl.permission == AclPermission.DENY:
                 return False
@@ -191,12 +193,13 @@ def _drop(index: dict[str, set[Acl]], key: str, acl: Acl) -> bool:
 
 
 def _split(of_type: _OfType, principal: str, host: str, operation: AclOperation) -> tuple[list[Acl], list[Acl]]:
+    hosts = host_forms(host)
     applying = [
         acl
         for patterns in (of_type.literal, of_type.prefixed)
         for acls in patterns.values()
         for acl in acls
-        if _applies(acl, principal, host, operation)
+        if _applies(acl, principal, hosts, operation)
     ]
     allowed = [acl for acl in applying if acl.permission == AclPermission.ALLOW]
     return allowed, [acl for acl in applying if acl.permission == AclPermission.DENY]
@@ -214,8 +217,8 @@ def _is_covered(allowed: Acl, denied: Iterable[Acl]) -> bool:
     return False
 
 
-def _applies(acl: Acl, principal: str, host: str, operation: AclOperation) -> bool:
-    if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, WILDCARD):
+def _applies(acl: Acl, principal: str, hosts: Sequence[str], operation: AclOperation) -> bool:
+    if acl.principal not in (principal, EVERYBODY) or (acl.host != WILDCARD and acl.host not in hosts):
         return False
     if acl.operation in (operation, AclOperation.ALL):
         return True

@@ -9,6 +9,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from klamm.hosts import host_forms
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -77,7 +79,7 @@ class ConnectionLimits:
         overrides = str(self._broker_value("max.connections.per.ip.overrides") or "")
         for entry in filter(None, (part.strip() for part in overrides.split(","))):
             host, _, limit = entry.rpartition(":")
-            if host.strip() == address and limit.strip().isdigit():
+            if host.strip() in host_forms(address) and limit.strip().isdigit():
                 return int(limit)
         return self._limit("max.connections.per.ip")
 

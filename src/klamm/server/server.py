@@ -9,6 +9,7 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from klamm.hosts import plain_host
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from klamm.server.acceptor import Acceptor
 from klamm.server.connection import ClientConnection, SharedByConnections
@@ -110,7 +111,7 @@ class Server:
         self, endpoint: Endpoint, node_id: int, tls: ssl.SSLContext | None, sock: socket.socket, address: Any
     ) -> None:
         """Serve an accepted connection, unless a limit is reached."""
-        host, port = address[:2]
+        host, port = plain_host(address[0]), address[1]
         slot = self._limits.admit(host, endpoint.name)
         if slot is None:
             sock.close()

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.configs.quotas import QuotaChange, QuotaComponent, check_filter, make_entity, matches, plan_quotas
+from klamm.configs.quotas import (
+    QuotaChange,
+    QuotaComponent,
+    QuotaEntity,
+    check_filter,
+    find_address_limit,
+    make_entity,
+    matches,
+    plan_quotas,
+)
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnsupportedVersionError
 
 ANNA = (("user", "anna"),)
@@ -110,3 +119,12 @@ def test_a_filter_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         check_filter(components)
+
+
+@pytest.mark.parametrize("named", ["2001:db8::1", "2001:db8:0:0:0:0:0:1"])
+def test_the_limit_of_an_ipv6_address_is_found_in_the_short_and_in_javas_form(named: str) -> None:
+    quotas: dict[QuotaEntity, dict[str, float]] = {
+        (("ip", named),): {"connection_creation_rate": 2.0},
+        (("ip", None),): {"connection_creation_rate": 9.0},
+    }
+    assert find_address_limit(quotas, "2001:db8:0:0:0:0:0:1") == 2.0

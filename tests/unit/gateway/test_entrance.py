@@ -12,7 +12,7 @@ import pytest
 
 from klamm.gateway.broker_hosts import BrokerHosts
 from klamm.gateway.entrance import Entrance
-from klamm.gateway.peer import Peer, plain_host
+from klamm.gateway.peer import Peer
 from klamm.gateway.proxy_header import MOST_V1_BYTES, MOST_V2_BYTES, SIGNATURE, ProxyHeader
 from klamm.gateway.settings import read_settings
 from klamm.properties import SettingsError
@@ -188,20 +188,6 @@ def test_an_ipv4_address_that_a_load_balancer_maps_to_ipv6_is_shown_as_ipv4(cert
     mapped = b"".join(bytes(10) + b"\xff\xff" + bytes([10, 1, 2, last]) for last in (3, 4)) + IPV6[-4:]
     peer = asyncio.run(admitted(door, certificates, "kafka.example", v2(0x21, mapped)))
     assert peer.host == "10.1.2.3"
-
-
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("::ffff:127.0.0.1", "127.0.0.1"),
-        ("::ffff:a01:203", "10.1.2.3"),
-        ("::ffff:nonsense", "::ffff:nonsense"),
-        ("2001:db8::1", "2001:db8::1"),
-        ("10.1.2.3", "10.1.2.3"),
-    ],
-)
-def test_a_mapped_address_is_shown_as_kafka_shows_it(address: str, shown: str) -> None:
-    assert plain_host(address) == shown
 
 
 @pytest.mark.process

@@ -66,6 +66,15 @@ def test_an_allow_reaches_as_far_as_its_pattern_principal_host_and_operation(ent
     assert allows(entry) is is_allowed
 
 
+@pytest.mark.parametrize("host", ["2001:db8::1", "2001:db8:0:0:0:0:0:1"])
+@pytest.mark.parametrize("denied", ["2001:db8::1", "2001:db8:0:0:0:0:0:1"])
+def test_an_ipv6_host_is_denied_in_the_short_and_in_javas_form(denied: str, host: str) -> None:
+    acls = [acl(), acl(host=denied, permission=AclPermission.DENY)]
+    rules = AclRules(acls, super_users=frozenset(), allows_without_acl=False)
+    assert not rules.allow("User:alice", host, AclOperation.READ, TOPIC, "orders")
+    assert not rules.allow_on_any("User:alice", host, AclOperation.READ, TOPIC)
+
+
 @pytest.mark.parametrize("name", ["orders", "*"])
 def test_a_deny_wins_wherever_it_stands(name: str) -> None:
     assert not allows(acl(AclOperation.ALL), acl(name=name, permission=AclPermission.DENY))

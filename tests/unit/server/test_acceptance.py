@@ -39,14 +39,17 @@ MOST = 3
 LOOPS = [asyncio.new_event_loop, fastest_event_loop]
 
 
-async def versions(_: ApiVersionsRequest, __: HandlerContext) -> ApiVersionsResponse:
-    return ApiVersionsResponse()
-
-
 class Listening:
     """A server of three connections at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, listening: socket.socket | None = None) -> None:
+        self.hosts: list[str] = []
+        """Hosts of the clients that have asked for versions."""
+
+        async def versions(_: ApiVersionsRequest, context: HandlerContext) -> ApiVersionsResponse:
+            self.hosts.append(context.session.client_host)
+            return ApiVersionsResponse()
+
         route = Route(
             api=Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=3), request=ApiVersionsRequest, handle=versions
         )
@@ -58,8 +61,8 @@ class Listening:
             client_registry=ClientRegistry(now_ms=lambda: 0),
             max_idle_ms=lambda: 0,
         )
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._socket.getsockname()
+        self._socket = listening or socket.create_server(("127.0.0.1", 0))
+        self.address = ("127.0.0.1", self._socket.getsockname()[1])
         self._writers: list[asyncio.StreamWriter] = []
 
     def listen(self, tls: ssl.SSLContext | None) -> None:
@@ -128,6 +131,25 @@ def test_silent_connections_count_and_their_places_are_given_back(
             writer.close()
         assert await listening.answers(client_tls() if encrypted else None)
         await listening.close()
+
+    run(new_loop, test())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_an_ipv4_client_of_an_ipv6_listener_has_its_ipv4_address(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Or no ACL by host would concern it."""
+
+    async def test() -> None:
+        sock = socket.socket(socket.AF_INET6)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("::ffff:127.0.0.1", 0))
+        listening = Listening(sock)
+        listening.listen(None)
+        assert await listening.answers(None)
+        await listening.close()
+        assert listening.hosts == ["127.0.0.1"]
 
     run(new_loop, test())
 

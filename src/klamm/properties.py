@@ -172,13 +172,14 @@ def parse_bool(key: str, value: str) -> bool:
             raise SettingsError(f"{key}={value}: expected true or false")
 
 
-def split_servers(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list of bootstrap servers into ``host:port`` each.
+def split_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
+    """Return bootstrap servers, or a comma-separated list of them, as ``host:port`` each.
 
     As in Kafka's clients, a server may be written as ``PLAINTEXT://host:port``, and the part before the host is
     ignored.
     """
-    return tuple(_SCHEME.sub("", server) for part in text.split(",") if (server := part.strip()))
+    parts = servers.split(",") if isinstance(servers, str) else servers
+    return tuple(_SCHEME.sub("", server) for part in parts if (server := part.strip()))
 
 
 def split_address(text: str) -> tuple[str, int] | None:

@@ -29,7 +29,7 @@ from klamm.admin.results import (
 from klamm.admin.types import AlterConfigsOptions, ConfigResource
 from klamm.client.pool import ConnectionPool
 from klamm.client.transport import ConnectionSettings
-from klamm.properties import parse_int
+from klamm.properties import parse_int, split_servers
 from klamm.protocol.types import ResourceType
 from klamm.security.acls import ANY_ACL
 
@@ -100,8 +100,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
             klamm.properties.SettingsError: A property has a value that is not supported.
             ValueError: An address is not of the form ``host:port``.
         """
-        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
-        settings = ConnectionSettings.of(tuple(servers), properties, "klamm-admin")
+        settings = ConnectionSettings.of(split_servers(bootstrap_servers), properties, "klamm-admin")
         if timeout_ms is None:
             limit = properties.get(_API_TIMEOUT, str(DEFAULT_API_TIMEOUT_MS))
             timeout_ms = parse_int(_API_TIMEOUT, limit, at_least=1)

@@ -77,6 +77,8 @@ class ConnectionPool:
         self._settings = settings
         self._timeout_ms = timeout_ms
         self._buffers = BufferPool(max_free_bytes=0)
+        if not settings.bootstrap_servers:
+            raise ValueError("bootstrap_servers is empty: expected host:port, or several of them")
         self._servers = [PoolNode(_address(server), self._open, settings) for server in settings.bootstrap_servers]
         self._bootstraps = 0
         self._nodes: dict[int, PoolNode] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from klamm.client.security import KEYWORDS, Security
-from klamm.properties import parse_int
+from klamm.properties import parse_int, split_servers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -258,9 +258,8 @@ class ConnectionSettings:
         unknown = sorted(set(settings) - _KEYWORDS - _UNUSED - KEYWORDS)
         if unknown:
             raise ValueError(f"Unknown connection settings: {', '.join(unknown)}")
-        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
         return cls(
-            bootstrap_servers=tuple(server.strip() for server in servers),
+            bootstrap_servers=split_servers(bootstrap_servers),
             client_id=settings.get("client_id") or "",
             security=Security.of_keywords(settings),
             request_timeout_s=settings.get("request_timeout_ms", 30_000) / 1000,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.transport import ConnectionSettings
-from klamm.properties import SettingsError, parse_bool, parse_int, split_address, with_prefix
+from klamm.properties import SettingsError, parse_bool, parse_int, split_address, split_servers, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
         SettingsError: The address is missing or invalid, or the security settings are.
     """
     kafka = with_prefix(given, _KAFKA)
-    servers = tuple(server.strip() for server in kafka.get("bootstrap.servers", "").split(",") if server.strip())
+    servers = split_servers(kafka.get("bootstrap.servers", ""))
     if not servers:
         raise SettingsError("kafka.bootstrap.servers: expected host:port, or several of them, comma separated")
     for server in servers:

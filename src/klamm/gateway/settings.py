@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.client.transport import ConnectionSettings
 from klamm.gateway.broker_hosts import BrokerHosts
 from klamm.gateway.upstream import CLIENT_ID
-from klamm.properties import SettingsError, merged_properties, parse_bool, parse_int, split_address, with_prefix
+from klamm.properties import (
+    SettingsError,
+    merged_properties,
+    parse_bool,
+    parse_int,
+    split_address,
+    split_servers,
+    with_prefix,
+)
 from klamm.server.arguments import CommandParser
 from klamm.server.listeners import Address, Listener, parse_listeners, setting_of
 
@@ -104,7 +112,7 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
     Raises:
         SettingsError: A value is not allowed. The message names the setting and the allowed values.
     """
-    servers = tuple(server.strip() for server in configs.get(UPSTREAM, "").split(",") if server.strip())
+    servers = split_servers(configs.get(UPSTREAM, ""))
     if not servers:
         raise SettingsError(f"--upstream (or {UPSTREAM}) is required: the bootstrap servers of the upstream cluster")
     for server in servers:

@@ -369,5 +369,8 @@ def test_a_broker_that_cannot_report_its_versions_yet_is_asked_again(cluster: Cl
 
 def test_an_address_is_a_host_with_or_without_a_port() -> None:
     ConnectionPool(ConnectionSettings.of_keywords("localhost", {})).close()
+    ConnectionPool(ConnectionSettings.of_keywords(["PLAINTEXT://localhost:1"], {})).close()
+    with pytest.raises(ValueError, match="bootstrap_servers is empty: expected host:port"):
+        ConnectionPool(ConnectionSettings.of_keywords("", {}))
     with pytest.raises(ValueError, match="bootstrap_servers='a:b': expected host:port"):
         ConnectionPool(ConnectionSettings.of_keywords("a:b", {}))

@@ -7,7 +7,7 @@ import pytest
 from klamm.dataframes.options import EARLIEST, LATEST, read_options
 from klamm.properties import SettingsError
 
-NEEDED = {"kafka.bootstrap.servers": "a:1, b:2", "subscribe": "orders, payments"}
+NEEDED = {"kafka.bootstrap.servers": "a:1, PLAINTEXT://b:2", "subscribe": "orders, payments"}
 
 
 def test_a_batch_reads_all_there_is_and_a_stream_what_comes() -> None:

@@ -19,7 +19,7 @@ UPSTREAM = {"upstream.bootstrap.servers": "kafka:9092"}
 def test_flags_outrank_the_file_and_upstream_settings_are_those_of_a_client(tmp_path: Path) -> None:
     file = tmp_path / "gateway.properties"
     file.write_text(
-        "upstream.bootstrap.servers=a:1,b:2\nlisteners=0.0.0.0:19092\nupstream.request.timeout.ms=1234\n"
+        "upstream.bootstrap.servers=a:1,PLAINTEXT://b:2\nlisteners=0.0.0.0:19092\nupstream.request.timeout.ms=1234\n"
         "advertised.listeners=gateway:29092\ncreate.topic.policy.class.name=rules.Names\n"
     )
     arguments = ["--config", str(file), "--listen", "127.0.0.1:1000", "--set", "shutdown.grace.ms=5", "--admin-only"]

@@ -172,6 +172,11 @@ def parse_bool(key: str, value: str) -> bool:
             raise SettingsError(f"{key}={value}: expected true or false")
 
 
+def parse_list(value: str) -> tuple[str, ...]:
+    """Split a comma-separated list. Blanks around elements and empty elements are removed."""
+    return tuple(element for part in value.split(",") if (element := part.strip()))
+
+
 def split_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
     """Return bootstrap servers, or a comma-separated list of them, as ``host:port`` each.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, is_output_full
 from klamm.cli.output import complain
+from klamm.config_providers import resolve
 from klamm.display import escaped
 from klamm.properties import SettingsError, read_properties, split_address, split_servers
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
@@ -64,7 +65,16 @@ def client_properties(options: argparse.Namespace) -> dict[str, str]:
     Raises:
         SettingsError: The file cannot be read.
     """
-    return {} if options.command_config is None else read_properties(Path(options.command_config))
+    return read_client_properties(options.command_config)
+
+
+def read_client_properties(path: Path | str | None) -> dict[str, str]:
+    """Return the properties of a client in a file, with references to config providers resolved; none without a file.
+
+    Raises:
+        SettingsError: The file cannot be read, or a reference cannot be resolved.
+    """
+    return {} if path is None else resolve(read_properties(Path(path)))
 
 
 def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float) -> None:

@@ -23,6 +23,7 @@ from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import complain, say, write_document
+from klamm.config_providers import resolve
 from klamm.properties import split_servers
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
         if (name := getattr(options, f"{field}_deserializer")) is not None:
             shown.setdefault(f"{field}.deserializer", name)
     write = _writer(options, RecordFormatter.of(shown))
-    properties = read_pairs(options.command_config, options.consumer_property, "--consumer-property")
+    properties = resolve(read_pairs(options.command_config, options.consumer_property, "--consumer-property"))
     reset = properties.setdefault("auto.offset.reset", "earliest" if options.from_beginning else "latest")
     if options.from_beginning and reset != "earliest":
         flags.error(

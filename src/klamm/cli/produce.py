@@ -25,6 +25,7 @@ from klamm.cli.console.interrupts import Interrupts
 from klamm.cli.console.line_reader import LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import complain
+from klamm.config_providers import resolve
 from klamm.properties import split_servers
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     reader = LineReader.of(read_pairs(options.reader_config, options.property, "--property"))
-    properties = read_pairs(options.command_config, options.producer_property, "--producer-property")
+    properties = resolve(read_pairs(options.command_config, options.producer_property, "--producer-property"))
     with connect(options) as admin:  # reports servers that do not answer, as the other commands do
         admin.describe_cluster().result()
     from klamm.cli.console.sender import RecordSender  # noqa: PLC0415  # wrong flags need no network library

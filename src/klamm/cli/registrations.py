@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser
 from klamm.cli.clients import fetch
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RefusedError, connect, guarded, read_client_properties
 from klamm.client_configs.definitions import ClientKind
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError
-from klamm.properties import read_properties
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _report(options: argparse.Namespace) -> int:
             options.bootstrap_server,
             sys.stdout,
             output_format=options.output,
-            properties={} if options.command_config is None else read_properties(options.command_config),
+            properties=read_client_properties(options.command_config),
             scope=Scope(user=options.user and user_name(options.user), config=options.key, window=options.window),
             parquet=options.parquet,
             html=options.html,

@@ -61,6 +61,7 @@ _OF_LISTENERS: Final = (
     "connections.max.reauth.ms",
 )
 """Beginnings of the broker configs that concern the listener and its logins."""
+_PROVIDERS: Final = "config.providers"
 _OF_CLIENTS: Final = frozenset(
     {"client.id", "reconnect.backoff.max.ms", "reconnect.backoff.ms", "request.timeout.ms", "security.protocol"}
 )
@@ -84,7 +85,7 @@ def warn_of_unknown(name: str) -> str:
 
 
 def _is_known(name: str) -> bool:
-    if name in _OWN:
+    if name in _OWN or name.startswith(_PROVIDERS):
         return True
     if name.startswith(settings.UPSTREAM_PREFIX):
         of_client = name.removeprefix(settings.UPSTREAM_PREFIX)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.client.transport import ConnectionSettings
+from klamm.config_providers import resolve
 from klamm.gateway.broker_hosts import BrokerHosts
 from klamm.gateway.upstream import CLIENT_ID
 from klamm.properties import (
@@ -97,7 +98,7 @@ def parse_arguments(arguments: Sequence[str]) -> GatewaySettings:
         SystemExit: ``--help`` was given, or argparse rejects a flag and has printed why.
     """
     parsed = _parser().parse_args(arguments)
-    configs = merged_properties(parsed.config, parsed.set)
+    configs = resolve(merged_properties(parsed.config, parsed.set))
     flags = {UPSTREAM: parsed.upstream, "listeners": parsed.listen, "advertised.listeners": parsed.advertise}
     flags |= {METRICS_LISTEN: parsed.metrics, DATA_DIR: parsed.data_dir}
     configs |= {name: value for name, value in flags.items() if value is not None}

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.config_providers import resolve
 from klamm.mirror.errors import SparkFailedError
 from klamm.mirror.progress import FlowProgress, FlowState, describe
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
-from klamm.mirror.settings.providers import resolve
 from klamm.mirror.signals import signals_as_event
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import SettingsError, read_properties

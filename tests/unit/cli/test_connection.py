@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.cli import connection
-from klamm.cli.connection import connect, explain, guarded
+from klamm.cli.connection import client_properties, connect, explain, guarded
 from klamm.client.errors import api_error
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import klamm
+
+
+def test_properties_may_refer_to_secrets_in_other_files(tmp_path: Path) -> None:
+    (tmp_path / "secrets.properties").write_text("password=geheim\n")
+    (config := tmp_path / "client.properties").write_text(
+        "config.providers=file\n"
+        "config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider\n"
+        f"ssl.key.password=${{file:{tmp_path}/secrets.properties:password}}\n"
+    )
+    assert client_properties(Namespace(command_config=str(config)))["ssl.key.password"] == "geheim"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.gateway.known_settings import unknown_names
 from klamm.gateway.settings import parse_arguments, read_settings
 from klamm.properties import SettingsError
 from klamm.server.listeners import Address
@@ -31,6 +32,18 @@ def test_flags_outrank_the_file_and_upstream_settings_are_those_of_a_client(tmp_
     assert (settings.shutdown_grace_s, settings.admin_only) == (0.005, True)
     assert settings.configs["create.topic.policy.class.name"] == "rules.Names"
     assert not [name for name in settings.configs if name.startswith("upstream.")]
+
+
+def test_values_may_refer_to_secrets_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPSTREAM_PASSWORD", "geheim")
+    pairs = [
+        "config.providers=env",
+        "config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+        "upstream.ssl.key.password=${env:UPSTREAM_PASSWORD}",
+    ]
+    settings = parse_arguments(["--upstream", "a:1", *(part for pair in pairs for part in ("--set", pair))])
+    assert settings.upstream_properties["ssl.key.password"] == "geheim"
+    assert unknown_names(settings) == ()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,15 @@ from klamm.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_HANDLED: Final = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "default.api.timeout.ms")
-"""Beginnings of properties that the connection is made from."""
+_HANDLED: Final = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.",
+    "ssl.",
+    "default.api.timeout.ms",
+    "config.providers",
+)
+"""Beginnings of properties that the connection is made from, and of those that say where secrets are."""
 _CODES: Final = frozenset(map(int, ErrorCode))
 _NUMBERS: Final = (int, float)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS, error_text
+from klamm.config_providers import resolve
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.start import both_sides
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.settings.providers import resolve
 from klamm.properties import SettingsError, read_properties
 from klamm.server.arguments import CommandParser
 

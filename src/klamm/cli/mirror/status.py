@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.connection import read_client_properties
 from klamm.cli.mirror.status_text import lines
 from klamm.cli.output import complain, write
 from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.clock import wall_clock_ms
+from klamm.config_providers import resolve
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.settings.providers import resolve
 from klamm.mirror.status.model import as_document
 from klamm.mirror.status.target_reader import Wanted, list_topics, look, source_aliases
 from klamm.properties import SettingsError, read_properties
@@ -64,7 +65,7 @@ def _wanted(options: argparse.Namespace) -> list[Wanted]:
     if options.properties is not None:
         flows = _flows_of_file(options.properties, options.clusters or ())
         return [Wanted(flow=flow, ask_source=not options.target_only) for flow in flows]
-    client = {} if options.command_config is None else read_properties(Path(options.command_config))
+    client = read_client_properties(options.command_config)
     aliases = [options.source] if options.source else _aliases(options, client)
     return [
         Wanted(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS, error_text
+from klamm.config_providers import resolve
 from klamm.dataframes.errors import ReadingError
 from klamm.display import counted
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.settings.providers import resolve
 from klamm.mirror.status.verify import verify_flow
 from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError, read_properties

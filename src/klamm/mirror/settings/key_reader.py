@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.configs.names import MAX_TOPIC_NAME_LENGTH, check_topic_name
 from klamm.mirror.filters import PatternList
 from klamm.mirror.settings import keys
-from klamm.properties import SettingsError, parse_bool, parse_int, with_prefix
+from klamm.properties import SettingsError, parse_bool, parse_int, parse_list, with_prefix
 from klamm.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class KeyReader:
         found = self.find(key) or (self.find(old_key) if old_key else None)
         if found is None:
             return PatternList.compile(key, default)
-        return PatternList.compile(found[0], keys.parse_list(found[1]))
+        return PatternList.compile(found[0], parse_list(found[1]))
 
     def replication_factor(self, key: str, default: int, *, worker: bool = False) -> int:
         """Return a replication factor: at least 1, or -1 for the cluster's default.

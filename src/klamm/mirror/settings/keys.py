@@ -126,11 +126,6 @@ def parse_seconds(key: str, value: str) -> timedelta:
     return timedelta(seconds=parse_int(key, value, at_least=1))
 
 
-def parse_list(value: str) -> tuple[str, ...]:
-    """Split a comma-separated list. Blanks around elements and empty elements are removed."""
-    return tuple(element for part in value.split(",") if (element := part.strip()))
-
-
 def parse_choice(key: str, value: str, choices: type[Choice]) -> Choice:
     """Parse a value of an enum, case-sensitive.
 

@@ -19,10 +19,9 @@ from klamm.mirror.settings.keys import (
     DEPRECATED,
     ONLY_OF_FLOWS,
     READ_IN_CASE,
-    parse_list,
     parse_seconds,
 )
-from klamm.properties import SettingsError, parse_bool, split_address, split_servers
+from klamm.properties import SettingsError, parse_bool, parse_list, split_address, split_servers
 
 if TYPE_CHECKING:
     import logging

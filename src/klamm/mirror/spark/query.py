@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from klamm.config_providers import resolve
 from klamm.mirror.progress import FlowState
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.settings.providers import resolve
 from klamm.mirror.spark.driver import ControlLoops
 from klamm.mirror.spark.session import check_session
 from klamm.mirror.spark.stream import MirrorStream

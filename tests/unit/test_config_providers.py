@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.settings.providers import resolve
+from klamm.config_providers import resolve
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

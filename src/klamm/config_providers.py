@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.settings.keys import parse_list
 from klamm.patterns import compile_pattern
-from klamm.properties import SettingsError, read_properties
+from klamm.properties import SettingsError, parse_list, read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ _JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider."
 
 
 def resolve(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties with all references to the providers in ``config.providers`` resolved.
+    """Return the properties of a client or a mirror with all references to ``config.providers`` resolved.
 
     References to other providers stay as they are, as in Kafka.
 

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OPENING_AT_MOST: Final = 512
-"""Maximum number of connections of one port that are being opened. Beyond it, the oldest one is closed: those that
-succeed are open after some milliseconds, so the oldest waits for a broker or a client that does not respond.
+_CROWDED_FROM: Final = 512
+"""Number of connections of one port that are being opened, from which the oldest one is closed if it is late."""
+_LATE_S: Final = 5.0
+"""Time in seconds after which a connection is late: it waits for a broker or a client that does not respond. All
+clients of a gateway that was restarted come at once, and each is served after some milliseconds.
 """
+_OPENING_AT_MOST: Final = 4096
+"""Maximum number of connections of one port that are being opened. Beyond it, the oldest one is closed at any age."""
 
 
 class Arrivals:
@@ -41,8 +45,8 @@ class Arrivals:
         self._shared = shared
         self._upstream = upstream
         self._entrance = entrance
-        self._opening: defaultdict[int, dict[asyncio.Task[None], None]] = defaultdict(dict)
-        """Tasks by node id of the port, oldest first."""
+        self._opening: defaultdict[int, dict[asyncio.Task[None], float]] = defaultdict(dict)
+        """Tasks by node id of the port, oldest first, with the time of their start on the loop's clock."""
         self._is_closed = False
 
     @property
@@ -55,15 +59,16 @@ class Arrivals:
         if self._is_closed:
             accepted.close()
             return
-        opening = self._opening[peer.node_id]
-        if len(opening) >= _OPENING_AT_MOST:
-            oldest = next(iter(opening))
-            del opening[oldest]
-            oldest.cancel()
-            self._shared.refused["crowded"] += 1
+        opening, loop = self._opening[peer.node_id], asyncio.get_running_loop()
+        if len(opening) >= _CROWDED_FROM:
+            oldest, began = next(iter(opening.items()))
+            if loop.time() - began > _LATE_S or len(opening) >= _OPENING_AT_MOST:
+                del opening[oldest]
+                oldest.cancel()
+                self._shared.refused["crowded"] += 1
         accepted.setblocking(False)
-        task = asyncio.get_running_loop().create_task(self._open(accepted, peer))
-        opening[task] = None
+        task = loop.create_task(self._open(accepted, peer))
+        opening[task] = loop.time()
         task.add_done_callback(partial(self._on_opened, peer.node_id, accepted))
 
     def close(self) -> None:

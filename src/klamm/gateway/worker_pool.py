@@ -16,6 +16,7 @@ import json
 import logging
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway import control
@@ -39,6 +40,10 @@ _KEPT_S: Final = 1.0
 """Time in seconds for which the reported status is used, however often it is requested."""
 _SILENT_S: Final = 10.0
 """Time in seconds without a message after which a worker is not ready. It sends one per second unless it hangs."""
+_WAITING_AT_MOST: Final = 4096
+"""Number of accepted connections that wait until a worker can take one. The socket to a worker holds some hundreds."""
+_AGAIN_S: Final = 0.01
+"""Time in seconds after which waiting connections are offered again."""
 _STOP_S: Final = 5.0
 """Time in seconds beyond the grace period after which a worker is killed."""
 
@@ -211,6 +216,9 @@ class WorkerPool:
         self._base: Address | None = None
         self._is_stopping = False
         self._turn = 0
+        self._waiting: deque[tuple[socket.socket, Peer]] = deque()
+        """Accepted connections that no worker could take, oldest first."""
+        self._offer: asyncio.TimerHandle | None = None
         self._questions = 0
         self._asking = asyncio.Lock()
         self._statuses: list[Document | None] = []
@@ -268,8 +276,32 @@ class WorkerPool:
         """Pass an accepted connection to the worker with the fewest connections, of those that are ready if any is.
 
         A worker that has just been started again enforces no client configs until it has read them. One that hangs
-        serves nothing.
+        serves nothing. When many clients come at once, some wait until a worker has taken those before them.
         """
+        if not self._waiting and self._pass_on(accepted, peer):
+            return
+        self._waiting.append((accepted, peer))
+        if len(self._waiting) > _WAITING_AT_MOST:
+            _close(*self._waiting.popleft())
+        if self._offer is None:
+            self._offer_again()
+
+    def _offer_again(self) -> None:
+        """Pass on the waiting connections, as far as the workers can take them."""
+        self._offer = None
+        while self._waiting and self._pass_on(*self._waiting[0]):
+            self._waiting.popleft()
+        if not any(worker.is_up for worker in self._workers):
+            self._close_waiting()
+        if self._waiting:
+            self._offer = asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_again)
+
+    def _close_waiting(self) -> None:
+        while self._waiting:
+            _close(*self._waiting.popleft())
+
+    def _pass_on(self, accepted: socket.socket, peer: Peer) -> bool:
+        """Pass a connection to a worker, and close it here; return False if none can take it at present."""
         message = {"open": [peer.host, peer.port, peer.node_id, peer.is_bootstrap]}
         self._turn += 1
         count = len(self._workers)
@@ -281,13 +313,13 @@ class WorkerPool:
                 (each.number - self._turn) % count,
             ),
         )
-        with accepted:
-            for worker in order:
-                if worker.is_up and worker.send(message, accepted.fileno()):
-                    worker.connections += 1
-                    worker.dealt += 1
-                    return
-        logger.warning("Connection of %s closed: no worker process can take it", peer.name)
+        for worker in order:
+            if worker.is_up and worker.send(message, accepted.fileno()):
+                accepted.close()
+                worker.connections += 1
+                worker.dealt += 1
+                return True
+        return False
 
     def reload(self) -> None:
         """Reload policies and files in all workers, as on SIGHUP."""
@@ -297,6 +329,9 @@ class WorkerPool:
     async def stop(self) -> None:
         """Stop the workers after they have served their requests in flight."""
         self._is_stopping = True
+        if self._offer is not None:
+            self._offer.cancel()
+        self._close_waiting()
         for worker in self._workers:
             worker.send({"stop": True})
         if self._tasks:
@@ -343,6 +378,11 @@ class WorkerPool:
                 worker.take_part(kind, part, is_first=is_first, is_last=is_last)
             case _:
                 logger.warning("Worker process %d sent an unknown message", worker.number)
+
+
+def _close(accepted: socket.socket, peer: Peer) -> None:
+    accepted.close()
+    logger.warning("Connection of %s closed: no worker process can take it", peer.name)
 
 
 def _counters(page: str) -> str:

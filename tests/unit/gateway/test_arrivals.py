@@ -6,13 +6,15 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
 from klamm.gateway import arrivals as module
 from klamm.gateway.arrivals import Arrivals
 from klamm.gateway.peer import Peer
 from tests.support.relay_rig import shared_objects, until
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Mapping
 
 
 class SlowEntrance:
@@ -26,8 +28,12 @@ class SlowEntrance:
         raise OSError("admitted")
 
 
-def test_clients_that_do_not_end_their_handshake_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_OPENING_AT_MOST", 3)
+@pytest.mark.parametrize("limit", [{"_CROWDED_FROM": 3, "_LATE_S": -1.0}, {"_CROWDED_FROM": 1, "_OPENING_AT_MOST": 3}])
+def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
+    monkeypatch: pytest.MonkeyPatch, limit: Mapping[str, float]
+) -> None:
+    for name, value in limit.items():
+        monkeypatch.setattr(module, name, value)
 
     async def test() -> None:
         shared = shared_objects()
@@ -47,6 +53,24 @@ def test_clients_that_do_not_end_their_handshake_keep_no_other_out(monkeypatch: 
         await until(lambda: all(near.fileno() == -1 for near, _ in silent))
         for each in (far, *(end for _, end in silent)):
             each.close()
+
+    asyncio.run(test())
+
+
+def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart of the gateway."""
+    monkeypatch.setattr(module, "_CROWDED_FROM", 2)
+
+    async def test() -> None:
+        shared = shared_objects()
+        arrivals = Arrivals(shared, cast("Any", None), cast("Any", SlowEntrance()))
+        pairs = [socket.socketpair() for _ in range(20)]
+        for number, (near, _) in enumerate(pairs):
+            arrivals.add(near, Peer(host="prompt", port=number, node_id=0))
+        await until(lambda: all(near.fileno() == -1 for near, _ in pairs))
+        assert dict(shared.refused) == {"handshake": len(pairs)}, "each has reached its handshake"
+        for _, far in pairs:
+            far.close()
 
     asyncio.run(test())
 

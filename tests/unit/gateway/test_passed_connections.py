@@ -16,6 +16,7 @@ from klamm.gateway.topology import Topology
 from klamm.gateway.worker_pool import Worker, WorkerPool
 from klamm.server.listeners import Address
 from klamm.server.sockets import bind, bound_address, start_listening
+from tests.support.relay_rig import until
 
 
 def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
@@ -157,3 +158,42 @@ def test_two_gateways_share_their_ports_only_if_both_do() -> None:
             start_listening(other)
         with pytest.raises(OSError, match="cannot listen on"):
             start_listening(bind(bound_address(one)))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_connections_wait_until_a_worker_can_take_them(monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool) -> None:
+    """When all clients come at once, after a restart of the gateway, the socket to a worker is full for a while."""
+    can_take, taken = False, []
+
+    def send(_worker: Worker, message: control.Message, descriptor: int | None = None) -> bool:
+        if can_take and descriptor is not None:
+            taken.append(message["open"][1])
+        return can_take
+
+    monkeypatch.setattr(Worker, "send", send)
+    monkeypatch.setattr("klamm.gateway.worker_pool._WAITING_AT_MOST", 3)
+
+    async def test() -> None:
+        nonlocal can_take
+        pool = WorkerPool(1, [], 1.0)
+        pool._workers[0].is_up = True
+        accepted = [socket.socket() for _ in range(4)]
+        for number, sock in enumerate(accepted):
+            pool.deal(sock, Peer(host="10.0.0.1", port=number, node_id=3, is_bootstrap=False))
+        assert [sock.fileno() == -1 for sock in accepted] == [True, False, False, False], "the oldest is one too many"
+        if is_stopped:
+            await pool.stop()
+        can_take = True
+        await until(lambda: all(sock.fileno() == -1 for sock in accepted))
+
+    asyncio.run(test())
+    assert taken == ([] if is_stopped else [1, 2, 3])
+
+
+def test_connections_do_not_wait_for_workers_that_have_ended() -> None:
+    async def test() -> None:
+        accepted = socket.socket()
+        WorkerPool(1, [], 1.0).deal(accepted, Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
+        assert accepted.fileno() == -1
+
+    asyncio.run(test())

@@ -183,8 +183,8 @@ def split_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
     As in Kafka's clients, a server may be written as ``PLAINTEXT://host:port``, and the part before the host is
     ignored.
     """
-    parts = servers.split(",") if isinstance(servers, str) else servers
-    return tuple(_SCHEME.sub("", server) for part in parts if (server := part.strip()))
+    given = parse_list(servers) if isinstance(servers, str) else filter(None, map(str.strip, servers))
+    return tuple(_SCHEME.sub("", server) for server in given)
 
 
 def split_address(text: str) -> tuple[str, int] | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, parse_list
 from klamm.security.ciphers import SIGNALLING, SINCE_TLS_1_3, openssl_name
 from klamm.security.stores import (
     KINDS,
@@ -147,7 +147,7 @@ def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
 
 
 def _set_versions(context: ssl.SSLContext, text: str | None) -> None:
-    names = [name.strip() for name in (text or DEFAULT_VERSIONS).split(",") if name.strip()]
+    names = parse_list(text or DEFAULT_VERSIONS)
     unknown = [name for name in names if name not in _VERSIONS]
     if unknown or not names:
         raise SettingsError(f"ssl.enabled.protocols={text}: expected some of {', '.join(_VERSIONS)}")

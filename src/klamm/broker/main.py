@@ -18,7 +18,7 @@ from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.policy import PolicyLoadError
 from klamm.policy.kinds import names_policy
 from klamm.properties import SettingsError
-from klamm.server.listeners import ANY_HOST, ANY_IPV6_HOST, Address, Listener, own_host_name
+from klamm.server.listeners import ANY_HOSTS, Address, Listener, own_host_name
 from klamm.server.signals import ProcessSignals
 from klamm.server.sockets import bind, bound_address, start_listening
 from klamm.storage.errors import DataDirectoryError
@@ -123,7 +123,7 @@ def _nodes(
             ]
         elif not listener.listen[0].host:
             addresses = [Address(host=own_host_name(), port=bound.port) for bound in addresses]
-        elif listener.listen[0].host in (ANY_HOST, ANY_IPV6_HOST):
+        elif listener.listen[0].host in ANY_HOSTS:
             logger.warning(
                 "Listener %s advertises %s. Clients on other machines cannot connect to that address: set"
                 " advertised.listeners (--advertise)",

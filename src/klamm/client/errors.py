@@ -126,9 +126,14 @@ def api_error(error_code: int, error_message: str | None = None) -> KafkaApiErro
     return _error_class(ErrorCode(error_code))(error_message)
 
 
+def error_words(error: BaseException) -> str:
+    """Return the text of an error, or its type if it has none, such as a time limit."""
+    return str(error) or type(error).__name__
+
+
 def error_text(error: BaseException) -> str:
     """Return an error as text. The text of an error code begins with Kafka's name of the code."""
-    text = str(error) or type(error).__name__
+    text = error_words(error)
     if not isinstance(error, KafkaApiError) or error.error_code.name in text:
         return text
     return f"{error.error_code.name}: {text}"

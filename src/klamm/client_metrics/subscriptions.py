@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.patterns import full_matcher
+from klamm.properties import parse_list
 from klamm.protocol.records.checksum import crc32c
 
 if TYPE_CHECKING:
@@ -59,12 +60,12 @@ def parse_subscription(name: str, configs: Mapping[str, str]) -> MetricsSubscrip
         PatternError: A pattern is valid in Java, but RE2 does not support it.
     """
     match = {}
-    for pattern in _listed(configs.get("match", "")):
+    for pattern in parse_list(configs.get("match", "")):
         attribute, _, expression = pattern.partition("=")
         match[attribute.strip()] = full_matcher(expression.strip())
     return MetricsSubscription(
         name=name,
-        metrics=frozenset(_listed(configs.get("metrics", ""))),
+        metrics=frozenset(parse_list(configs.get("metrics", ""))),
         interval_ms=int(configs.get("interval.ms", DEFAULT_INTERVAL_MS)),
         match=match,
     )
@@ -93,7 +94,3 @@ def subscription_id(of_client: Subscribed, client_instance_id: UUID) -> int:
     folded = high ^ low
     value = crc32c(text.encode()) ^ (folded >> 32) ^ (folded & 0xFFFFFFFF)
     return value - 2**32 if value >= 2**31 else value
-
-
-def _listed(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]

@@ -23,6 +23,7 @@ from klamm.protocol.records import (
     read_headers,
     record_ends,
 )
+from klamm.protocol.records.layout import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 """Names of the columns, in the order of Spark's own Kafka source."""
 
-_MAGIC: Final = 2
 _NO_TYPE: Final = -1
 """Kafka's ``TimestampType.NO_TIMESTAMP_TYPE``: messages of magic 0 have no timestamps."""
 _LEAST_RECORD: Final = 7
@@ -185,7 +185,7 @@ def columns_of(batches: Sequence[RecordBatch], wanted: OffsetRange) -> Iterator[
     bodies: list[bytes] = []
     size = 0
     for batch in batches:
-        is_legacy = batch.magic != _MAGIC
+        is_legacy = batch.magic != MAGIC
         body = memoryview(b"") if is_legacy else decompress_view(batch.codec, batch.buffer[BATCH_OVERHEAD:])
         is_large = len(body) >= _LARGE_BYTES
         ready: list[Columns] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.transport import ConnectionSettings
-from klamm.properties import SettingsError, parse_bool, parse_int, split_address, split_servers, with_prefix
+from klamm.properties import SettingsError, parse_bool, parse_int, parse_list, split_address, split_servers, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """
     given = {name.lower(): value for name, value in options.items()}
     refuse_unknown(given, _READING, _WITHOUT_EFFECT)
-    topics = tuple(dict.fromkeys(name.strip() for name in given.get("subscribe", "").split(",") if name.strip()))
+    topics = tuple(dict.fromkeys(parse_list(given.get("subscribe", ""))))
     if not topics:
         raise SettingsError("subscribe: expected the names of topics, comma separated")
     if streaming and "endingoffsets" in given:

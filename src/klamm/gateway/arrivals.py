@@ -9,6 +9,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from klamm.client.errors import error_words
 from klamm.gateway.relay import Relay
 from klamm.protocol.errors import ProtocolError
 
@@ -93,7 +94,7 @@ class Arrivals:
                 self._refuse(peer, "admission", str(error))
                 return
             except (OSError, TimeoutError) as error:
-                self._refuse(peer, "handshake", f"no handshake: {str(error) or type(error).__name__}")
+                self._refuse(peer, "handshake", f"no handshake: {error_words(error)}")
                 return
             stack.callback(client.close)
             try:

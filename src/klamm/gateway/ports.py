@@ -9,16 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.peer import Peer
-from klamm.hosts import plain_host
 from klamm.properties import SettingsError
 from klamm.server.acceptor import Acceptor
-from klamm.server.listeners import ANY_HOST, ANY_IPV6_HOST, MAX_PORT, Address, own_host_name
+from klamm.server.listeners import ANY_HOSTS, MAX_PORT, Address, own_host_name
 from klamm.server.sockets import bind
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from typing import Any
 
     from klamm.gateway.settings import GatewaySettings
     from klamm.gateway.topology import Topology
@@ -115,7 +113,7 @@ class BrokerPorts:
         advertised = self._settings.advertised
         if advertised is not None:
             return Address(host=advertised.host, port=advertised.port or base.port)
-        if base.host and base.host not in (ANY_HOST, ANY_IPV6_HOST):
+        if base.host and base.host not in ANY_HOSTS:
             return base
         return Address(host=own_host_name(), port=base.port)
 
@@ -138,6 +136,6 @@ class BrokerPorts:
             raise
         self._acceptors[node_id] = acceptor
 
-    def _accept(self, node_id: int, accepted: socket.socket, address: Any) -> None:
-        peer = Peer(host=plain_host(address[0]), port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
+    def _accept(self, node_id: int, accepted: socket.socket, address: tuple[str, int]) -> None:
+        peer = Peer(host=address[0], port=address[1], node_id=node_id, is_bootstrap=node_id == _BASE)
         self._on_accepted(accepted, peer)

@@ -19,6 +19,7 @@ from klamm.properties import (
     merged_properties,
     parse_bool,
     parse_int,
+    parse_list,
     split_address,
     split_servers,
     with_prefix,
@@ -151,7 +152,7 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
         broker_hosts=_broker_hosts(own, listener),
         proxy_networks=_networks(own.get(PROXY_NETWORKS, "")),
         bypass_interval_s=parse_int(BYPASS_INTERVAL, own.get(BYPASS_INTERVAL, "60000"), at_least=0) / 1000,
-        known_hosts=tuple(host.strip() for host in own.get(GATEWAY_HOSTS, "").split(",") if host.strip()),
+        known_hosts=parse_list(own.get(GATEWAY_HOSTS, "")),
         processes=parse_int(PROCESSES, own.get(PROCESSES, "1"), at_least=1),
         reuses_ports=parse_bool(REUSE_PORT, own.get(REUSE_PORT, "false")),
     )
@@ -216,7 +217,7 @@ def _broker_hosts(configs: Mapping[str, str], listener: Listener) -> BrokerHosts
 
 def _networks(text: str) -> tuple[Network, ...]:
     try:
-        return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+        return tuple(ipaddress.ip_network(part) for part in parse_list(text))
     except ValueError as error:
         raise SettingsError(
             f"{PROXY_NETWORKS}={text}: expected addresses of load balancers, such as 10.0.0.0/8,192.168.1.7"

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ConfigResource
-from klamm.client.errors import CLUSTER_ERRORS
+from klamm.client.errors import CLUSTER_ERRORS, error_words
 from klamm.display import counted
 from klamm.page.topics import config_documents
 from klamm.protocol.types import ResourceType
@@ -56,7 +56,7 @@ class UpstreamTopics:
                 try:
                     self._names = sorted(await self._admin.list_topics(include_internal=True, timeout_ms=_ASK_MS))
                 except CLUSTER_ERRORS as error:
-                    self.failure = str(error) or type(error).__name__
+                    self.failure = error_words(error)
                     self._next_listing = self._now() + _RETRY_S
                 else:
                     self.failure = None
@@ -93,7 +93,7 @@ class UpstreamTopics:
                 document |= _partitions(await topics[name])
                 document["configs"] = config_documents((await configs[resources[name]]).values())
             except CLUSTER_ERRORS as error:
-                document["problem"] = str(error) or type(error).__name__
+                document["problem"] = error_words(error)
             documents.append(document)
         return documents
 

@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway import control
-from klamm.monitoring.totals import merged
+from klamm.monitoring.totals import counters, merged
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Worker:
             self._end = None
             self.connections = self.dealt = 0
             if self.page:
-                self.ended_page = merged([_counters(page) for page in (self.ended_page, self.page)])
+                self.ended_page = merged([counters(page) for page in (self.ended_page, self.page)])
             self.page, self._parts = "", {}
             self._settle_question(None)
             self.has_reported.set()
@@ -278,8 +278,6 @@ class WorkerPool:
         A worker that has just been started again enforces no client configs until it has read them. One that hangs
         serves nothing. When many clients come at once, some wait until a worker has taken those before them.
         """
-        if not self._waiting and self._pass_on(accepted, peer):
-            return
         self._waiting.append((accepted, peer))
         if len(self._waiting) > _WAITING_AT_MOST:
             _close(*self._waiting.popleft())
@@ -383,11 +381,3 @@ class WorkerPool:
 def _close(accepted: socket.socket, peer: Peer) -> None:
     accepted.close()
     logger.warning("Connection of %s closed: no worker process can take it", peer.name)
-
-
-def _counters(page: str) -> str:
-    """Return a page of metrics without its gauges, which say nothing about a process that has ended."""
-    begin = "\n# HELP "
-    families = f"\n{page}".split(begin)[1:]
-    kept = [family for family in families if not family.split("\n")[1].endswith(" gauge")]
-    return "".join(f"{begin}{family}" for family in kept).lstrip("\n")

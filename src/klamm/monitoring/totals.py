@@ -39,5 +39,13 @@ def merged(pages: Sequence[str], *, summed_gauges: Collection[str] = ()) -> str:
     return "\n".join([*lines, ""])
 
 
+def counters(page: str) -> str:
+    """Return a page without its gauges, which say nothing about a process that has ended."""
+    begin = "\n# HELP "
+    families = f"\n{page}".split(begin)[1:]
+    kept = [family for family in families if not family.split("\n")[1].endswith(" gauge")]
+    return "".join(f"{begin}{family}" for family in kept).lstrip("\n")
+
+
 def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from klamm.hosts import plain_host
 from klamm.server.sockets import start_listening
 
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ class Acceptor:
 
     Args:
         sock: Bound socket. ``close`` closes it.
-        on_accepted: Function that takes over an accepted connection, which does not block and has TCP_NODELAY, and its
-            peer's address as ``socket.accept`` returns it.
+        on_accepted: Function that takes over an accepted connection, which does not block and has TCP_NODELAY, and the
+            host and port of its peer. The host is written as Kafka shows it.
     """
 
-    def __init__(self, sock: socket.socket, on_accepted: Callable[[socket.socket, Any], None]) -> None:
+    def __init__(self, sock: socket.socket, on_accepted: Callable[[socket.socket, tuple[str, int]], None]) -> None:
         self._sock = sock
         self._on_accepted = on_accepted
         self._pause: asyncio.TimerHandle | None = None
@@ -79,4 +80,4 @@ class Acceptor:
             accepted.setblocking(False)
             with suppress(OSError):  # macOS: the peer has closed the connection already
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._on_accepted(accepted, address)
+            self._on_accepted(accepted, (plain_host(address[0]), address[1]))

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.hosts import host_forms
+from klamm.properties import parse_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,9 +78,10 @@ class ConnectionLimits:
 
     def _limit_of(self, address: str) -> int:
         overrides = str(self._broker_value("max.connections.per.ip.overrides") or "")
-        for entry in filter(None, (part.strip() for part in overrides.split(","))):
+        forms = host_forms(address)
+        for entry in parse_list(overrides):
             host, _, limit = entry.rpartition(":")
-            if host.strip() in host_forms(address) and limit.strip().isdigit():
+            if host.strip() in forms and limit.strip().isdigit():
                 return int(limit)
         return self._limit("max.connections.per.ip")
 

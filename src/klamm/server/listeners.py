@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_LISTENER: Final = "PLAINTEXT"
 MAX_PORT: Final = 65535
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what an empty host means to Kafka
-ANY_IPV6_HOST: Final = "::"
+ANY_HOSTS: Final = frozenset({ANY_HOST, "::"})
 _ADDRESS: Final = re.compile(
     r"(?:(?P<name>[A-Za-z0-9._-]+)://)?(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]/]*):(?P<port>\d{1,5})"
 )

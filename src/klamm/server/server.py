@@ -9,7 +9,6 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.hosts import plain_host
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from klamm.server.acceptor import Acceptor
 from klamm.server.connection import ClientConnection, SharedByConnections
@@ -21,7 +20,6 @@ from klamm.server.turns import Turns
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
-    from typing import Any
 
     from klamm.server.client_registry import ClientRegistry
     from klamm.server.connection_limits import ConnectionLimits, ConnectionSlot
@@ -108,10 +106,15 @@ class Server:
             self._acceptors.append(acceptor)
 
     def _accept(
-        self, endpoint: Endpoint, node_id: int, tls: ssl.SSLContext | None, sock: socket.socket, address: Any
+        self,
+        endpoint: Endpoint,
+        node_id: int,
+        tls: ssl.SSLContext | None,
+        sock: socket.socket,
+        address: tuple[str, int],
     ) -> None:
         """Serve an accepted connection, unless a limit is reached."""
-        host, port = plain_host(address[0]), address[1]
+        host, port = address
         slot = self._limits.admit(host, endpoint.name)
         if slot is None:
             sock.close()

@@ -20,33 +20,39 @@ if TYPE_CHECKING:
     from klamm.gateway.peer import Peer
 
 
+class Accepted:
+    """Clients that were accepted. Their connections are closed at once."""
+
+    def __init__(self) -> None:
+        self.peers: list[Peer] = []
+        self.is_any = asyncio.Event()
+
+    def __call__(self, sock: socket.socket, peer: Peer) -> None:
+        sock.close()
+        self.peers.append(peer)
+        self.is_any.set()
+
+
 HOSTS = ["127.0.0.1", "::"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_an_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host: str, tmp_path: Path) -> None:
-    peers: list[Peer] = []
+    accepted = Accepted()
 
     async def test() -> None:
-        accepted = asyncio.Event()
-
-        def on_accepted(sock: socket.socket, peer: Peer) -> None:
-            sock.close()
-            peers.append(peer)
-            accepted.set()
-
         settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://[{host}]:0"})
         topology = Topology(tmp_path)
-        ports = BrokerPorts(settings, topology, on_accepted)
+        ports = BrokerPorts(settings, topology, accepted)
         ports.open()
         try:
             with socket.create_connection(("127.0.0.1", topology.base.port)):
-                await accepted.wait()
+                await accepted.is_any.wait()
         finally:
             ports.close()
 
     asyncio.run(asyncio.wait_for(test(), 60))
-    assert [peer.host for peer in peers] == ["127.0.0.1"]
+    assert [peer.host for peer in accepted.peers] == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", *HOSTS[1:]])  # noqa: S104 - only names what is listened on
@@ -69,17 +75,10 @@ def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
     monkeypatch.setattr("klamm.gateway.ports._RETRY_S", 0.01)
     settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": "PLAINTEXT://127.0.0.1:0"})
     topology = Topology(tmp_path)
-    peers: list[Peer] = []
+    accepted = Accepted()
 
     async def test() -> None:
-        accepted = asyncio.Event()
-
-        def on_accepted(sock: socket.socket, peer: Peer) -> None:
-            sock.close()
-            peers.append(peer)
-            accepted.set()
-
-        ports = BrokerPorts(settings, topology, on_accepted)
+        ports = BrokerPorts(settings, topology, accepted)
         ports.open()
         address = "127.0.0.1", topology.base.port + 1
         try:
@@ -91,7 +90,7 @@ def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
             await until(lambda: "Broker 1 is served" in caplog.text)
             # then
             with socket.create_connection(address):
-                await accepted.wait()
+                await accepted.is_any.wait()
             # and
             with socket.create_server(("127.0.0.1", topology.base.port + 2)):
                 ports.add(2)
@@ -103,5 +102,5 @@ def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
 
     with caplog.at_level("INFO"):
         asyncio.run(asyncio.wait_for(test(), 60))
-    assert [peer.node_id for peer in peers] == [1]
+    assert [peer.node_id for peer in accepted.peers] == [1]
     assert caplog.text.count("Broker 1 cannot be served yet") == 1

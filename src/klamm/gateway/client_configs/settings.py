@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.definitions import SETTABLE, Switch
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
-from klamm.properties import SettingsError, parse_bool, parse_int
+from klamm.properties import SettingsError, parse_bool, parse_int, parse_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def _is_on(name: str, value: str) -> bool:
 def _allowed_keys(text: str | None) -> frozenset[str] | None:
     if text is None:
         return None
-    keys = frozenset(key.strip() for key in text.split(",") if key.strip())
+    keys = frozenset(parse_list(text))
     if unknown := keys - set(SETTABLE):
         raise SettingsError(
             f"{ALLOWED_CLIENT_CONFIGS}={text}: {', '.join(sorted(unknown))} cannot be set for clients;"

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ClientQuotaFilter, ClientQuotaFilterComponent, ConfigResource
-from klamm.client.errors import CLUSTER_ERRORS
+from klamm.client.errors import CLUSTER_ERRORS, error_words
 from klamm.gateway.policies.facts import looked_up, outcomes
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ResourceType
@@ -118,5 +118,5 @@ async def _in_time(
 def _log(error: Exception) -> None:
     logger.warning(
         "The state before a change cannot be read, so the history lacks old values: %s",
-        str(error) or type(error).__name__,
+        error_words(error),
     )

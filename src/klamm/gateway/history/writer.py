@@ -15,7 +15,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.client.errors import CLUSTER_ERRORS
+from klamm.client.errors import CLUSTER_ERRORS, error_words
 from klamm.client.records import RecordsRefusedError
 from klamm.gateway.history.log import TOPIC
 from klamm.gateway.internal_topic import InternalTopicGoneError, batches
@@ -226,7 +226,7 @@ class HistoryWriter:
         self._failures += 1
         self._is_topic_missing |= isinstance(error, InternalTopicGoneError)
         if self._failures == _TROUBLE_AFTER:
-            logger.warning("The change history cannot be written, trying again: %s", str(error) or type(error).__name__)
+            logger.warning("The change history cannot be written, trying again: %s", error_words(error))
         if self._failures >= _TROUBLE_AFTER:
             self._is_slow = True
             while self._waiters:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, parse_list
 from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
 from klamm.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, JaasEntry, parse_jaas
 from klamm.security.oauth import OAUTHBEARER
@@ -86,7 +86,7 @@ def open_endpoint(listener: Listener, configs: Mapping[str, str], find_scram: Fi
 
 def _login(listener: Listener, configs: Mapping[str, str], find_scram: FindScram) -> LoginSettings:
     text = setting_of(configs, listener.name, "sasl.enabled.mechanisms") or ""
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    names = parse_list(text)
     unknown = [name for name in names if name not in SERVED_MECHANISMS]
     if unknown or not names:
         raise SettingsError(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, read
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,17 @@ def test_a_mirror_that_the_terminal_interrupts_ends_in_order(mirror: MirrorProce
     assert "A->B STOPPED" in lines[-1]
     assert [line for line in lines if not line.startswith("20") or "Spark" in line] == []
     assert len([line for line in lines if " A->B RUNNING" in line]) <= 2
+
+
+def test_a_signal_before_spark_has_a_jvm_ends_a_mirror_at_once(mirror: MirrorProcess) -> None:
+    # given: scripts of Spark, or the JVM that they ask for the command line
+    wait_until(lambda: len(family(mirror)) > 1, timeout_s=30, what="a process of Spark")
+    processes = family(mirror)
+    # when
+    since = time.monotonic()
+    os.killpg(mirror.process.pid, signal.SIGINT)
+    # then
+    assert_ended_in_order(mirror, since, processes)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 1.5])

@@ -6,7 +6,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-import psutil  # type: ignore[import-untyped]
 import pytest
 
 from klamm.admin import AdminClient, OffsetSpec, TopicPartition
@@ -85,7 +84,7 @@ def test_only_tasks_fetch_and_produce_never_the_driver(tmp_path: Path) -> None:
             mirror.wait_for("3,000/3,000 records")
             workers = {worker.pid for worker in mirror.workers(before_source.port)}
             driver = {mirror.process.pid}
-            jvm = {child.pid for child in psutil.Process(mirror.process.pid).children() if "java" in child.name()}
+            jvm = mirror.jvm().pid
             # then
             asked = before_source.asked | before_target.asked
             assert mirror.stop() == 0
@@ -93,7 +92,7 @@ def test_only_tasks_fetch_and_produce_never_the_driver(tmp_path: Path) -> None:
     assert by_data <= workers
     assert by_data
     assert {entry.pid for entry in asked} & driver, "the driver asks for topics and configs"
-    assert not {entry.pid for entry in asked} & jvm
+    assert jvm not in {entry.pid for entry in asked}
 
 
 def _broker(port: int, proxy: RecordingProxy) -> KlammBroker:

@@ -19,6 +19,7 @@ from kafka.partitioner.default import murmur2
 from pyspark.errors import PySparkException
 
 from klamm.dataframes.spark import FORMAT, register
+from tests.support import spark_processes
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.processes import start_process
@@ -207,11 +208,11 @@ def _killed_at_the_end(command: list[str | Path], log: Path) -> Iterator[None]:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to the driver's Python and to its JVM: nothing is put in order."""
-    children = psutil.Process(process.pid).children(recursive=True)
+    children, jvms = psutil.Process(process.pid).children(recursive=True), spark_processes.jvms(process.pid)
     process.send_signal(signal.SIGKILL)
-    for child in children:
-        if "java" in child.name():
-            child.kill()
+    for jvm in jvms:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            jvm.kill()
     process.wait()
     _, alive = psutil.wait_procs(children, timeout=20)
     assert not alive

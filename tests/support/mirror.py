@@ -30,6 +30,7 @@ from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_connection import ControlConnection, TopicGoneError
 from klamm.protocol.errors import KafkaApiError
+from tests.support import spark_processes
 from tests.support.class_archives import let_spark_start_quickly
 from tests.support.processes import start_process, wait_until
 
@@ -133,22 +134,19 @@ class MirrorProcess:
         return self.wait(60)
 
     def jvm(self) -> psutil.Process:
-        """Return Spark's JVM."""
-        wait_until(lambda: bool(self._java()), timeout_s=60, what="a JVM", interval_s=0.1, alive=self._check_alive)
-        return self._java()[0]
+        """Wait for Spark's JVM and return it."""
+        found: list[psutil.Process] = []
 
-    def _java(self) -> list[psutil.Process]:
-        return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.name() == "java"]
+        def starts() -> bool:
+            found.extend(spark_processes.jvms(self.process.pid))
+            return bool(found)
+
+        wait_until(starts, timeout_s=60, what="a JVM", interval_s=0.1, alive=self._check_alive)
+        return found[0]
 
     def workers(self, port: int) -> list[psutil.Process]:
         """Return Spark's Python workers that are connected to a broker's port."""
-        out = []
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                remote = {connection.raddr.port for connection in child.net_connections("tcp") if connection.raddr}
-                if port in remote and "pyspark.worker" in child.cmdline():
-                    out.append(child)
-        return out
+        return spark_processes.workers(self.process.pid, port)
 
     def wait_for(self, text: str, timeout_s: float = 120) -> None:
         """Wait until its output contains a text."""

@@ -1,0 +1,43 @@
+"""Spark's JVM is found below its driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.processes import wait_until
+from tests.support.spark_processes import jvms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+
+@contextlib.contextmanager
+def called_java(main_class: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process whose command line is that of a JVM with this main class."""
+    command = ["/jdk/bin/java", "-c", "print(flush=True); input()", main_class]
+    with subprocess.Popen(command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+
+
+def test_the_jvm_that_only_prints_the_command_line_is_not_sparks() -> None:
+    with called_java("org.apache.spark.launcher.Main"), called_java("org.apache.spark.deploy.SparkSubmit") as spark:
+        assert [process.pid for process in jvms(os.getpid())] == [spark.pid]
+
+
+def test_a_jvm_that_has_ended_and_one_that_is_not_collected_yet_are_not_returned() -> None:
+    # when
+    with called_java("org.apache.spark.deploy.SparkSubmit") as spark:
+        spark.kill()
+        # then
+        wait_until(lambda: not jvms(os.getpid()), timeout_s=10, what="the end")
+    assert jvms(spark.pid) == []

@@ -7,6 +7,7 @@ not block the writer.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -62,13 +63,26 @@ def read_config_history(data_dir: Path, *, resource: str | None = None, limit: i
             f"{data_dir} is not the data directory of a klamm broker: it has no {METADATA_FILE_NAME}"
         )
     try:
-        uri = f"file:{quote(str(path.resolve()))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None)) as database:
+        with closing(
+            sqlite3.connect(_uri(path), uri=True, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None)
+        ) as database:
             if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
                 raise DataDirectoryError(f"{path} is not a metadata database of klamm")
             return tuple(read_history(database, resource=resource, limit=limit))
     except sqlite3.Error as error:
         raise DataDirectoryError(f"Cannot read {path}: {error}") from error
+
+
+def _uri(path: Path) -> str:
+    """Return the name by which SQLite opens the database to read it.
+
+    SQLite shares memory between a database's users by a file beside it. Where it cannot create that file, such as on a
+    read-only mount, it opens the database only as one that does not change. While a broker runs, its write-ahead log is
+    there, and so is the shared file.
+    """
+    is_at_rest = not path.with_name(f"{path.name}-wal").exists()
+    fixed = "&immutable=1" if is_at_rest and not os.access(path.parent, os.W_OK) else ""
+    return f"file:{quote(str(path.resolve()))}?mode=ro{fixed}"
 
 
 def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> tuple[Reversal, ...]:

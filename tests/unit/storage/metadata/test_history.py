@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import os
+import sqlite3
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import HIDDEN, UNKNOWN, PutHistory
 from klamm.storage.metadata.history import Reversal, plan_revert, read_config_history
 from klamm.storage.metadata.statements import HISTORY_STEP
-from klamm.storage.metadata.store import MetadataStore
+from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.metadata import load_history
 
 if TYPE_CHECKING:
@@ -41,6 +43,38 @@ def test_the_history_is_read_while_the_broker_runs(tmp_path: Path) -> None:
     assert {(entry.principal, entry.client_id) for entry in found} == {("User:ANONYMOUS", "tool")}
     assert read_config_history(tmp_path, resource="TOPIC:other") == ()
     assert len(read_config_history(tmp_path, limit=1)) == 1
+
+
+def test_where_sqlite_can_create_nothing_the_history_of_a_stopped_broker_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+        await store.submit([line(1, "flush.ms", new="5")])
+        assert opened() == "mode=ro", "the write-ahead log holds changes that the database does not"
+        await store.close()
+
+    def opened() -> str:
+        assert [one.new for one in read_config_history(tmp_path)] == ["5"]
+        (name,) = uris
+        uris.clear()
+        return name.partition("?")[2]
+
+    uris: list[str] = []
+    connect = sqlite3.connect
+
+    def seen(database: str, **options: Any) -> Any:
+        if options.get("uri"):
+            uris.append(database)
+        return connect(database, **options)
+
+    # given: a read-only mount
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(sqlite3, "connect", seen)
+    # when
+    asyncio.run(run())
+    # then
+    assert opened() == "mode=ro&immutable=1"
 
 
 def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ class _PatientBroker(StubBroker):
     def __init__(self) -> None:
         super().__init__(versions={CREATE_TOPICS: (2, 7)})
         self.held: list[tuple[socket.socket, bytes]] = []
+        self._answered = 0
 
     def _answer(self, connection: socket.socket, frame: bytes) -> bool:
         if int.from_bytes(frame[:2]) != CREATE_TOPICS:
@@ -200,9 +201,10 @@ class _PatientBroker(StubBroker):
         with self._changed:
             self.held.append((connection, frame))
             self._changed.notify_all()
-        if len(self.held) == self.expected:
+        if len(self.held) >= self.expected:
             assert len({held for held, _ in self.held}) == 1
-            return all(StubBroker._answer(self, *held) for held in self.held)
+            waiting, self._answered = self.held[self._answered :], len(self.held)
+            return all(StubBroker._answer(self, *held) for held in waiting)
         return True
 
 
@@ -223,8 +225,9 @@ def test_a_connection_without_a_response_in_time_is_replaced(cluster: Cluster) -
     cluster.brokers[0].answer(CREATE_TOPICS, lambda _: silent.pop() if silent else CreateTopicsResponse())
     with connected(cluster.brokers[2], request_timeout_ms=200) as pool:
         create_topics(pool, node_id=0)
-    assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 2
-    assert len(cluster.brokers[0].requests(API_VERSIONS)) == 2
+    # More of both if a busy machine does not respond in time either.
+    assert len(cluster.brokers[0].requests(CREATE_TOPICS)) >= 2
+    assert len(cluster.brokers[0].requests(API_VERSIONS)) >= 2
 
 
 def test_an_unreadable_response_fails_at_once(cluster: Cluster) -> None:
@@ -315,12 +318,12 @@ def test_a_login_that_is_rejected_ends_a_call_that_looks_up_coordinators(
 
 def test_a_throttled_connection_pauses(cluster: Cluster) -> None:
     """KIP-219."""
-    cluster.brokers[0].answer(CREATE_TOPICS, lambda _: CreateTopicsResponse(throttle_time_ms=150))
+    cluster.brokers[0].answer(CREATE_TOPICS, lambda _: CreateTopicsResponse(throttle_time_ms=300))
     with connected(cluster.brokers[2]) as pool:
+        began = time.monotonic()  # the pause begins before this thread knows of the first response
         create_topics(pool, node_id=0)
-        began = time.monotonic()
         create_topics(pool, node_id=0)
-    assert time.monotonic() - began > 0.1
+    assert time.monotonic() - began >= 0.3
 
 
 def test_a_pool_that_is_closed_within_its_own_thread_ends() -> None:

@@ -173,6 +173,7 @@ def test_a_producer_that_never_pauses_still_hears_of_changes(
 
     broker.answer(0, slowly)
     with producer(broker, max_in_flight_requests_per_connection=in_flight, batch_size=100) as client:
+        client.send("stub", bytes(200)).get(20)
         central.values = {"acks": "all"}
         futures = [client.send("stub", bytes(200)) for _ in range(200)]
         for future in futures:

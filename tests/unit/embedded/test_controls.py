@@ -250,7 +250,7 @@ def test_after_a_restart_the_clock_is_ahead_and_faults_are_over_and_a_paused_bro
             silent._socket.settimeout(0.05)
             with suppress(TimeoutError):
                 silent.produce("kept", 0, batch(b"1"))
-            assert fault.count == 1
+            wait_until(lambda: fault.count == 1, timeout_s=20, what="the request")
             broker.advance_clock(timedelta(hours=1))
             began = time.monotonic()
             broker.restart()

@@ -13,6 +13,7 @@ from klamm.gateway.settings import read_settings
 from klamm.gateway.topology import Topology
 from klamm.server.listeners import own_host_name
 from tests.support.relay_rig import until
+from tests.support.taps import consecutive_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,14 +74,15 @@ def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("klamm.gateway.ports._RETRY_S", 0.01)
-    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": "PLAINTEXT://127.0.0.1:0"})
+    base = consecutive_ports(3)  # next to a port of the kernel's choice there may be a client's
+    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://127.0.0.1:{base}"})
     topology = Topology(tmp_path)
     accepted = Accepted()
 
     async def test() -> None:
         ports = BrokerPorts(settings, topology, accepted)
         ports.open()
-        address = "127.0.0.1", topology.base.port + 1
+        address = "127.0.0.1", base + 1
         try:
             # given
             with socket.create_server(address):
@@ -92,7 +94,7 @@ def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
             with socket.create_connection(address):
                 await accepted.is_any.wait()
             # and
-            with socket.create_server(("127.0.0.1", topology.base.port + 2)):
+            with socket.create_server(("127.0.0.1", base + 2)):
                 ports.add(2)
                 ports.close()
                 await asyncio.sleep(0.05)

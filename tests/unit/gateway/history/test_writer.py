@@ -39,11 +39,13 @@ class FakeTopic:
         self.errors = list(errors) or [None]
         self.batches: list[list[bytes | None]] = []
         self.created = 0
+        self.asked = 0
         self.is_closed = False
         self.may_answer = threading.Event()
         self.may_answer.set()
 
     def append(self, records: Sequence[Record]) -> None:
+        self.asked += 1
         assert self.may_answer.wait(10)
         error = self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
         if error is not None:
@@ -84,7 +86,8 @@ def counts(writer: HistoryWriter) -> dict[str, float]:
     }
 
 
-def test_a_client_waits_until_its_records_are_written() -> None:
+def test_a_client_waits_until_its_records_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_S", 60)
     topic = FakeTopic()
     topic.may_answer.clear()
 
@@ -109,6 +112,7 @@ def test_a_client_does_not_wait_for_long_and_the_next_not_at_all(monkeypatch: py
     async def test(writer: HistoryWriter) -> None:
         writer.add([record(b"1")], author="User:anna")
         await writer.written()
+        await until(lambda: topic.asked == 1)
         monkeypatch.setattr(module, "WAIT_S", 3600)
         writer.add([record(b"2")], author="User:anna")
         await asyncio.wait_for(writer.written(), 10)

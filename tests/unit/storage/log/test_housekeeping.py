@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import time
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -161,7 +161,7 @@ def test_a_task_keeps_house_and_ends_with_the_manager(tmp_path: Path) -> None:
         manager.create(TOPIC_ID, "t", 0)
         await manager.start()
         assert not list(manager.loaded())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not any(log.log_start_offset == 4 for log in manager.loaded()):  # noqa: ASYNC110  # no event tells
                 await asyncio.sleep(0.005)
         await manager.close()
@@ -188,7 +188,7 @@ def test_producers_expire_with_an_interval_of_their_own(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert len(log.producers) == 1
         clock.now_ms += 10_000
-        async with asyncio.timeout(4):  # the check of retention comes after 300 s
+        async with asyncio.timeout(20):  # the check of retention comes after 300 s
             while len(log.producers):  # noqa: ASYNC110  # no event tells
                 await asyncio.sleep(0.005)
         await manager.close()
@@ -200,10 +200,11 @@ def test_a_checkpoint_that_is_cancelled_is_written_to_its_end(tmp_path: Path, mo
     """Otherwise the next one would write the same file at the same time."""
     house = filled(tmp_path, 2)
     writes: list[str] = []
+    is_cancelled = threading.Event()
 
     def write_slowly(path: Path, _offsets: object) -> None:
         writes.append(f"begin {path.name}")
-        time.sleep(0.02)
+        assert is_cancelled.wait(20)
         writes.append(f"end {path.name}")
 
     async def live() -> None:
@@ -212,6 +213,7 @@ def test_a_checkpoint_that_is_cancelled_is_written_to_its_end(tmp_path: Path, mo
         while not writes:  # noqa: ASYNC110  # a thread tells
             await asyncio.sleep(0.001)
         first.cancel()
+        asyncio.get_running_loop().call_later(0.02, is_cancelled.set)
         await house.manager.checkpoint()
         assert first.cancelled()
 

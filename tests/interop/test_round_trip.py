@@ -22,8 +22,9 @@ DELAY_S = 0.4
 
 def test_the_least_time_that_a_first_answer_took_is_known(klamm_broker: Broker) -> None:
     with contextlib.closing(cluster_at(klamm_broker.bootstrap_servers)) as near:
+        began = time.monotonic()
         near.refresh([])
-        assert 0 < near.round_trip_s < DELAY_S
+        assert 0 < near.round_trip_s < time.monotonic() - began
     with slow(klamm_broker.bootstrap_servers) as address, contextlib.closing(cluster_at(address)) as far:
         far.refresh([])
         assert far.round_trip_s >= DELAY_S

@@ -76,10 +76,10 @@ def test_a_consumer_is_slowed_down(broker: klamm.Broker) -> None:
 def first_answer(address: str) -> tuple[bytes, socket.socket]:
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=60)
-    connection.sendall(request_frame(ApiVersionsRequest(), 0))
     try:
+        connection.sendall(request_frame(ApiVersionsRequest(), 0))
         return connection.recv(4), connection
-    except ConnectionResetError:
+    except ConnectionError:
         return b"", connection
 
 
@@ -87,8 +87,8 @@ def test_an_address_that_makes_too_many_connections_is_turned_away(broker: klamm
     here = (("ip", "127.0.0.1"),)
     with WireClient(broker.bootstrap_servers) as already_there:
         alter(already_there, (here, {"connection_creation_rate": 1.0}))
-        answers = []
-        for _ in range(FREE_S + 4):
+        answers: list[bool] = []
+        while all(answers) and len(answers) < 10 * FREE_S:  # a slow machine needs more until the rate is exceeded
             answer, connection = first_answer(broker.bootstrap_servers)
             connection.close()
             answers.append(bool(answer))

@@ -190,19 +190,18 @@ def test_who_takes_more_time_than_allowed_is_held_up_for_a_second(address: str) 
     with WireClient(address) as administrator, WireClient(address, client_id="limited-slow") as client:
         assert alter(administrator, (entity, {"request_percentage": 0.0001})) == [(0, None)]
 
-        def told_and_waited() -> tuple[int, float]:
-            began = time.monotonic()
-            told = client.ask(MetadataRequest(topics=None), MetadataResponse, 9).throttle_time_ms
-            return told, time.monotonic() - began
+        def told_ms() -> int:
+            throttled_ms: int = client.ask(MetadataRequest(topics=None), MetadataResponse, 9).throttle_time_ms
+            return throttled_ms
 
-        wait_until(lambda: told_and_waited()[0] == _LONGEST_PAUSE_MS, timeout_s=30, what="the quota to be in force")
-        told_ms, waited_s = told_and_waited()
-        assert told_ms == _LONGEST_PAUSE_MS
-        assert waited_s > 0.9
+        wait_until(lambda: told_ms() == _LONGEST_PAUSE_MS, timeout_s=30, what="the quota to be in force")
+        # A pause begins when the broker answers, which the client may notice late: only whole pauses are measured.
         began = time.monotonic()
+        assert [told_ms(), told_ms()] == [_LONGEST_PAUSE_MS] * 2
+        assert time.monotonic() - began > 0.9
         assert client.ask(CreateTopicsRequest(), CreateTopicsResponse, 7).throttle_time_ms == _LONGEST_PAUSE_MS
         assert alter(administrator, (entity, {"request_percentage": None})) == [(0, None)]
         client.ask(DescribeConfigsRequest(resources=[]), DescribeConfigsResponse, 4)
-        assert time.monotonic() - began > 1.8
+        assert time.monotonic() - began > 2.7
         with WireClient(address) as other:
             assert other.ask(MetadataRequest(topics=None), MetadataResponse, 9).throttle_time_ms == 0

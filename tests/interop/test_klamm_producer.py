@@ -79,7 +79,7 @@ def produce_until(client: KafkaProducer, name: str, proxy: FrameProxy, acks: int
     deadline = time.monotonic() + 20
     for count in range(1, 10_000):
         client.send(name, b"%d" % count).get(20)
-        if proxy.produced_acks()[-1] == acks:
+        if proxy.produced_acks()[-1:] == [acks]:  # with acks=0, the request may still be on its way
             return count
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -192,9 +192,9 @@ def test_clients_cannot_write_registrations(broker: KlammBroker) -> None:
         pass
     before = registrations(broker.bootstrap_servers)
     errors: list[KafkaError | None] = []
-    forger = ConfluentProducer({"bootstrap.servers": broker.bootstrap_servers, "message.timeout.ms": 5_000})
+    forger = ConfluentProducer({"bootstrap.servers": broker.bootstrap_servers, "message.timeout.ms": 30_000})
     forger.produce(REGISTRATIONS, b"{}", b"{}", on_delivery=lambda error, _: errors.append(error))
-    assert forger.flush(20) == 0
+    assert forger.flush(60) == 0
     assert [error.code() for error in errors if error is not None] == [KafkaError.TOPIC_EXCEPTION]
     assert registrations(broker.bootstrap_servers) == before
 

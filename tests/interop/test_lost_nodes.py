@@ -25,7 +25,7 @@ from klamm.client.cluster import Cluster
 from klamm.mirror.copy import transactions
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
-from klamm.protocol.errors import TopicAlreadyExistsError
+from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.mirror import Seen, create_topic, produce, read, wait_for_partitions
@@ -105,7 +105,10 @@ def _wait_for_all_replicas(address: str, topics: list[str]) -> None:
     """Wait until every replica is in sync again. The next node to be lost is then never the last one in sync."""
 
     def are_in_sync() -> bool:
-        described = admin.describe_topics(topics).result(CALL_TIMEOUT_S)
+        try:
+            described = admin.describe_topics(topics).result(CALL_TIMEOUT_S)
+        except UnknownTopicOrPartitionError:  # the node that is asked has not heard of the topic of groups
+            return False
         return all(len(each.isr) == len(each.replicas) for topic in described.values() for each in topic.partitions)
 
     with AdminClient(address) as admin:

@@ -68,6 +68,7 @@ def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_i
         try:
             # when
             write_and_wait(0)
+            wait_until(lambda: asked[-1:] == [NEAR], timeout_s=30, what="a fetch from the near replica")
             asked.clear()
             write_and_wait(100)
             # then

@@ -36,9 +36,13 @@ def test_three_nodes_replicate_a_topic(real_kafka_3: KafkaCluster) -> None:
     run_tool(
         _TOPICS, "--bootstrap-server", address, "--create", "--topic", "oracle-of-three", "--replication-factor", "3"
     )
-    # then
-    described = run_tool(_TOPICS, "--bootstrap-server", address, "--describe", "--topic", "oracle-of-three")
-    assert "ReplicationFactor: 3" in described
+    # then: on whichever node is asked, once it has heard of the topic
+    described = ("--describe", "--if-exists", "--topic", "oracle-of-three")
+    wait_until(
+        lambda: "ReplicationFactor: 3" in run_tool(_TOPICS, "--bootstrap-server", address, *described),
+        timeout_s=30,
+        what="a topic with three replicas",
+    )
 
 
 def test_a_process_of_the_harness_ends_with_a_test_run_that_is_killed() -> None:

@@ -31,6 +31,6 @@ def restored() -> Iterator[None]:
 
 def _levels() -> dict[str, int]:
     """Return the levels that are set, by logger; the root logger has the empty name."""
-    loggers = logging.root.manager.loggerDict.items()
+    loggers = list(logging.root.manager.loggerDict.items())  # other threads may add some
     named = {name: logger.level for name, logger in loggers if isinstance(logger, logging.Logger)}
     return {"": logging.root.level, **named}

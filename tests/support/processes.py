@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 # Below Linux's ephemeral range (32768 and up): no outgoing connection takes the port while its broker is down.
-_PORTS = range(20_000, 32_000)
+# Each worker of pytest-xdist has ports of its own: a port is free between its choice and the start of its broker, and
+# while the broker is restarted, so another worker could take it.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_PORTS = range(20_000 + _WORKER, 32_000, _WORKERS)
 _random = random.SystemRandom()  # pytest-randomly seeds the module's own generator: parallel runs would collide
 _handed_out: set[int] = set()
 _handed_out_lock = threading.Lock()

@@ -15,7 +15,7 @@ import pytest
 
 from klamm.protocol.records import Record, encode_batch
 from tests.support.klamm import KlammBroker
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 from tests.support.security import Certificates
 from tests.support.wire import WireClient
 
@@ -58,6 +58,17 @@ def close_all(peers: list[socket.socket]) -> None:
         peer.close()
 
 
+def wait_until_they_are_gone(broker: KlammBroker) -> None:
+    """Wait until the broker has closed its side as well. Until then it refuses whoever comes."""
+
+    process = psutil.Process(broker.pid)
+
+    def are_gone() -> bool:
+        return all(each.status != psutil.CONN_CLOSE_WAIT for each in process.net_connections("tcp"))
+
+    wait_until(are_gone, timeout_s=60, what="the strangers' connections to end")
+
+
 def fill(client: WireClient, topic: str, partitions: int) -> None:
     """Create a topic, write to each partition and read it back."""
     client.create_topic(topic, partitions=partitions)
@@ -94,7 +105,8 @@ def test_idle_connections_of_strangers_leave_storage_what_it_needs() -> None:
         log = broker.log_path.read_text()
         assert "Too many open files" not in log
         assert "too many connections" in log
-        with WireClient(broker.bootstrap_servers) as again:
+        wait_until_they_are_gone(broker)
+        with WireClient(broker.bootstrap_servers, timeout_s=60) as again:
             assert again.end_offset("beside", 0) == 3
 
 
@@ -123,7 +135,7 @@ def test_handshakes_that_go_no_further_leave_storage_what_it_needs(tmp_path: Pat
                 assert psutil.Process(broker.pid).num_fds() < 512 - 24  # the spare ones are not in use
             finally:
                 close_all(peers)
-        time.sleep(1)
+        wait_until_they_are_gone(broker)
         for at in (broker.ports[0], port):
             with socket.create_connection(("127.0.0.1", at), timeout=5):
                 pass

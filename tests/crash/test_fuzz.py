@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 MUTATIONS: Final = 10_000
 CONNECTIONS: Final = 8
 ANSWER_TIMEOUT_S: Final = 0.25
+PATIENCE_S: Final = 30.0
+"""For a request that must be answered, or end the connection, however busy the machine is."""
 MEBI: Final = 1 << 20
 PING: Final = 0x5EED
 """Correlation id of the request behind a damaged one, which tells that the broker has dealt with that."""
@@ -92,8 +94,9 @@ def state_of(broker: KlammBroker) -> dict[str, object]:
 class Peer:
     """A connection that is opened again when the broker has closed it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._port = port
+        self._timeout_s = timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.answered = self.closed = self.waited = 0
 
@@ -104,7 +107,7 @@ class Peer:
         reader, writer = self._streams
         writer.write(frame + _PING_FRAME)
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 while True:
                     (size,) = struct.unpack(">i", await reader.readexactly(4))
                     if (await reader.readexactly(size)).startswith(struct.pack(">i", PING)):
@@ -118,7 +121,8 @@ class Peer:
 
     def hang_up(self) -> None:
         if self._streams is not None:
-            self._streams[1].close()
+            # close() would leave the socket open until everything is sent, which may be after the loop.
+            self._streams[1].transport.abort()
         self._streams = None
 
 
@@ -171,7 +175,7 @@ def assert_refused_or_closed(broker: KlammBroker, body: bytes, *, api_key: int =
     """Nothing changed, the broker lives, and it is not much larger than before."""
     before, memory = state_of(broker), pss_bytes(broker)
     header = struct.pack(">hhih", api_key, version, 1, -1)
-    peer = Peer(broker.ports[0])
+    peer = Peer(broker.ports[0], timeout_s=PATIENCE_S)
 
     async def send() -> None:
         await peer.send(struct.pack(">i", len(header) + len(body)) + header + body)

@@ -81,11 +81,14 @@ def test_config_changes_survive_many_kills(crashing: Cluster) -> None:
     with WireClient(story.address) as client:
         client.create_topic(_CONFIGS)
     moments = random.Random()
+    enough = 5 * _KILLS_OF_CONFIG_CHANGES
     for kill in range(_KILLS_OF_CONFIG_CHANGES):
         # when
         workers = story.start_alterers()
         if kill == 0:
-            wait_until(story.has_acknowledged_changes, timeout_s=30, what="values that are no defaults")
+            wait_until(lambda: story.acknowledged_changes() > 0, timeout_s=30, what="values that are no defaults")
+        if kill == _KILLS_OF_CONFIG_CHANGES - 1:  # a slow disk acknowledges few in the short time before each kill
+            wait_until(lambda: story.acknowledged_changes() > enough, timeout_s=60, what=f"{enough} changes")
         time.sleep(moments.uniform(*_SHORT_MOMENTS_S))
         for worker in workers:
             worker.check()
@@ -96,9 +99,9 @@ def test_config_changes_survive_many_kills(crashing: Cluster) -> None:
         with WireClient(story.address) as client:
             story.verify_configs(client)
     changes = [write for ledger in story.alterers for write in ledger.writes]
-    acknowledged = sum(write.acknowledged for write in changes)
+    acknowledged = story.acknowledged_changes()
     logger.info("%d kills, %d of %d changes acknowledged", _KILLS_OF_CONFIG_CHANGES, acknowledged, len(changes))
-    assert acknowledged > 5 * _KILLS_OF_CONFIG_CHANGES
+    assert acknowledged > enough
 
 
 @pytest.mark.parametrize(
@@ -171,9 +174,9 @@ class _Story:
         """Start four who change configs of one topic."""
         return [LoadAlterer(self.address, _CONFIGS, ledger, self.numbers) for ledger in self.alterers]
 
-    def has_acknowledged_changes(self) -> bool:
-        """Tell whether any change of a config was acknowledged."""
-        return any(write.acknowledged for ledger in self.alterers for write in ledger.writes)
+    def acknowledged_changes(self) -> int:
+        """Return the number of changes of configs that were acknowledged."""
+        return sum(write.acknowledged for ledger in self.alterers for write in list(ledger.writes))
 
     def verify(self, readers: list[LoadReader]) -> None:
         """Compare the broker with every ledger."""
@@ -235,7 +238,7 @@ class _Story:
 
     def did_enough_to_mean_something(self) -> bool:
         """Tell whether there was a load at all."""
-        changes = sum(write.acknowledged for ledger in self.alterers for write in ledger.writes)
+        changes = self.acknowledged_changes()
         return len(self.places) > 50 * _KILLS and changes > 5 * _KILLS and len(self.topics.names_by_id) > _KILLS
 
 

@@ -232,7 +232,8 @@ def test_other_large_responses_that_are_not_read_stay_within_the_budget(broker: 
         most = most_memory(broker, 12)
         assert most - before < MAX_UNREAD_BYTES + CLIENTS * BUILT_BYTES
         assert is_served(broker) < 5
-        assert broker.closed_as(r"\d+ bytes of responses are not read") > 0
+        not_read = r"\d+ bytes of responses are not read"
+        wait_until(lambda: broker.closed_as(not_read) > 0, timeout_s=60, what="a connection to be closed")
     finally:
         close_all(peers)
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 90.0
+_STOP_TIMEOUT_S = 60.0
 
 
 class KlammBroker:
@@ -96,7 +97,7 @@ class KlammBroker:
 
         Raises:
             RuntimeError: It ended; the message ends with its log.
-            TimeoutError: It did not answer in half a minute.
+            TimeoutError: It did not answer in a minute and a half.
         """
         self.launch()
         wait_until(
@@ -116,7 +117,7 @@ class KlammBroker:
 
     def stop(self) -> int:
         """Shut it down in an orderly way and return its exit status (0 when it never ran)."""
-        return stop_process(self._process) if self._process is not None else 0
+        return stop_process(self._process, grace_s=_STOP_TIMEOUT_S) if self._process is not None else 0
 
     def kill(self) -> None:
         """Kill the broker (SIGKILL)."""

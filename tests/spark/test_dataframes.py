@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from klamm.admin import AdminClient, NewTopic
 from klamm.dataframes.spark import FORMAT, register
 from tests.support.klamm import KlammBroker
+from tests.support.mirror import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +31,7 @@ def broker() -> Iterator[KlammBroker]:
 
 def fill(servers: str, topic: str, partitions: int, records: int, *, first: int = 0, **settings: Any) -> None:
     if first == 0:
-        with AdminClient(servers) as admin:
-            admin.create_topics([NewTopic(name=topic, num_partitions=partitions, replication_factor=1)]).all().result()
+        create_topic(servers, topic, partitions, {"retention.ms": "-1"})  # the records are old
     producer = kafka.KafkaProducer(bootstrap_servers=servers, **settings)
     for number in range(first, first + records):
         producer.send(
@@ -135,7 +134,7 @@ def test_a_stream_continues_behind_its_checkpoint(spark: SparkSession, broker: K
         register(spark)
         stream = spark.readStream.format(FORMAT).options(**options, maxOffsetsPerTrigger="20").load()
         query = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(tmp_path))
-        assert query.trigger(availableNow=True).start().awaitTermination(60)
+        assert query.trigger(availableNow=True).start().awaitTermination(180)
 
     # when
     go_on()

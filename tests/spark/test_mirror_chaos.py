@@ -210,7 +210,7 @@ spark.master = local[2,4]
     def finish(self) -> None:
         """Kill the driver and let its successor copy what is left."""
         self.mirror.kill()
-        code = self._start("--until-caught-up").wait(1_800 if IS_SOAK else 90)
+        code = self._start("--until-caught-up").wait(1_800 if IS_SOAK else 300)
         assert code == 0, self.mirror.text()[-4000:]
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import psutil  # type: ignore[import-untyped]
+
 PRODUCE, FETCH = 0, 1
 FOREVER = {"retention.ms": "-1"}
 YEAR_2013 = 1_356_998_400_000
@@ -120,9 +122,15 @@ def test_a_killed_worker_stops_only_its_partitions_and_nothing_is_lost(
     with MirrorProcess(file, tmp_path) as mirror:
         producer.start()
         try:
-            wait_until(lambda: _two_tasks_copy(mirror, source, target), timeout_s=90, what="two tasks", interval_s=0.2)
+            workers: list[psutil.Process] = []
+
+            def two_tasks_copy() -> bool:
+                workers[:] = mirror.workers(source.ports[0])
+                return len(workers) == 2 and min(ends(target.bootstrap_servers, "A.killed", 2)) > 0
+
+            wait_until(two_tasks_copy, timeout_s=180, what="two tasks", interval_s=0.2)
             # when
-            mirror.workers(source.ports[0])[0].kill()
+            workers[0].kill()
             series = _watch(source, target, until_both_grew_by=200)
         finally:
             done.set()
@@ -131,21 +139,19 @@ def test_a_killed_worker_stops_only_its_partitions_and_nothing_is_lost(
         dead, alive = sorted((0, 1), key=lambda partition: _longest_stall(series, partition), reverse=True)
         assert _growth_while_stalled(series, dead, alive) > 0, "the other partition stood still too"
         wanted = {partition: of(sent, partition) for partition in (0, 1)}
-        wait_until(lambda: len(_arrived(target, wanted)[dead]) >= len(wanted[dead]), timeout_s=60, what="all records")
+        counts = {partition: len(records) for partition, records in wanted.items()}
+        arrived: dict[int, list[Seen]] = {}
+
+        def all_arrived() -> bool:
+            arrived.update(read(target.bootstrap_servers, "A.killed", counts))
+            return all(len({*arrived[at]}) >= counts[at] for at in counts)
+
+        wait_until(all_arrived, timeout_s=60, what="all records")
         assert mirror.stop() == 0
-    arrived = read(target.bootstrap_servers, "A.killed", {at: len(records) for at, records in wanted.items()})
+    # Some are there twice, so that as many as were sent are not yet all of them.
+    arrived = read(target.bootstrap_servers, "A.killed", {at: len(records) for at, records in arrived.items()})
     assert arrived[alive] == wanted[alive], "the partition whose worker lives has every record once"
     assert list(dict.fromkeys(arrived[dead])) == wanted[dead]
-
-
-def _arrived(target: KlammBroker, wanted: dict[int, list[Seen]]) -> dict[int, list[Seen]]:
-    counts = {partition: len(records) for partition, records in wanted.items()}
-    arrived = read(target.bootstrap_servers, "A.killed", counts)
-    return {partition: list(dict.fromkeys(records)) for partition, records in arrived.items()}
-
-
-def _two_tasks_copy(mirror: MirrorProcess, source: KlammBroker, target: KlammBroker) -> bool:
-    return len(mirror.workers(source.ports[0])) == 2 and min(ends(target.bootstrap_servers, "A.killed", 2)) > 0
 
 
 class Sample(NamedTuple):

@@ -314,7 +314,7 @@ spark.master = local[2,4]
         for topic in self.topics:
             topic.repair()
         self._mirror.kill()
-        code = self._start("--until-caught-up", on_source_loss="continue").wait(900 if IS_SOAK else 120)
+        code = self._start("--until-caught-up", on_source_loss="continue").wait(900 if IS_SOAK else 300)
         assert code == 0, self._mirror.text()[-4000:]
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
+    from uuid import UUID
 
     from klamm.protocol.records import Record
 
@@ -116,7 +117,7 @@ class MirrorProcess:
         """Return its complete output."""
         return self.log.read_text(errors="replace")
 
-    def wait(self, timeout_s: float = 90) -> int:
+    def wait(self, timeout_s: float = 300) -> int:
         """Wait for its end and return the exit code."""
         return self.process.wait(timeout_s)
 
@@ -125,7 +126,7 @@ class MirrorProcess:
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        _, alive = psutil.wait_procs(children, timeout=15)
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert not alive, f"Left behind: {alive}"
 
     def stop(self) -> int:
@@ -186,8 +187,8 @@ def create_topic(
         new = NewTopic(
             name=name, num_partitions=partitions, replication_factor=replication, configs=dict(configs or {})
         )
-        admin.create_topics([new]).all().result(30)
-    wait_for_partitions(address, name, partitions)
+        created = admin.create_topics([new]).values()[name].result(30)
+    wait_for_partitions(address, name, partitions, created.topic_id)
 
 
 def grow_topic(address: str, name: str, partitions: int) -> None:
@@ -197,11 +198,12 @@ def grow_topic(address: str, name: str, partitions: int) -> None:
     wait_for_partitions(address, name, partitions)
 
 
-def wait_for_partitions(address: str, name: str, partitions: int) -> None:
-    """Wait until every partition has a leader that serves it.
+def wait_for_partitions(address: str, name: str, partitions: int, topic_id: UUID | None = None) -> None:
+    """Wait until every partition has a leader that serves it, of the topic with an id if one is given.
 
     Brokers of Kafka report a leader before it has opened the partition. Until then, it refuses records with
-    NOT_LEADER_OR_FOLLOWER, which a client without retries would report.
+    NOT_LEADER_OR_FOLLOWER, which a client without retries would report. Nor have they forgotten a deleted topic of the
+    same name at once, which would take the records with it.
     """
     ends = {AdminPartition(name, number): OffsetSpec.LATEST for number in range(partitions)}
 
@@ -209,6 +211,8 @@ def wait_for_partitions(address: str, name: str, partitions: int) -> None:
         try:
             described = admin.describe_topics([name]).values()[name].result(20)
         except KafkaApiError:
+            return False
+        if topic_id is not None and described.topic_id != topic_id:
             return False
         if [partition.leader >= 0 for partition in described.partitions] != [True] * partitions:
             return False

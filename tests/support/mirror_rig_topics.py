@@ -98,7 +98,8 @@ class Compaction(TopicDisturbance):
         self._wait_for_both(1)
 
     def repair(self) -> None:
-        assert len(self._left()) < len(self._wanted()) / 2, f"{self.name} was not compacted"
+        most = len(self._wanted()) / 2
+        wait_until(lambda: len(self._left()) < most, timeout_s=60, what=f"{self.name} to be compacted", interval_s=0.5)
 
     def _left(self) -> list[Seen]:
         return read_all(self._source.bootstrap_servers, self.name, 0)

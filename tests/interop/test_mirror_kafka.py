@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import klamm
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.worker_offsets import mirrored_offsets
+from klamm.properties import parse_properties
 from tests.support.mirror import (
     MirrorProcess,
     Seen,
@@ -84,6 +87,8 @@ def test_configs_grown_and_later_topics_follow_the_source_and_a_killed_mirror_co
             mirror.wait_for("3,110/3,110 records")
             noted = by_partition(first + later, 3)
             assert read(target, "A.grows", {at: len(records) for at, records in noted.items()}) == noted
+            ends = {("grows", at): len(records) - 1 for at, records in noted.items()}
+            wait_until(lambda: _are_noted(file, ends), timeout_s=40, what="their positions", interval_s=0.2)
             # when
             last = list(numbered(20_000, 3, first=3_100))
             produce(source, "grows", last)
@@ -97,6 +102,12 @@ def test_configs_grown_and_later_topics_follow_the_source_and_a_killed_mirror_co
         assert {at: list(dict.fromkeys(records)) for at, records in arrived.items()} == wanted
         for at, records in noted.items():
             assert not set(records) & set(arrived[at][len(records) :]), "what was noted as mirrored came again"
+
+
+def _are_noted(file: str, positions: dict[tuple[str, int], int]) -> bool:
+    """Return whether the target holds these positions of the flow A->B."""
+    (flow,) = (flow for flow in parse_settings(parse_properties(file)).flows if flow.name == "A->B")
+    return positions.items() <= mirrored_offsets(flow).items()
 
 
 def _wait_for_configs(address: str, topic: str, wanted: dict[str, str]) -> None:

@@ -7,10 +7,10 @@ import asyncio
 _WITHIN_S = 0.3
 
 
-async def is_closed(reader: asyncio.StreamReader) -> bool:
-    """Return whether the peer closes the connection within 0.3 s, without sending anything."""
+async def is_closed(reader: asyncio.StreamReader, *, within_s: float = _WITHIN_S) -> bool:
+    """Return whether the peer closes the connection within some seconds, without sending anything."""
     try:
-        return await asyncio.wait_for(reader.read(1), _WITHIN_S) == b""
+        return await asyncio.wait_for(reader.read(1), within_s) == b""
     except TimeoutError:
         return False
     except ConnectionError:

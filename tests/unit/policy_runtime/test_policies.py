@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -67,7 +66,10 @@ HOUSE_RULES = """
                 case "deep": self.validate(details)
                 case "interrupt": raise KeyboardInterrupt
                 case "slow": time.sleep(0.02)
-                case "tardy": time.sleep(0.3)
+                case "paused":
+                    time.sleep(0.02)
+                    CALLS.append(("end", name, id(self)))
+                case "tardy": time.sleep(1.2)
                 case "true": return True
                 case "override": return Override(reason=f"{name}: six", num_partitions=6)
                 case "endless":
@@ -340,13 +342,13 @@ def test_a_policy_that_never_returns_fails_one_topic_and_serving_goes_on(rules: 
         is_over = True
         await beating
         assert answers[0] == answers[2] == answers[3] == "allowed"
-        assert "did not decide within 150 ms (policy.timeout.ms)" in answers[1]
-        assert longest_s < 0.14, "the event loop waited for the policy"
+        assert "did not decide within 1500 ms (policy.timeout.ms)" in answers[1]
+        assert longest_s < 1.4, "the event loop waited for the policy"
         assert policies.decisions["create.topic", "enforce", "timeout"] == 1  # type: ignore[index]
         instances = [call[2] for call in rules.module.CALLS]
         assert instances[0] == instances[1] != instances[2] == instances[3]
 
-    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "150"}, use)
+    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}, use)
 
 
 def test_an_endless_loop_is_ended_and_closed_behind(rules: Any) -> None:
@@ -359,7 +361,7 @@ def test_an_endless_loop_is_ended_and_closed_behind(rules: Any) -> None:
                 break
             await asyncio.sleep(0.01)
         assert [rules.module.CALLS[0][2]] == rules.module.CLOSED
-        assert len(set(threading.enumerate()) - before) == 1
+        wait_until(lambda: len(set(threading.enumerate()) - before) == 1, timeout_s=10, what="the end of its thread")
 
     serve({CREATE_KEY: rules.all, "policy.timeout.ms": "100"}, use)
 
@@ -379,13 +381,15 @@ def test_a_client_that_goes_away_does_not_let_two_calls_overlap(rules: Any) -> N
     """K108-25: Calls are not concurrent."""
 
     async def use(policies: Policies) -> None:
-        asking = asyncio.create_task(create(policies, "slow-1"))
+        asking = asyncio.create_task(create(policies, "paused-1"))
         await asyncio.sleep(0.005)
         asking.cancel()
-        started = time.monotonic()
         assert await create(policies, "next") == "allowed"
-        assert time.monotonic() - started >= 0.01
-        assert [call[1] for call in rules.module.CALLS] == ["slow-1", "next"]
+        assert [call[:2] for call in rules.module.CALLS] == [
+            ("TopicDetails", "paused-1"),
+            ("end", "paused-1"),
+            ("TopicDetails", "next"),
+        ]
 
     serve({CREATE_KEY: rules.all}, use)
 
@@ -475,14 +479,14 @@ def test_a_policy_that_took_long_where_the_broker_decides_is_asked_on_its_thread
 
 def test_a_policy_beyond_its_time_where_the_broker_decides_fails_the_topic_and_is_recreated(rules: Any) -> None:
     async def use(policies: Policies) -> None:
-        assert "did not decide within 250 ms" in await create(policies, "tardy-1")
+        assert "did not decide within 1000 ms" in await create(policies, "tardy-1")
         assert await create(policies, "next") == "allowed"
         first, second = (call[2] for call in rules.module.CALLS)
         assert first != second
         # On its own thread, which nobody waits for.
         wait_until(lambda: first in rules.module.CLOSED, timeout_s=10, what="the first instance to be closed")
 
-    serve({CREATE_KEY: rules.at_once, "policy.timeout.ms": "250"}, use)
+    serve({CREATE_KEY: rules.at_once, "policy.timeout.ms": "1000"}, use)
 
 
 def test_error_codes_of_failures_are_not_retriable() -> None:

@@ -170,7 +170,7 @@ def test_a_policy_that_is_asked_meanwhile_finishes_before_it_is_replaced(house: 
 
         _, reloaded = await asyncio.gather(ask(), reloader.reload())
         assert reloaded
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(closed))
         assert closed == [False]
 
     house.serve(use)

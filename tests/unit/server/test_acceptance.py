@@ -184,7 +184,7 @@ def test_a_handshake_that_goes_no_further_ends_after_its_time_and_with_the_serve
         listening.listen(server_tls(tmp_path))
         peers = [await listening.connect() for _ in range(MOST)]
         assert await listening.answers(client_tls())
-        assert all(await asyncio.gather(*(is_closed(reader) for reader, _ in peers)))
+        assert all(await asyncio.gather(*(is_closed(reader, within_s=10) for reader, _ in peers)))
         monkeypatch.setattr("klamm.server.server.TLS_HANDSHAKE_TIMEOUT_S", 60)
         reader, _ = await listening.connect()
         await asyncio.sleep(0.1)

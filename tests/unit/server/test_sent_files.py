@@ -48,6 +48,7 @@ class Server(asyncio.Protocol):
         self._pieces = pieces
         self._ended = ended
         self._outbox: Outbox | None = None
+        self.has_ended = asyncio.Event()
 
     def connection_made(self, transport: Any) -> None:
         sock = transport.get_extra_info("socket")
@@ -69,6 +70,7 @@ class Server(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._sending.cancel()
+        self.has_ended.set()
 
     def pause_writing(self) -> None:
         if self._outbox is not None:
@@ -116,13 +118,13 @@ def received(
     async def serve() -> BaseException | None:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[BaseException | None] = loop.create_future()
-        server = await loop.create_server(
-            lambda: Server(pieces, ended), "127.0.0.1", 0, ssl=None if tls is None else tls[0]
-        )
+        served = Server(pieces, ended)
+        server = await loop.create_server(lambda: served, "127.0.0.1", 0, ssl=None if tls is None else tls[0])
         client = threading.Thread(target=read, args=(server.sockets[0].getsockname()[1],))
         client.start()
         error = await asyncio.wait_for(ended, 30)
         await asyncio.to_thread(client.join, 30)
+        await asyncio.wait_for(served.has_ended.wait(), 30)  # with TLS, when the client's end is known
         server.close()
         await server.wait_closed()
         return error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from klamm.server import time_slice as module
 from klamm.server.time_slice import SLICE_S, TimeSlice
 
 
@@ -34,7 +36,9 @@ def test_a_long_iteration_lets_others_in() -> None:
     asyncio.run(scenario())
 
 
-def test_a_short_one_does_not() -> None:
+def test_a_short_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+
     async def scenario() -> None:
         time_slice = TimeSlice()
         assert [item async for item in time_slice.over("ab")] == ["a", "b"]

@@ -244,7 +244,7 @@ def test_a_fetch_waits_until_enough_was_appended(broker: DataPath) -> None:
             await asyncio.sleep(0.01)
             assert not task.done()
             broker.log("t", index).append(batch("x"))
-        return await asyncio.wait_for(task, 2)
+        return await asyncio.wait_for(task, 20)
 
     response = asyncio.run(wait())
 
@@ -258,15 +258,16 @@ def test_a_fetch_ends_when_its_time_is_over(broker: DataPath) -> None:
 
     response = fetch(broker, request(partition(), max_wait_ms=50))
 
-    assert 0.045 <= time.monotonic() - started < 2
+    assert 0.045 <= time.monotonic() - started < 20
     assert response.responses[0].partitions[0].high_watermark == 0
 
 
 def test_a_fetch_that_is_cancelled_leaves_no_trace(broker: DataPath) -> None:
     async def cancel() -> None:
         task = asyncio.create_task(broker.call(ROUTE, request(partition(), max_wait_ms=10_000), FetchResponse, 18))
-        await asyncio.sleep(0.01)
-        assert broker.log().waiters
+        async with asyncio.timeout(20):
+            while not broker.log().waiters:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -282,7 +283,7 @@ def test_a_deleted_topic_ends_the_waiting(broker: DataPath) -> None:
         task = asyncio.create_task(broker.call(ROUTE, asked, FetchResponse, 18))
         await asyncio.sleep(0.01)
         broker.replace_topic("t")
-        return await asyncio.wait_for(task, 2)
+        return await asyncio.wait_for(task, 20)
 
     response = asyncio.run(delete())
 

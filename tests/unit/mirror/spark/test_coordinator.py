@@ -141,9 +141,11 @@ def test_who_does_not_know_the_token_is_not_listened_to(coordinator: Coordinator
 def test_a_task_notices_that_its_driver_is_gone(coordinator: Coordinator) -> None:
     task = client(coordinator)
     task.send({"task": 0, "lease": 1, "pid": 1})
-    threading.Timer(0.05, coordinator.close).start()
+    timer = threading.Timer(0.05, coordinator.close)
+    timer.start()
     with pytest.raises(OSError, match=r"closed|reset"):
         task.receive(timeout_s=WAIT_S)
+    timer.join()
     task.close()
 
 
@@ -155,6 +157,7 @@ def test_a_second_attempt_at_a_group_ends_the_first(coordinator: Coordinator) ->
     first, other, second = (client(coordinator) for _ in range(3))
     first.send({"task": 0, "lease": lease})
     other.send({"task": 1, "lease": lease})
+    _until_known(coordinator, 2)
     assert first.receive(timeout_s=0.2) is None
     second.send({"task": 0, "lease": lease})
     assert first.receive(timeout_s=WAIT_S) == {"end": lease}
@@ -178,8 +181,11 @@ def test_a_slot_that_is_lost_ends_the_lease_so_that_no_task_waits_for_it(coordin
     assert len(ask(planner, ask="groups", lease=after)["groups"]) == 1
 
 
-def _until_known(coordinator: Coordinator) -> None:
-    wait_until(lambda: any(each.is_task for each in coordinator.server._connections), timeout_s=WAIT_S, what="a task")
+def _until_known(coordinator: Coordinator, tasks: int = 1) -> None:
+    connections = coordinator.server._connections
+    wait_until(
+        lambda: sum(each.is_task for each in list(connections)) >= tasks, timeout_s=WAIT_S, what=f"{tasks} tasks"
+    )
 
 
 def test_a_worker_that_lacks_a_module_ends_the_mirror_in_clear_words(

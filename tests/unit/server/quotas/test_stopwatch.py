@@ -26,8 +26,11 @@ def be_busy() -> None:
         pass
 
 
-async def work(waits_for: asyncio.Future[str]) -> str:
+async def work() -> str:
+    loop = asyncio.get_running_loop()
+    waits_for: asyncio.Future[str] = loop.create_future()
     be_busy()
+    loop.call_later(20 * BUSY_S, waits_for.set_result, "done")
     said = await waits_for
     be_busy()
     return said
@@ -35,11 +38,9 @@ async def work(waits_for: asyncio.Future[str]) -> str:
 
 def test_steps_are_measured_and_waiting_is_not() -> None:
     async def run() -> tuple[str, float, float]:
-        loop, watch = asyncio.get_running_loop(), stopwatch()
-        waits_for: asyncio.Future[str] = loop.create_future()
-        loop.call_later(20 * BUSY_S, waits_for.set_result, "done")
+        watch = stopwatch()
         began = time.perf_counter()
-        said = await timed(work(waits_for), watch)
+        said = await timed(work(), watch)
         return said, watch.seconds, time.perf_counter() - began
 
     said, measured_s, passed_s = asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import urllib.request
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 
 import pytest
 from confluent_kafka import Producer
@@ -44,6 +46,13 @@ def metric(gateway: klamm.Gateway, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
 
 
+def is_ready(gateway: klamm.Gateway) -> bool:
+    """Return whether all processes take connections."""
+    with contextlib.suppress(HTTPError):
+        return fetched(gateway, "/ready") == "OK\n"
+    return False
+
+
 def children(pid: int | None) -> list[int]:
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(child) for child in file.read().split()]
@@ -51,8 +60,11 @@ def children(pid: int | None) -> list[int]:
 
 def served_sockets(pid: int) -> int:
     """Return the number of sockets of a process."""
-    links = [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
-    return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
+    count = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return count
 
 
 def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gateway) -> None:
@@ -64,7 +76,11 @@ def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gatewa
         for client in clients:
             assert client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
         # two sockets of each connection, to the client and to the broker
-        assert [8 <= served_sockets(worker) - idle[worker] <= 12 for worker in workers] == [True, True]
+        wait_until(
+            lambda: all(8 <= served_sockets(worker) - idle[worker] <= 12 for worker in workers),
+            timeout_s=60,
+            what="ten connections of two processes",
+        )
         wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 10, timeout_s=60, what="ten connections")
     finally:
         for client in clients:
@@ -79,7 +95,11 @@ def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway) 
             assert client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
         row = 'in-both</td><td class="word">127.0.0.1</td><td class="number">4</td>'
         wait_until(lambda: row in fetched(gateway, "/"), timeout_s=60, what="one row with four connections")
-        assert json.loads(fetched(gateway, "/gateway.json"))["silent_processes"] == 0
+        wait_until(
+            lambda: json.loads(fetched(gateway, "/gateway.json"))["silent_processes"] == 0,
+            timeout_s=60,
+            what="both processes to report",
+        )
         assert json.loads(fetched(gateway, "/policies.json"))["configured"] == []
     finally:
         for client in clients:
@@ -97,7 +117,11 @@ def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gat
     producer.produce("through-workers", b"after")
     # then
     assert producer.flush(60) == 0
-    wait_until(lambda: len(set(children(gateway.pid)) - set(before)) == 2, timeout_s=60, what="new processes")
+    wait_until(
+        lambda: len(set(children(gateway.pid)) - set(before)) == 2 and is_ready(gateway),
+        timeout_s=60,
+        what="new processes",
+    )
     with AdminClient(gateway.bootstrap_servers) as admin:
         assert admin.describe_cluster().result().nodes
 

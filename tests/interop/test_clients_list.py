@@ -23,7 +23,7 @@ from klamm.cli import clients as command
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer, aio
 from tests.support.klamm import KlammBroker
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_a_client_that_follows_is_in_line_and_pending_until_it_asks_again(broker
         admin.alter_client_configs({app: [ClientConfigOp("acks", "0")]}).all().result()
         # then
         assert one(metrics, "follows")["standing"] == "pending"
-    assert one(metrics, "follows")["connections"] == 0
+    wait_until(lambda: one(metrics, "follows")["connections"] == 0, timeout_s=60, what="the broker to see the end")
 
 
 def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(

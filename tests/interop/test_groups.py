@@ -10,6 +10,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 
 from tests.support.kafka_tools import run_tool
+from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ def test_a_static_member_that_restarts_disturbs_nobody(cluster: Cluster) -> None
     create_topic(cluster, "static", partitions=4)
     with Member(cluster, "static", "static", "one") as one:
         with Member(cluster, "static", "static", "two") as two:
-            poll_until(lambda: bool(one.assignments and two.assignments and len(one.assignments[-1]) == 2), one, two)
+            poll_until(
+                lambda: [len(each.assignments[-1]) for each in (one, two) if each.assignments] == [2, 2], one, two
+            )
             before = (len(one.assignments), two.assignments[-1])
         with Member(cluster, "static", "static", "two") as again:
             poll_until(lambda: bool(again.assignments), one, again)
@@ -115,14 +118,14 @@ def test_kafka_python_seeks_to_what_it_committed(cluster: Cluster) -> None:
     consumer = KafkaConsumer(**settings)
     consumer.assign([partition])
     consumer.seek(partition, 7)
-    consumer.poll(timeout_ms=5000, max_records=1)
+    wait_until(lambda: bool(consumer.poll(timeout_ms=500, max_records=1)), timeout_s=60, what="the eighth record")
     consumer.commit()
     consumer.close()
 
     again = KafkaConsumer(**settings)
     again.assign([partition])
     assert again.committed(partition) == 8
-    records = again.poll(timeout_ms=10_000)[partition]
+    records = again.poll(timeout_ms=60_000)[partition]
     again.close()
 
     assert [record.value for record in records] == [b"8", b"9"]

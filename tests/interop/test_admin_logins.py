@@ -42,9 +42,8 @@ TOKENS = {
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
-    """The address of a broker with users by PLAIN and SCRAM, unsecured tokens, and sessions that expire soon."""
-    settings = sasl_settings() | TOKENS | {"connections.max.reauth.ms": str(REAUTHENTICATE_MS)}
-    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=settings) as broker:
+    """The address of a broker with users by PLAIN and SCRAM, and unsecured tokens."""
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings() | TOKENS) as broker:
         yield broker.bootstrap_servers
 
 
@@ -70,10 +69,14 @@ def data_path_error(address: str, properties: Mapping[str, str]) -> Exception | 
     return None
 
 
-def test_a_session_that_expires_is_renewed_between_calls(guarded: str) -> None:
+def test_a_session_that_expires_is_renewed_between_calls() -> None:
     """KIP-368."""
     properties = login("PLAIN", 'username="alice" password="alice-secret"')
-    with AdminClient.from_properties(guarded, properties, timeout_ms=10_000) as admin:
+    settings = sasl_settings() | {"connections.max.reauth.ms": str(REAUTHENTICATE_MS)}
+    with (
+        klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=settings) as broker,
+        AdminClient.from_properties(broker.bootstrap_servers, properties, timeout_ms=10_000) as admin,
+    ):
         until = time.monotonic() + 3 * REAUTHENTICATE_MS / 1000
         while time.monotonic() < until:
             assert admin.describe_cluster().result().nodes

@@ -151,6 +151,8 @@ class FrameProxy:
         with contextlib.suppress(OSError), client.makefile("rb") as stream:
             while len(size := stream.read(4)) == 4:
                 frame = stream.read(int.from_bytes(size, "big"))
+                if len(frame) < int.from_bytes(size, "big"):  # the connection was closed meanwhile
+                    break
                 request = RecordedRequest(
                     at_s=time.monotonic(), connection=client.fileno(), header=read_request_header(frame), frame=frame
                 )
@@ -167,6 +169,8 @@ class FrameProxy:
         with contextlib.suppress(OSError), broker.makefile("rb") as stream:
             while len(size := stream.read(4)) == 4:
                 frame = stream.read(int.from_bytes(size, "big"))
+                if len(frame) < int.from_bytes(size, "big"):
+                    break
                 answer = self._answer(expected.popleft(), frame)
                 if answer is None:
                     break

@@ -65,7 +65,6 @@ SETTINGS: Final = {
     "log.cleaner.delete.retention.ms": "9000000000000",  # nothing in an archive ever expires
     "offsets.retention.minutes": "2147483647",
     "transactional.id.expiration.ms": "2147483647",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2147483647",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "2147483647",
 }
 TOPICS: Final[tuple[tuple[str, int, dict[str, str]], ...]] = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, OpType, ResourceType
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from klamm.protocol.messages.consumer_group_heartbeat import (
@@ -19,6 +20,7 @@ from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
 from tests.support.transaction_wire import TransactionClient
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "consumer-group-protocol"
 PARTITIONS: Final = 2
+LONG_MS: Final = 15_000
+"""Longest time between two assignments that a group may have, so that a slow test stays within it."""
 NOTHING: Final = ConsumerGroupHeartbeatResponse.Assignment()
 
 
@@ -38,6 +42,7 @@ class Player:
     """One client that writes down what it gets."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self.client = WireClient(address.partition(",")[0], timeout_s=30)
         self.group = f"protocol-{time.monotonic_ns()}"
         self.transcript: list[tuple[object, ...]] = []
@@ -86,6 +91,17 @@ class Player:
     def delete(self) -> None:
         request = DeleteGroupsRequest(groups_names=[self.group])
         self.note("delete", self.client.ask(request, DeleteGroupsResponse, 2).results[0].error_code)
+
+    def set_interval(self, interval_ms: int | None) -> None:
+        """Set the time between two assignments, and wait until the coordinator has it."""
+        group = ConfigResource(ResourceType.GROUP, self.group)
+        entry = ConfigEntry("consumer.assignment.interval.ms", None if interval_ms is None else str(interval_ms))
+        op = AlterConfigOp(entry, OpType.DELETE if interval_ms is None else OpType.SET)
+        with AdminClient(self.address) as admin, KeptUp(self.address) as broker:
+            admin.incremental_alter_configs({group: [op]}).all().result()
+            # A broker shows a change before it has its effect, but not the next change.
+            broker.wait()
+            broker.wait()
 
     def commit(self, member_id: str, epoch: int, *indexes: int, version: int = 9) -> None:
         request = OffsetCommitRequest(
@@ -169,9 +185,11 @@ def a_regular_expression(player: Player) -> None:
 
 def members_that_join_within_the_interval(player: Player) -> None:
     """The first gets everything. The others wait for the next assignment, and a commit may be behind (KIP-1251)."""
+    player.set_interval(LONG_MS)
     player.join("m")
     player.join("n")
     player.join("o", subscribed_topic_names=[])
+    player.set_interval(0)
     topic = player.client.topic_ids()[TOPIC]
     everything = [ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic, partitions=[0, 1])]
     deadline = time.monotonic() + 30
@@ -179,6 +197,7 @@ def members_that_join_within_the_interval(player: Player) -> None:
         assert time.monotonic() < deadline, "no assignment"
         player.transcript.pop()
         time.sleep(0.05)
+    player.set_interval(LONG_MS)
     player.beat("m", 2, topic_partitions=everything)
     everything[0].partitions.pop()
     player.beat("m", 2, topic_partitions=everything)
@@ -193,6 +212,7 @@ def members_that_join_within_the_interval(player: Player) -> None:
     # A topic that a member leaves is revoked at once.
     player.beat("m", 3, subscribed_topic_names=[], topic_partitions=everything)
     player.describe()
+    player.set_interval(None)
 
 
 def commits_in_transactions(player: Player) -> None:
@@ -217,6 +237,8 @@ def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
         for address in pair:
             with WireClient(address.partition(",")[0]) as client:
                 client.create_topic(TOPIC, partitions=PARTITIONS)
+            with KeptUp(address) as broker:
+                broker.wait()
         yield pair
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,6 +12,7 @@ from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import RecordBatch, decode_records
 from tests.support.damaged_batches import cases
+from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.wire import SET, WireClient
 
@@ -53,12 +53,14 @@ class Answer(NamedTuple):
 
 
 def answers_of(address: str, prefix: str) -> dict[str, list[Answer]]:
-    with WireClient(address) as client:
+    with WireClient(address) as client, KeptUp(address) as broker:
         for topic, configs in TOPICS.items():
             client.create_topic(prefix + topic)
             if configs:
                 client.alter_topic(prefix + topic, configs)
-        time.sleep(0.5)  # until Kafka's logs have seen their configs
+        # A broker shows a change before its logs have it, but not the next change.
+        broker.wait()
+        broker.wait()
         return {case.name: [answer(client, prefix, topic, case.batch) for topic in TOPICS] for case in cases()}
 
 

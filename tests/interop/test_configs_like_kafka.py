@@ -13,6 +13,7 @@ import pytest
 import klamm
 from klamm.configs.definitions import own_broker_configs
 from tests.support.conformance_kit import load_runner
+from tests.support.kept_up import KeptUp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -323,9 +324,11 @@ def test_a_change_is_judged_as_kafka_judges_it(question: Question, kafka: Asker,
     ("resource_type", "name"), [(TOPIC, "like-kafka"), (BROKER, "1"), (GROUP, "g"), (METRICS, "s")]
 )
 def test_defaults_are_described_as_kafka_describes_them(
-    resource_type: int, name: str, kafka: Asker, ours: Asker
+    resource_type: int, name: str, kafka: Asker, ours: Asker, real_kafka: KafkaCluster
 ) -> None:
     """K339-08, K339-24: names, values, types, sources, synonyms, read-only, sensitive; and everything is documented."""
+    with KeptUp(real_kafka.bootstrap_servers) as broker:
+        broker.wait()
     theirs, mine = kafka.describe(resource_type, name), ours.describe(resource_type, name)
     if resource_type == BROKER:
         mine = {name: config for name, config in mine.items() if name not in own_broker_configs()}

@@ -30,6 +30,7 @@ def codes(address: str) -> dict[str, str]:
         InternalTopicsAsker(client, client).use(GROUP)
         topic_name = f"empty-group-id-{uuid4().hex}"
         client.create_topic(topic_name)
+        wait_until(lambda: topic_name in client.topic_ids(), timeout_s=60, what="the broker to know the topic")
         deleted = OffsetDeleteRequest.OffsetDeleteRequestTopic(
             name=topic_name, partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)]
         )

@@ -28,6 +28,7 @@ from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDel
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tests.support.klamm import KlammBroker
+from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -438,7 +439,7 @@ FIRST_AGE = {static_members_come_back: 5}
 
 def wait_for_rebalance(player: Player, member_id: str, generation_id: int) -> None:
     """Heartbeat until the group has noticed who else has sent a join."""
-    for _ in range(100):
+    for _ in range(1000):
         request = HeartbeatRequest(group_id=player.group, generation_id=generation_id, member_id=member_id)
         if player.send(request, HeartbeatResponse).result(timeout=30).error_code:
             return
@@ -469,6 +470,7 @@ def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
 def prepare(client: WireClient) -> None:
     if TOPIC not in client.topic_ids():
         client.create_topic(TOPIC, partitions=3)
+        wait_until(lambda: TOPIC in client.topic_ids(), timeout_s=60, what="the broker to know the topic")
     for number in range(50):
         # Kafka creates the offsets topic when it is first asked, and loads each of its partitions in its own time.
         for _ in range(300):

@@ -18,7 +18,7 @@ from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersions
 from klamm.protocol.types import ResourceType
 from tests.support.java import start_java
 from tests.support.kafka_tools import run_tool
-from tests.support.processes import free_port
+from tests.support.processes import free_port, stop_process
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -79,6 +79,12 @@ def has(metrics: str, family: str, client_id: str) -> bool:
     return any(line.startswith(f"{family}{{") and f'client_id="{client_id}"' in line for line in page(metrics))
 
 
+def first_message(data: bytes) -> bytes:
+    """Return the first message of an exported file; nothing while it is being written."""
+    end = 4 + int.from_bytes(data[:4])
+    return data[4:end] if len(data) >= end else b""
+
+
 def test_clients_of_librdkafka_appear_and_leave(broker: klamm.Broker, metrics: str, exported: Path) -> None:
     """K714-07."""
     # given
@@ -102,9 +108,9 @@ def test_clients_of_librdkafka_appear_and_leave(broker: klamm.Broker, metrics: s
         for api in ("GetTelemetrySubscriptions", "PushTelemetry")
     )
     assert asked <= pushed
-    until(exported.exists, "nothing was exported")
+    until(lambda: exported.exists() and first_message(exported.read_bytes()), "nothing was exported")
     data = exported.read_bytes()
-    assert decode_metrics(data[4 : 4 + int.from_bytes(data[:4])])
+    assert decode_metrics(first_message(data))
     assert b"client_software_name" in data
     # when
     consumer.close()
@@ -128,8 +134,7 @@ def test_clients_of_java_appear(broker: klamm.Broker, metrics: str) -> None:
         (seen,) = [client for client in fetch(metrics) if client["client_id"] == "pushes-java"]
         assert any(f'client_instance_id="{seen["client_instance_id"]}"' in line for line in page(metrics))
     finally:
-        consumer.terminate()
-        consumer.wait(SOON_S)
+        stop_process(consumer)
     listed = run_tool(f"{package}.ClientMetricsCommand", "--bootstrap-server", broker.bootstrap_servers, "--list")
     assert listed.split() == ["some"]
 

@@ -196,6 +196,7 @@ def test_a_transaction_with_group_offsets_is_committed_as_a_whole(rig: Rig) -> N
     source, target = (f"gateway-{uuid.uuid4().hex[:8]}" for _ in range(2))
     with AdminClient(rig.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name=name, num_partitions=1) for name in (source, target)]).all().result()
+    _wait_until_known(rig, {source, target})  # a consumer reports a topic that a broker does not know
     common = {"bootstrap.servers": rig.bootstrap_servers, "log_level": 0}
     reading = {**common, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     filler = Producer(common)
@@ -234,6 +235,7 @@ def test_kafkas_tools_work_through_the_gateway(rig: Rig) -> None:
     at = ("--bootstrap-server", rig.bootstrap_servers)
     tool = f"{_TOOLS}.TopicCommand"
     run_tool(tool, *at, "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3")
+    _wait_until_known(rig, {topic})
     assert "ReplicationFactor: 3" in run_tool(tool, *at, "--describe", "--topic", topic)
     alter = ("--alter", "--add-config", "retention.ms=1234")
     run_tool("kafka.admin.ConfigCommand", *at, "--entity-type", "topics", "--entity-name", topic, *alter)
@@ -286,11 +288,14 @@ def test_java_clients_find_each_broker_by_its_host_name_on_one_port(
             read = run(f"{_TOOLS}.consumer.ConsoleConsumer", *topic, "--group", topic[1], "--from-beginning", *counted)
             change = ("--alter", "--add-config", "retention.ms=1234", "--entity-type", "topics")
             run("kafka.admin.ConfigCommand", *change, "--entity-name", topic[1])
-            described = run(f"{_TOOLS}.TopicCommand", "--describe", *topic)
+            # then
+            wait_until(
+                lambda: "retention.ms=1234" in run(f"{_TOOLS}.TopicCommand", "--describe", *topic),
+                timeout_s=_PATIENCE_S,
+                what="a broker to know the changed config",
+            )
             listed = run(f"{_TOOLS}.BrokerApiVersionsCommand")
-    # then
     assert set(read.split()) == lines
-    assert "retention.ms=1234" in described
     assert {each for each in listed.split() if each.startswith("broker-")} == {
         f"{name}:{tap.port}" for name in names.values()
     }

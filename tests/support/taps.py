@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _BASES = range(12_000, 19_000)
 """Range of the ports. It is below the range from which other tests take theirs."""
+_handed_out: set[int] = set()
+"""Ports that were returned in this process. Those of ``consecutive_ports`` are free until a gateway listens on them."""
 _OVERLAP = 64
 """Bytes of a chunk that are searched again with the next one, for an address that is split between them."""
 
@@ -201,8 +203,12 @@ def consecutive_ports(count: int) -> int:
 def _consecutive(count: int) -> list[socket.socket]:
     """Return listeners on consecutive free ports."""
     for base in random.SystemRandom().sample(_BASES, 100):
+        ports = range(base, base + count)
+        if not _handed_out.isdisjoint(ports):
+            continue
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            made = [stack.enter_context(socket.create_server(("127.0.0.1", base + number))) for number in range(count)]
+            made = [stack.enter_context(socket.create_server(("127.0.0.1", port))) for port in ports]
             stack.pop_all()
+            _handed_out.update(ports)
             return made
     raise RuntimeError(f"No {count} consecutive free ports in {_BASES}")

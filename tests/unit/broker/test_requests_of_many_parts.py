@@ -49,10 +49,10 @@ def test_twenty_million_partition_numbers_are_refused_before_they_are_read() -> 
     topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=partitions)
     body = encode(OffsetFetchRequest(group_id="g", topics=[topic]), 7) + bytes(FRAME_BYTES)
 
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(TooManyElementsError):
         decode(OffsetFetchRequest, 7, body, max_elements=granted_elements(len(body)))
-    assert time.process_time() - began < 0.1
+    assert time.thread_time() - began < 0.1
 
 
 def test_a_request_that_names_every_partition_of_a_large_cluster_is_read() -> None:

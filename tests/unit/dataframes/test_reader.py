@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 RECORDS = 50
+HASTY = {"kafka.default.api.timeout.ms": "2000"}
+"""For tests in which this time passes."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def readers(servers: str) -> Iterator[list[TopicReader]]:
 
 
 def open_reader(readers: list[TopicReader], servers: str, **options: str) -> TopicReader:
-    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"} | options
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.default.api.timeout.ms": "30000"} | options
     readers.append(TopicReader(read_options(given, streaming=False)))
     return readers[-1]
 
@@ -134,15 +136,15 @@ def test_records_that_are_gone_are_an_error_unless_they_may_be_lost(servers: str
 
 
 def test_what_never_comes_is_not_waited_for_for_ever(servers: str, readers: list[TopicReader]) -> None:
-    with pytest.raises(ReadingError, match=r"nothing from offset 50 up to 99 for 1 s"):
-        offsets_of(open_reader(readers, servers), 40, 99)
+    with pytest.raises(ReadingError, match=r"nothing from offset 50 up to 99 for 2 s"):
+        offsets_of(open_reader(readers, servers, **HASTY), 40, 99)
 
 
 def test_the_rest_of_a_range_is_skipped_if_the_log_has_ended_before_it_and_records_may_be_lost(
     servers: str, readers: list[TopicReader]
 ) -> None:
     """As after the topic was created again, with fewer records, between planning and reading."""
-    lenient = open_reader(readers, servers, failOnDataLoss="false")
+    lenient = open_reader(readers, servers, failOnDataLoss="false", **HASTY)
     assert offsets_of(lenient, 40, 99) == list(range(40, 50))
 
 
@@ -151,7 +153,8 @@ def test_partitions_that_do_not_exist_any_more_are_an_error_unless_they_may_be_l
 ) -> None:
     # given: a checkpoint from before the topic was created again with fewer partitions
     before, after, all_of_it = {("t", 0): 10, ("t", 1): 7}, {("t", 0): 20}, {("t", 0): (10, 20)}
-    strict, lenient = open_reader(readers, servers), open_reader(readers, servers, failOnDataLoss="false")
+    strict = open_reader(readers, servers, **HASTY)
+    lenient = open_reader(readers, servers, failOnDataLoss="false", **HASTY)
     for reader in (strict, lenient):
         reader.partitions()
     # then
@@ -167,7 +170,7 @@ def test_partitions_that_do_not_exist_any_more_are_an_error_unless_they_may_be_l
 
 
 def test_a_micro_batch_of_a_deleted_topic_is_skipped_if_it_may_be(servers: str, readers: list[TopicReader]) -> None:
-    reader = open_reader(readers, servers, subscribe="t,x", failOnMissingTopic="false", failOnDataLoss="false")
+    reader = open_reader(readers, servers, subscribe="t,x", failOnMissingTopic="false", failOnDataLoss="false", **HASTY)
     reader.partitions()
     assert reader.checked({("x", 0): 1, ("t", 0): 10}, {("x", 0): 9, ("t", 0): 20}) == {("t", 0): (10, 20)}
 
@@ -176,7 +179,7 @@ def test_a_reader_waits_for_a_broker_that_restarts(tmp_path: Path, readers: list
     with klamm.Broker(data_dir=tmp_path) as broker:
         address = broker.bootstrap_servers
         _fill(address)
-        reader = open_reader(readers, address, **{"kafka.default.api.timeout.ms": "30000"})
+        reader = open_reader(readers, address)
         reader.partitions()
     again = klamm.Broker(data_dir=tmp_path, listen=address)
     starting = threading.Timer(0.5, again.start)
@@ -192,7 +195,7 @@ def test_a_reader_waits_for_a_broker_that_restarts(tmp_path: Path, readers: list
 def test_a_cluster_that_was_never_reached_is_not_waited_for(readers: list[TopicReader]) -> None:
     begun = time.monotonic()
     with pytest.raises(ConnectionLostError):
-        open_reader(readers, "127.0.0.1:1", **{"kafka.default.api.timeout.ms": "30000"}).partitions()
+        open_reader(readers, "127.0.0.1:1").partitions()
     assert time.monotonic() - begun < 15
 
 
@@ -211,21 +214,21 @@ def test_a_query_that_takes_long_for_some_records_leaves_time_to_fetch_the_next(
     wanted = OffsetRange(topic="t", partition=0, start=0, end=2)
     with StubBroker(topic="t", versions={1: (4, 11)}) as broker:
         broker.answer(1, answer)
-        reader = open_reader(readers, broker.bootstrap_servers)
+        reader = open_reader(readers, broker.bootstrap_servers, **HASTY)
         # when
         found = []
         for some in reader.read(wanted):
             found += [batch.base_offset for batch in some]
-            time.sleep(1.2)  # longer than default.api.timeout.ms
+            time.sleep(2.2)  # longer than default.api.timeout.ms
         reader.close()
     # then
     assert found == [0, 1]
 
 
 def test_a_topic_deleted_before_it_is_read_is_said_to_be_gone(servers: str, readers: list[TopicReader]) -> None:
-    reader = open_reader(readers, servers, subscribe="gone", failOnMissingTopic="false")
+    reader = open_reader(readers, servers, subscribe="gone", failOnMissingTopic="false", **HASTY)
     with pytest.raises(
-        ReadingError, match=r"gone-0: nothing from offset 3 up to 9 for 1 s: it does not exist any more"
+        ReadingError, match=r"gone-0: nothing from offset 3 up to 9 for 2 s: it does not exist any more"
     ):
         list(reader.read(OffsetRange(topic="gone", partition=0, start=3, end=9)))
 

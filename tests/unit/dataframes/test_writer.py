@@ -38,8 +38,8 @@ def login() -> Iterator[dict[str, str]]:
             "kafka.security.protocol": "SASL_PLAINTEXT",
             "kafka.sasl.mechanism": "PLAIN",
             "kafka.sasl.jaas.config": f'{PLAIN_MODULE} required username="alice" password="wrong";',
-            "kafka.delivery.timeout.ms": "2000",
-            "kafka.default.api.timeout.ms": "2000",
+            "kafka.delivery.timeout.ms": "20000",
+            "kafka.default.api.timeout.ms": "20000",
         }
 
 
@@ -61,7 +61,11 @@ def test_a_writer_without_the_right_to_write_does_not_ask_again() -> None:
     denied = InitProducerIdResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     with StubBroker(topic="t", versions={22: (0, 4)}) as broker:
         broker.answer(22, lambda _: denied)
-        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t", "kafka.delivery.timeout.ms": "2000"}
+        given = {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "topic": "t",
+            "kafka.delivery.timeout.ms": "20000",
+        }
         options = write_options(given, streaming=False, overwrite=False)
         target = TargetCluster(options)
         writer = RecordWriter(target, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID, uuid4
@@ -402,7 +401,7 @@ def fetch(*partitions: int, session: tuple[int, int], topic_ids: bool) -> FetchR
     named = {"topic_id": TOPIC_IDS[0]} if topic_ids else {"topic": TOPICS[0]}
     topics = [FetchRequest.FetchTopic(partitions=wanted, **named)] if partitions else []
     return FetchRequest(
-        max_wait_ms=5000, min_bytes=1, max_bytes=1000, session_id=session[0], session_epoch=session[1], topics=topics
+        max_wait_ms=60_000, min_bytes=1, max_bytes=1000, session_id=session[0], session_epoch=session[1], topics=topics
     )
 
 
@@ -418,10 +417,8 @@ def test_a_partition_of_a_fetch_session_gets_an_error_at_once_and_then_its_offse
     rig.inject("Fetch", error="NOT_LEADER_OR_FOLLOWER", topic=TOPICS[0], partition=1, times=2)
     opened = ask(0, 1, session=(0, 0))
     assert sorted(found(opened)) == [(0, 0), (1, 6)]
-    # when
-    began = time.monotonic()
+    # when: the error does not wait for max_wait_ms, which is longer than the rig waits
     second = ask(session=(opened.session_id, 1))
-    assert time.monotonic() - began < 4, "the error does not wait for max_wait_ms"
     # then
     assert (1, 6) in found(second)
     rig.run(produce(rig))

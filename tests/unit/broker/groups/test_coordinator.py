@@ -233,10 +233,10 @@ def test_a_longer_session_prolongs_the_life_of_a_member(scene: Scene) -> None:
     async def main() -> None:
         scene.config["group.min.session.timeout.ms"] = 1
         async with scene.running() as groups:
-            joined = await stable(groups, session_timeout_ms=500)
+            joined = await stable(groups, session_timeout_ms=2000)
             again = await groups.join("g", attempt(joined.member_id, session_timeout_ms=30_000))
             assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(2.2)
             await groups.heartbeat("g", joined.member_id, None, 1)
             assert b'"session_timeout_ms":30000' in scene.store.load_groups()[0].payload
 

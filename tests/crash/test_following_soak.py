@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 CLIENTS, CHANGES, INTERVAL_S = (200, 100, 2.0) if IS_SOAK else (8, 10, 0.5)
-GRACE_S = 10.0
-"""For a busy machine, and for connections to come back. Who does not follow at all takes five minutes."""
+GRACE_S = 2.0
+"""For a busy machine, and for connections to come back."""
 MISSED_AFTER_S = INTERVAL_S + GRACE_S + 20
 VALUES = ("all", "1", "0")
 

@@ -129,7 +129,7 @@ def test_a_megabyte_of_noise_is_dealt_with_at_once(broker: Broker, api_key: int,
         began = time.monotonic()
         hostile.sendall(request(api_key, version, filler * MEGABYTE, flexible=True))
         answer(hostile)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 2
     with connect(broker) as bystander:
         bystander.sendall(request(18, 0))
         assert answer(bystander)

@@ -58,9 +58,7 @@ def answers_of(address: str, prefix: str) -> dict[str, list[Answer]]:
             client.create_topic(prefix + topic)
             if configs:
                 client.alter_topic(prefix + topic, configs)
-        # A broker shows a change before its logs have it, but not the next change.
-        broker.wait()
-        broker.wait()
+        broker.wait_for_effect()
         return {case.name: [answer(client, prefix, topic, case.batch) for topic in TOPICS] for case in cases()}
 
 

@@ -99,9 +99,7 @@ class Player:
         op = AlterConfigOp(entry, OpType.DELETE if interval_ms is None else OpType.SET)
         with AdminClient(self.address) as admin, KeptUp(self.address) as broker:
             admin.incremental_alter_configs({group: [op]}).all().result()
-            # A broker shows a change before it has its effect, but not the next change.
-            broker.wait()
-            broker.wait()
+            broker.wait_for_effect()
 
     def commit(self, member_id: str, epoch: int, *indexes: int, version: int = 9) -> None:
         request = OffsetCommitRequest(

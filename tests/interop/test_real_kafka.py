@@ -6,11 +6,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]
-
 from tests.support.class_archives import ROOT
 from tests.support.kafka_tools import run_tool
-from tests.support.processes import wait_until
+from tests.support.processes import has_ended, wait_until
 
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
@@ -53,18 +51,10 @@ def test_a_process_of_the_harness_ends_with_a_test_run_that_is_killed() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT) as run:
         assert run.stdout is not None
-        child = psutil.Process(int(run.stdout.readline()))
-        assert child.is_running()
+        child = int(run.stdout.readline())
+        assert not has_ended(child)
         # when
         run.kill()
         run.wait()
     # then
     wait_until(lambda: has_ended(child), timeout_s=10, what="the child's end")
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Return whether a process has ended. Its new parent may still have to collect it."""
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True

@@ -21,6 +21,7 @@ from klamm.protocol.messages.find_coordinator import FindCoordinatorResponse
 from klamm.protocol.messages.metadata import MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.protocol.primitives import skip_tagged_fields
+from tests.support.wire import read_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -149,10 +150,7 @@ class FrameProxy:
 
     def _forward_requests(self, client: socket.socket, broker: socket.socket, expected: deque[RequestHeader]) -> None:
         with contextlib.suppress(OSError), client.makefile("rb") as stream:
-            while len(size := stream.read(4)) == 4:
-                frame = stream.read(int.from_bytes(size, "big"))
-                if len(frame) < int.from_bytes(size, "big"):  # the connection was closed meanwhile
-                    break
+            for frame in read_frames(stream):
                 request = RecordedRequest(
                     at_s=time.monotonic(), connection=client.fileno(), header=read_request_header(frame), frame=frame
                 )
@@ -161,16 +159,13 @@ class FrameProxy:
                 with self._changed:
                     self._recorded.append(request)
                     self._changed.notify_all()
-                broker.sendall(size + frame)
+                broker.sendall(len(frame).to_bytes(4, "big") + frame)
         _shut(client)
         _shut(broker)
 
     def _forward_responses(self, broker: socket.socket, client: socket.socket, expected: deque[RequestHeader]) -> None:
         with contextlib.suppress(OSError), broker.makefile("rb") as stream:
-            while len(size := stream.read(4)) == 4:
-                frame = stream.read(int.from_bytes(size, "big"))
-                if len(frame) < int.from_bytes(size, "big"):
-                    break
+            for frame in read_frames(stream):
                 answer = self._answer(expected.popleft(), frame)
                 if answer is None:
                     break

@@ -44,6 +44,14 @@ class KeptUp:
         self._alter(mark, OpType.SET)
         wait_until(lambda: self._seen() == mark, timeout_s=60, what="the broker to catch up with its controller")
 
+    def wait_for_effect(self) -> None:
+        """Return when the changes that the broker knows have taken effect, such as configs in its logs and groups.
+
+        A broker shows a change before it has its effect, but not the next change.
+        """
+        self.wait()
+        self.wait()
+
     def _alter(self, mark: str | None, how: OpType) -> None:
         op = AlterConfigOp(ConfigEntry(_KEY, mark), how)
         self._admin.incremental_alter_configs({_MARK: [op]}).all().result()

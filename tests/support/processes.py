@@ -13,6 +13,8 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING
 
+import psutil  # type: ignore[import-untyped]
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -115,6 +117,14 @@ def stop_process(process: subprocess.Popen[bytes], *, grace_s: float = 20.0) -> 
         if pipe is not None:
             pipe.close()
     return process.wait()
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended. Its parent may still have to collect it."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_until(

@@ -32,9 +32,10 @@ def workers(driver: int, port: int) -> list[psutil.Process]:
     """Return the driver's Python workers that are connected to a broker's port."""
     found = []
     for process, command in _descendants(driver):
+        if "pyspark.worker" not in command:
+            continue
         with contextlib.suppress(psutil.Error):
-            remote = {connection.raddr.port for connection in process.net_connections("tcp") if connection.raddr}
-            if port in remote and "pyspark.worker" in command:
+            if port in {connection.raddr.port for connection in process.net_connections("tcp") if connection.raddr}:
                 found.append(process)
     return found
 

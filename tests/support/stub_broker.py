@@ -15,6 +15,7 @@ from klamm.protocol.frames import body_position, read_request_header, response_h
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.wire import read_frames
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -135,8 +136,8 @@ class StubBroker:
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
-            while len(size := stream.read(4)) == 4:
-                if not self._answer(connection, stream.read(int.from_bytes(size, "big"))):
+            for frame in read_frames(stream):
+                if not self._answer(connection, frame):
                     return
 
     def _answer(self, connection: socket.socket, frame: bytes) -> bool:

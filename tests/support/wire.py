@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Final, Self, TypeVar
 
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -50,6 +50,15 @@ class RefusedError(RuntimeError):
     def __init__(self, what: str, error_code: int, error_message: str | None = None) -> None:
         super().__init__(f"{what}: error code {error_code} {error_message or ''}".rstrip())
         self.error_code = error_code
+
+
+def read_frames(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the frames of a connection, each without its size, until it ends. A frame that is cut off is left out."""
+    while len(size := stream.read(4)) == 4:
+        frame = stream.read(int.from_bytes(size, "big"))
+        if len(frame) < int.from_bytes(size, "big"):
+            return
+        yield frame
 
 
 class WireClient:

@@ -223,11 +223,10 @@ def test_calls_share_a_connection_and_do_not_wait_for_each_other() -> None:
 def test_a_connection_without_a_response_in_time_is_replaced(cluster: Cluster) -> None:
     silent = [SILENCE]
     cluster.brokers[0].answer(CREATE_TOPICS, lambda _: silent.pop() if silent else CreateTopicsResponse())
-    with connected(cluster.brokers[2], request_timeout_ms=200) as pool:
+    with connected(cluster.brokers[2], request_timeout_ms=1000) as pool:
         create_topics(pool, node_id=0)
-    # More of both if a busy machine does not respond in time either.
-    assert len(cluster.brokers[0].requests(CREATE_TOPICS)) >= 2
-    assert len(cluster.brokers[0].requests(API_VERSIONS)) >= 2
+    assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 2
+    assert len(cluster.brokers[0].requests(API_VERSIONS)) == 2
 
 
 def test_an_unreadable_response_fails_at_once(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from klamm.protocol.errors import PolicyViolationError
-from tests.support.processes import free_port, wait_until
+from tests.support.processes import free_port, has_ended, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -35,14 +35,6 @@ def create_topic(broker: klamm.Broker, name: str) -> None:
         admin.create_topics([NewTopic(name=name, num_partitions=1)]).all().result()
 
 
-def lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return sys.platform != "linux" or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):  # it may end between the two looks
-        return False
-
-
 def test_a_broker_answers_on_a_free_port_and_leaves_nothing_behind() -> None:
     # given
     with klamm.Broker() as broker:
@@ -54,7 +46,7 @@ def test_a_broker_answers_on_a_free_port_and_leaves_nothing_behind() -> None:
         directory, pid = broker.data_dir, broker.pid
         assert pid is not None
     assert not directory.exists()
-    assert not lives(pid)
+    assert has_ended(pid)
 
 
 def test_two_brokers_live_beside_each_other() -> None:
@@ -307,7 +299,7 @@ def test_the_broker_ends_with_its_parent_even_when_that_is_killed(how: str) -> N
             parent.kill()
             parent.wait()
             # then
-            wait_until(lambda: not lives(int(broker_pid)), timeout_s=15, what="the broker to end")
+            wait_until(lambda: has_ended(int(broker_pid)), timeout_s=15, what="the broker to end")
             wait_until(lambda: not Path(directory).exists(), timeout_s=15, what="its directory to go")
         finally:
             with suppress(ProcessLookupError):

@@ -244,7 +244,7 @@ def test_a_fetch_waits_until_enough_was_appended(broker: DataPath) -> None:
             await asyncio.sleep(0.01)
             assert not task.done()
             broker.log("t", index).append(batch("x"))
-        return await asyncio.wait_for(task, 20)
+        return await asyncio.wait_for(task, 2)
 
     response = asyncio.run(wait())
 
@@ -258,7 +258,7 @@ def test_a_fetch_ends_when_its_time_is_over(broker: DataPath) -> None:
 
     response = fetch(broker, request(partition(), max_wait_ms=50))
 
-    assert 0.045 <= time.monotonic() - started < 20
+    assert 0.045 <= time.monotonic() - started < 2
     assert response.responses[0].partitions[0].high_watermark == 0
 
 
@@ -283,7 +283,7 @@ def test_a_deleted_topic_ends_the_waiting(broker: DataPath) -> None:
         task = asyncio.create_task(broker.call(ROUTE, asked, FetchResponse, 18))
         await asyncio.sleep(0.01)
         broker.replace_topic("t")
-        return await asyncio.wait_for(task, 20)
+        return await asyncio.wait_for(task, 2)
 
     response = asyncio.run(delete())
 

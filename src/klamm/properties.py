@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -47,22 +48,28 @@ def read_properties(path: Path) -> dict[str, str]:
         raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def merged_properties(path: Path | None, assignments: Iterable[str]) -> dict[str, str]:
+def merged_properties(
+    path: Path | None, assignments: Iterable[str], flags: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
     """Return the settings of a command: those of its properties file and of its flags ``--set``, which outrank it.
 
     Args:
         path: The properties file, if there is one.
         assignments: Values of ``--set``, each of the form KEY=VALUE.
+        flags: Flags on the command line that set a config of their own, by the name of the config.
 
     Raises:
-        SettingsError: The file cannot be read or is not properties text, or a flag has another form.
+        SettingsError: The file cannot be read or is not properties text, a flag has another form, or a config is set
+            by two flags, of which one would have no effect.
     """
     settings = {} if path is None else read_properties(path)
     for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not equals or not name.strip():
+        name, equals, value = (part.strip() for part in assignment.partition("="))
+        if not equals or not name:
             raise SettingsError(f"--set {assignment!r}: expected KEY=VALUE")
-        settings[name.strip()] = value.strip()
+        if name in flags:
+            raise SettingsError(f"--set {name}={value}: {flags[name]} sets this config, too; give only one of them")
+        settings[name] = value
     return settings
 
 

@@ -55,8 +55,8 @@ def upstream() -> Iterator[klamm.Broker]:
 
 @pytest.fixture(scope="module")
 def gateway(upstream: klamm.Broker) -> Iterator[klamm.Gateway]:
-    config = UPSTREAM_LOGIN | OWN_USERS
-    with klamm.Gateway(upstream.bootstrap_servers, listen="SASL_PLAINTEXT://127.0.0.1:0", config=config) as gateway:
+    config = UPSTREAM_LOGIN | OWN_USERS | {"listeners": "SASL_PLAINTEXT://127.0.0.1:0"}
+    with klamm.Gateway(upstream.bootstrap_servers, config=config) as gateway:
         yield gateway
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final, TextIO
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.garbage import GarbageSettings
-from klamm.broker.settings import BrokerSettings, parse_arguments, unknown_names, warn_of_unknown
+from klamm.broker.settings import BrokerSettings, describe_unknown, parse_arguments, unknown_names
 from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.policy import PolicyLoadError
-from klamm.policy.kinds import names_policy
 from klamm.properties import SettingsError
 from klamm.server.listeners import ANY_HOSTS, Address, Listener, own_host_name
 from klamm.server.signals import ProcessSignals
@@ -43,10 +42,7 @@ def main(arguments: Sequence[str], surroundings: Surroundings = PLAIN) -> int:
         sys.stderr.write(f"klamm broker: {error}\n")
         return EXIT_USAGE
     for name in unknown_names(settings.static_configs):
-        if names_policy(settings.static_configs):
-            logger.info("%s (unless a policy reads it)", warn_of_unknown(name))
-        else:
-            logger.warning("%s", warn_of_unknown(name))
+        logger.info("%s, without an effect unless a policy reads it", describe_unknown(name))
     stdout = sys.stdout
     try:
         with contextlib.redirect_stdout(

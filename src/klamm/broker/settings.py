@@ -15,6 +15,7 @@ from klamm.configs.definitions import (
     has_listener_prefix,
     parse_broker_settings,
 )
+from klamm.policy.kinds import names_policy
 from klamm.properties import SettingsError, did_you_mean, merged_properties
 from klamm.protocol.errors import InvalidConfigError
 from klamm.server.arguments import CommandParser
@@ -62,7 +63,16 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
         SystemExit: ``--help`` was given, or argparse rejects a flag and has printed why.
     """
     parsed = _parser().parse_args(arguments)
-    configs = merged_properties(parsed.config, parsed.set)
+    flags = {
+        "listeners": ("--listen", parsed.listen),
+        "advertised.listeners": ("--advertise", parsed.advertise),
+        "log.dir": ("--data-dir", parsed.data_dir),
+        "log.dirs": ("--data-dir", parsed.data_dir),
+        METRICS_LISTEN: ("--metrics", parsed.metrics),
+    }
+    configs = merged_properties(
+        parsed.config, parsed.set, {name: flag for name, (flag, value) in flags.items() if value is not None}
+    )
     if parsed.metrics is not None:
         configs[METRICS_LISTEN] = parsed.metrics
     _check(configs)
@@ -175,10 +185,21 @@ def _check(configs: Mapping[str, str]) -> None:
         check_broker_settings(configs)
     except InvalidConfigError as error:
         raise SettingsError(error.error_message or str(error)) from error
+    reject_unknown(configs)
+
+
+def reject_unknown(configs: Mapping[str, str]) -> None:
+    """Reject configs that would have no effect.
+
+    Raises:
+        SettingsError: Neither Kafka nor klamm defines a config, and no policy is configured that may read it.
+    """
+    if not names_policy(configs) and (unknown := unknown_names(configs)):
+        raise SettingsError("; ".join(map(describe_unknown, unknown)))
 
 
 def unknown_names(configs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that neither Kafka nor klamm defines, sorted. The broker ignores them, as Kafka does."""
+    """Return the names that neither Kafka nor klamm defines, sorted."""
     return tuple(sorted(name for name in configs if not _is_known(name)))
 
 
@@ -189,6 +210,6 @@ def _is_known(name: str) -> bool:
     return has_listener_prefix(name) and base_name(name).partition(".")[2] in broker_configs()
 
 
-def warn_of_unknown(name: str) -> str:
-    """Return the warning about an unknown config, with the most similar existing name."""
-    return f"unknown config {name} is ignored{did_you_mean(name, (*broker_configs(), *AUTHORIZER_CONFIGS))}"
+def describe_unknown(name: str) -> str:
+    """Return an error message about an unknown config, with the most similar existing name."""
+    return f"unknown config {name}{did_you_mean(name, (*broker_configs(), *AUTHORIZER_CONFIGS))}"

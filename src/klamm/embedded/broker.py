@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import random
 import socket
-import warnings
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.embedded.channel import ControlChannel
-from klamm.embedded.controls import BrokerControls, config_text
-from klamm.embedded.server import EmbeddedServer
+from klamm.embedded.controls import BrokerControls
+from klamm.embedded.server import ANY_PORT, EmbeddedServer
 from klamm.embedded.server_process import BrokerStartError, ServerProcess
 
 if TYPE_CHECKING:
@@ -54,13 +53,11 @@ class Broker(EmbeddedServer, BrokerControls):
         control: Whether this program can inject faults, pause the broker, move its clock and read its contents. The
             broker then runs on asyncio's event loop, even where uvloop is installed.
 
-    Warns:
-        UserWarning: ``config`` has a key that the broker does not know and therefore ignores. With a policy, such a key
-            may be a property of the policy, and no warning is issued.
-
     Raises:
-        ValueError: ``brokers`` is less than one.
+        ValueError: ``brokers`` is less than one, or ``config`` has a key that an argument sets.
     """
+
+    _arguments_by_config = MappingProxyType({"log.dirs": "data_dir", "log.dir": "data_dir"})
 
     def __init__(
         self,
@@ -68,15 +65,13 @@ class Broker(EmbeddedServer, BrokerControls):
         brokers: int = 1,
         config: Mapping[str, object] | None = None,
         data_dir: str | os.PathLike[str] | None = None,
-        listen: str = "127.0.0.1:0",
+        listen: str = ANY_PORT,
         start_timeout_s: float = 30.0,
         ends_with_parent: bool = True,
         control: bool = False,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: must be at least 1")
-        if config:
-            _warn_of_unknown({name: str(value) for name, value in config.items()})
         super().__init__(
             "broker",
             config={**_FOR_TESTS, **(config or {})},
@@ -87,7 +82,7 @@ class Broker(EmbeddedServer, BrokerControls):
         )
         self._brokers = brokers
         self._has_control = control
-        self._wanted = str(self._config.get("listeners", f"{self._scheme}{self._listen}"))
+        self._wanted = f"{self._scheme}{self._listen}"
         self._in_use = ""
         """``_wanted`` with the ports in use. Empty before the first start."""
 
@@ -113,9 +108,8 @@ class Broker(EmbeddedServer, BrokerControls):
 
         if not self._in_use:
             raise RuntimeError("The broker has not been started: use it in a with statement or call start()")
-        configs = {name: config_text(value) for name, value in self._config.items()}
-        found = parse_listeners(self._in_use, advertised=None, configs=configs, count=self._brokers)
-        return {listener.name: ",".join(map(str, listener.listen)) for listener in found}
+        listeners = parse_listeners(self._in_use, advertised=None, configs=self._config, count=self._brokers)
+        return {listener.name: ",".join(map(str, listener.listen)) for listener in listeners}
 
     def __repr__(self) -> str:
         """Return a representation with the addresses and whether the broker is running."""
@@ -150,17 +144,8 @@ class Broker(EmbeddedServer, BrokerControls):
         raise AssertionError("the last attempt returns or raises")
 
     def _arguments(self, data_dir: Path, listen: str) -> list[str]:
-        listeners = ["--set", f"listeners={listen}"] if "listeners" in self._config else ["--listen", listen]
-        return ["--data-dir", str(data_dir), "--brokers", str(self._brokers), *self._set_flags(), *listeners]
-
-
-def _warn_of_unknown(config: Mapping[str, str]) -> None:
-    from klamm.broker.settings import unknown_names, warn_of_unknown  # noqa: PLC0415  # start-up time
-    from klamm.policy.kinds import names_policy  # noqa: PLC0415
-
-    if not names_policy(config):
-        for name in unknown_names(config):
-            warnings.warn(f"klamm.Broker: {warn_of_unknown(name)}", stacklevel=3)
+        arguments = ["--data-dir", str(data_dir), "--brokers", str(self._brokers), "--listen", listen]
+        return arguments + self._set_flags()
 
 
 def _with_free_ports(listeners: str, count: int) -> str:

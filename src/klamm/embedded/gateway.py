@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from klamm.embedded.server import EmbeddedServer
+from klamm.embedded.server import ANY_PORT, EmbeddedServer
 from klamm.embedded.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -26,10 +27,17 @@ class Gateway(EmbeddedServer):
         admin_only: Whether to serve no Produce and no Fetch.
         data_dir: Directory that keeps the topology. None means a temporary directory.
         listen: [NAME://]HOST:PORT for bootstrap; the broker with node id N is served on PORT + N. Port 0 means free
-            ports.
+            ports. ``listeners`` in ``config`` is the same.
         start_timeout_s: Time in seconds that the gateway may take to respond after its start.
         ends_with_parent: Whether the gateway ends when this process ends without ``stop()``.
+
+    Raises:
+        ValueError: ``config`` has a key that an argument sets.
     """
+
+    _arguments_by_config = MappingProxyType(
+        {"upstream.bootstrap.servers": "upstream", "admin.only": "admin_only", "data.dir": "data_dir"}
+    )
 
     def __init__(
         self,
@@ -38,7 +46,7 @@ class Gateway(EmbeddedServer):
         config: Mapping[str, object] | None = None,
         admin_only: bool = False,
         data_dir: str | os.PathLike[str] | None = None,
-        listen: str = "127.0.0.1:0",
+        listen: str = ANY_PORT,
         start_timeout_s: float = 30.0,
         ends_with_parent: bool = True,
     ) -> None:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from klamm.embedded.controls import config_text
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from klamm.embedded.server_process import ServerProcess
+
+ANY_PORT: Final = "127.0.0.1:0"
+"""Default address: a free port of the loopback interface."""
+_LISTENERS: Final = "listeners"
 
 
 class EmbeddedServer(ABC):
@@ -30,7 +34,13 @@ class EmbeddedServer(ABC):
         listen: [NAME://]HOST:PORT. Port 0 means free ports.
         start_timeout_s: Time in seconds that the server may take to respond after its start.
         ends_with_parent: Whether the server ends when this process ends without ``stop()``.
+
+    Raises:
+        ValueError: A config is set by an argument.
     """
+
+    _arguments_by_config: ClassVar[Mapping[str, str]]
+    """Arguments that set a config, by the name of the config."""
 
     def __init__(
         self,
@@ -43,7 +53,9 @@ class EmbeddedServer(ABC):
         ends_with_parent: bool,
     ) -> None:
         self._name = name
-        self._config = config
+        self._config = {name: config_text(value) for name, value in config.items()}
+        self._check_config(listen)
+        listen = self._config.pop(_LISTENERS, listen)
         self._given_dir = None if data_dir is None else Path(data_dir)
         self._data_dir = self._given_dir
         scheme, separator, self._listen = listen.rpartition("://")
@@ -156,6 +168,19 @@ class EmbeddedServer(ABC):
         """Stop the server."""
         self.stop()
 
+    def _check_config(self, listen: str) -> None:
+        """Reject configs that an argument sets.
+
+        Raises:
+            ValueError: There is one.
+        """
+        arguments = dict(self._arguments_by_config)
+        if listen != ANY_PORT:
+            arguments[_LISTENERS] = "listen"
+        for name, argument in arguments.items():
+            if name in self._config:
+                raise ValueError(f"config {name}={self._config[name]}: use the argument {argument} instead")
+
     # --- for subclasses -----------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -200,7 +225,7 @@ class EmbeddedServer(ABC):
 
     def _set_flags(self) -> list[str]:
         """Return the settings as command line flags."""
-        return [text for name, value in self._config.items() for text in ("--set", f"{name}={config_text(value)}")]
+        return [text for name, value in self._config.items() for text in ("--set", f"{name}={value}")]
 
     def _remove_temporary_dir(self) -> None:
         self._starter = None

@@ -1,4 +1,4 @@
-"""Names of settings that have an effect in a gateway. All others are reported and ignored, as a Kafka broker does."""
+"""Names of settings that have an effect in a gateway. All others are rejected, unless a policy may read them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from klamm.configs.definitions import (
 from klamm.gateway import settings
 from klamm.gateway.client_configs import settings as client_configs
 from klamm.gateway.history import hooks as history
-from klamm.policy.kinds import GATEWAY_KINDS
-from klamm.properties import did_you_mean
+from klamm.policy.kinds import GATEWAY_KINDS, names_policy
+from klamm.properties import SettingsError, did_you_mean
 
 _OWN: Final = frozenset(
     {
@@ -68,14 +68,24 @@ _OF_CLIENTS: Final = frozenset(
 """Client properties that concern the connections to the upstream, beside those of TLS and SASL."""
 
 
+def reject_unknown(given: settings.GatewaySettings) -> None:
+    """Reject settings that would have no effect.
+
+    Raises:
+        SettingsError: A setting has no effect in a gateway, and no policy is configured that may read it.
+    """
+    if not names_policy(given.configs, GATEWAY_KINDS) and (unknown := unknown_names(given)):
+        raise SettingsError("; ".join(map(describe_unknown, unknown)))
+
+
 def unknown_names(given: settings.GatewaySettings) -> tuple[str, ...]:
     """Return the names of settings without an effect, sorted."""
     of_upstream = {f"{settings.UPSTREAM_PREFIX}{name}" for name in given.upstream_properties}
     return tuple(sorted(name for name in {*given.configs, *of_upstream} if not _is_known(name)))
 
 
-def warn_of_unknown(name: str) -> str:
-    """Return the warning about a setting without an effect, with the most similar known name."""
+def describe_unknown(name: str) -> str:
+    """Return an error message about a setting without an effect, with the most similar known name."""
     known = {
         *_OWN,
         *filter(_is_known, broker_configs()),

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.gateway.app import GatewayApp
 from klamm.gateway.hooks import start_hooks
-from klamm.gateway.known_settings import unknown_names, warn_of_unknown
+from klamm.gateway.known_settings import describe_unknown, reject_unknown, unknown_names
 from klamm.gateway.metrics import GatewayMetrics
 from klamm.gateway.settings import GatewaySettings, parse_arguments
 from klamm.gateway.worker_pool import WorkerPool
 from klamm.policy import PolicyLoadError
-from klamm.policy.kinds import GATEWAY_KINDS, names_policy
 from klamm.properties import SettingsError
 from klamm.server.signals import ProcessSignals
 from klamm.server.sockets import bind, bound_address, fastest_event_loop, start_listening
@@ -35,14 +34,12 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = parse_arguments(arguments)
+        reject_unknown(settings)
     except SettingsError as error:
         sys.stderr.write(f"klamm gateway: {error}\n")
         return EXIT_USAGE
     for name in unknown_names(settings):
-        if names_policy(settings.configs, GATEWAY_KINDS):
-            logger.info("%s (unless a policy reads it)", warn_of_unknown(name))
-        else:
-            logger.warning("%s", warn_of_unknown(name))
+        logger.info("%s, unless a policy reads it", describe_unknown(name))
     stdout = sys.stdout
     try:
         # Standard output has the ready line only.

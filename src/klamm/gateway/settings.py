@@ -99,13 +99,17 @@ def parse_arguments(arguments: Sequence[str]) -> GatewaySettings:
         SystemExit: ``--help`` was given, or argparse rejects a flag and has printed why.
     """
     parsed = _parser().parse_args(arguments)
-    configs = resolve(merged_properties(parsed.config, parsed.set))
-    flags = {UPSTREAM: parsed.upstream, "listeners": parsed.listen, "advertised.listeners": parsed.advertise}
-    flags |= {METRICS_LISTEN: parsed.metrics, DATA_DIR: parsed.data_dir}
-    configs |= {name: value for name, value in flags.items() if value is not None}
-    if parsed.admin_only:
-        configs[ADMIN_ONLY] = "true"
-    return read_settings(configs)
+    flags = {
+        UPSTREAM: ("--upstream", parsed.upstream),
+        "listeners": ("--listen", parsed.listen),
+        "advertised.listeners": ("--advertise", parsed.advertise),
+        METRICS_LISTEN: ("--metrics", parsed.metrics),
+        DATA_DIR: ("--data-dir", parsed.data_dir),
+        ADMIN_ONLY: ("--admin-only", "true" if parsed.admin_only else None),
+    }
+    by_flag = {name: value for name, (_, value) in flags.items() if value is not None}
+    configs = merged_properties(parsed.config, parsed.set, {name: flags[name][0] for name in by_flag})
+    return read_settings(resolve(configs) | by_flag)
 
 
 def read_settings(configs: Mapping[str, str]) -> GatewaySettings:

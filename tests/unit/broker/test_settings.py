@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from klamm.broker.settings import parse_arguments, unknown_names, warn_of_unknown
+from klamm.broker.settings import parse_arguments
 from klamm.properties import SettingsError
 
 
@@ -17,7 +18,7 @@ from klamm.properties import SettingsError
         (["--set", "log.dirs=/data/klamm"], "/data/klamm"),
         (["--set", "log.dir=/data/one"], "/data/one"),
         (["--set", "log.dir=/data/one", "--set", "log.dirs=/data/two"], "/data/two"),
-        (["--set", "log.dirs=/data/klamm", "--data-dir", "/data/flag"], "/data/flag"),
+        (["--data-dir", "/data/flag"], "/data/flag"),
     ],
 )
 def test_data_are_where_the_flag_or_the_properties_say(arguments: list[str], directory: str) -> None:
@@ -36,16 +37,35 @@ def test_the_data_of_an_apache_kafka_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "warning"),
+    ("name", "message"),
     [
-        ("num.partitons", "unknown config num.partitons is ignored; did you mean num.partitions?"),
-        ("Log.Retention.MS", "unknown config Log.Retention.MS is ignored; did you mean log.retention.ms?"),
-        ("zzz", "unknown config zzz is ignored"),
+        ("num.partitons", "unknown config num.partitons; did you mean num.partitions?"),
+        ("Log.Retention.MS", "unknown config Log.Retention.MS; did you mean log.retention.ms?"),
+        ("zzz", "unknown config zzz"),
     ],
 )
-def test_an_unknown_config_is_warned_of_with_the_nearest_known_one(name: str, warning: str) -> None:
-    assert unknown_names({name: "1", "num.partitions": "1"}) == (name,)
-    assert warn_of_unknown(name) == warning
+def test_unknown_config_is_rejected_with_nearest_known_name(name: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        parse_arguments(["--set", f"{name}=1", "--set", "num.partitions=1"])
+
+
+def test_unknown_config_is_accepted_beside_a_policy_that_may_read_it() -> None:
+    parse_arguments(["--set", "house.limit=1", "--set", "create.topic.policy.class.name=house:Policy"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "assignment"),
+    [
+        (["--listen", "127.0.0.1:1"], "listeners=127.0.0.1:2"),
+        (["--advertise", "a:1"], "advertised.listeners=PLAINTEXT://b:1"),
+        (["--data-dir", "a"], "log.dirs=b"),
+        (["--data-dir", "a"], "log.dir=b"),
+        (["--metrics", "127.0.0.1:0"], "metrics.listen="),
+    ],
+)
+def test_config_set_by_flag_and_by_set_is_rejected(flag: list[str], assignment: str) -> None:
+    with pytest.raises(SettingsError, match=f"^--set {assignment}: {flag[0]} sets this config, too"):
+        parse_arguments([*flag, "--set", assignment])
 
 
 @pytest.mark.parametrize(

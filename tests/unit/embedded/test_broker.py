@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ import klamm
 from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from klamm.protocol.errors import PolicyViolationError
 from tests.support.processes import free_port, has_ended, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.process
 
@@ -340,13 +344,6 @@ def test_a_policy_may_print_as_much_as_it_likes(tmp_path: Path, monkeypatch: pyt
         assert "orders orders" in broker.log_text()
 
 
-def test_the_log_of_the_broker_can_be_read() -> None:
-    with pytest.warns(UserWarning, match="no.such.setting"):
-        unknown = klamm.Broker(config={"no.such.setting": 1})
-    with unknown as broker:
-        assert "no.such.setting" in broker.log_text()
-
-
 def test_pytest_gives_brokers_to_tests(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile("""
@@ -402,12 +399,23 @@ def test_a_failed_test_shows_the_logs_of_its_brokers(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines(["*create.topic.policy.class.name=math:nan*"])
 
 
-def test_an_unknown_config_is_a_warning_with_the_nearest_known_one() -> None:
-    expected = r"^klamm\.Broker: unknown config num\.partitons is ignored; did you mean num\.partitions\?$"
-    with pytest.warns(UserWarning, match=expected) as issued:
-        klamm.Broker(config={"num.partitons": 3, "log.retention.ms": 5})
-    assert [warning.filename for warning in issued] == [__file__]
+def test_start_rejects_unknown_config_with_nearest_known_name() -> None:
+    with pytest.raises(klamm.BrokerStartError, match=r"unknown config num\.partitons; did you mean num\.partitions\?"):
+        klamm.Broker(config={"num.partitons": 3, "log.retention.ms": 5}).start()
 
 
-def test_a_policy_may_have_configs_of_its_own() -> None:
-    klamm.Broker(config={"create.topic.policy.class.name": "house:Policy", "house.max.partitions": 12})
+@pytest.mark.parametrize(
+    ("new", "argument"),
+    [
+        (lambda: klamm.Broker(config={"log.dirs": "data"}), "data_dir"),
+        (lambda: klamm.Broker(config={"log.dir": "data"}), "data_dir"),
+        (lambda: klamm.Broker(listen="127.0.0.1:9092", config={"listeners": "127.0.0.1:9093"}), "listen"),
+        (lambda: klamm.Gateway("a:1", config={"upstream.bootstrap.servers": "b:1"}), "upstream"),
+        (lambda: klamm.Gateway("a:1", config={"data.dir": "data"}), "data_dir"),
+        (lambda: klamm.Gateway("a:1", config={"admin.only": True}), "admin_only"),
+        (lambda: klamm.Gateway("a:1", listen="127.0.0.1:1", config={"listeners": "SSL://127.0.0.1:2"}), "listen"),
+    ],
+)
+def test_config_that_an_argument_sets_is_rejected(new: Callable[[], object], argument: str) -> None:
+    with pytest.raises(ValueError, match=rf"^config [a-z.]+=.*: use the argument {argument} instead$"):
+        new()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from klamm.gateway.known_settings import unknown_names, warn_of_unknown
-from klamm.gateway.settings import UPSTREAM_PREFIX, read_settings
-from klamm.properties import parse_properties
+from klamm.gateway.known_settings import reject_unknown, unknown_names
+from klamm.gateway.settings import UPSTREAM_PREFIX, GatewaySettings, read_settings
+from klamm.properties import SettingsError, parse_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def unknown_of(names: Iterable[str]) -> tuple[str, ...]:
+def settings_of(names: Iterable[str]) -> GatewaySettings:
     upstream = {name.removeprefix(UPSTREAM_PREFIX): "" for name in names if name.startswith(UPSTREAM_PREFIX)}
-    own = {name: "" for name in names if not name.startswith(UPSTREAM_PREFIX)}
+    own = {name: "a:B" for name in names if not name.startswith(UPSTREAM_PREFIX)}
     given = read_settings({"upstream.bootstrap.servers": "kafka:9092"})
-    return unknown_names(replace(given, configs=own, upstream_properties=upstream))
+    return replace(given, configs=own, upstream_properties=upstream)
+
+
+def unknown_of(names: Iterable[str]) -> tuple[str, ...]:
+    return unknown_names(settings_of(names))
 
 
 @pytest.mark.parametrize(
@@ -36,9 +40,14 @@ def unknown_of(names: Iterable[str]) -> tuple[str, ...]:
         ("ssl.keystore.locaton", "ssl.keystore.location"),
     ],
 )
-def test_a_misspelled_setting_is_reported_with_the_similar_one(name: str, similar: str) -> None:
-    assert unknown_of((name, "shutdown.grace.ms")) == (name,)
-    assert warn_of_unknown(name) == f"setting {name} has no effect in a gateway; did you mean {similar}?"
+def test_misspelled_setting_is_rejected_with_similar_name(name: str, similar: str) -> None:
+    message = f"setting {name} has no effect in a gateway; did you mean {similar}?"
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        reject_unknown(settings_of((name, "shutdown.grace.ms")))
+
+
+def test_unknown_setting_is_accepted_beside_a_policy_that_may_read_it() -> None:
+    reject_unknown(settings_of(("house.limit", "flow.policy.class.name")))
 
 
 def test_settings_of_a_broker_or_a_producer_have_no_effect() -> None:

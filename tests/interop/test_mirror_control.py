@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import klamm
 from klamm.admin import AdminClient, ConfigEntry, ConfigSource, DescribeConfigsResult
+from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
@@ -15,8 +18,6 @@ from tests.support.mirror_fakes import settled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    import pytest
 
     from klamm.admin import ConfigResource
 
@@ -61,3 +62,20 @@ def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_reported(ca
         assert f"topic A.orders: left out, cluster B does not know it: {VENDOR}" in caplog.text
         source.close()
         target.close()
+
+
+def test_two_spellings_of_one_cluster_are_not_mirrored_to_each_other() -> None:
+    with klamm.Broker() as broker:
+        # given
+        create_topic(broker.bootstrap_servers, "orders")
+        localhost = broker.bootstrap_servers.replace("127.0.0.1", "localhost")
+        text = properties(broker.bootstrap_servers, localhost, topics="orders")
+        policy = "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+        flow = parse_settings(parse_properties(f"{text}\n{policy}\n")).flows[0]
+        # when
+        with AdminClient(broker.bootstrap_servers) as source, AdminClient(localhost) as target:
+            control = FlowControl(flow, source, target, status=MirrorStatus([flow.name]), publish=lambda _: None)
+            # then
+            with pytest.raises(FlowFailedError, match="are the same cluster: topic orders would be copied to itself"):
+                control.turn()
+            assert set(source.list_topics().result()) == {"orders"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4, uuid5
 
 from klamm.admin import (
     AdminClient,
     AlterConfigsResult,
+    ClusterDescription,
     ConfigEntry,
     ConfigSource,
     CreatedTopic,
@@ -71,6 +72,8 @@ class FakeCluster(AdminClient):
     """Topics with their own configs, in memory."""
 
     def __init__(self, **partition_counts: int) -> None:
+        self.uuid = uuid4()
+        self.cluster_id = str(self.uuid)
         self.topics = dict(partition_counts)
         self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
         self.created: list[NewTopic] = []
@@ -89,6 +92,9 @@ class FakeCluster(AdminClient):
     def check_connection(self, *, timeout_ms: int | None = None) -> Outcome[None]:
         return done(None)
 
+    def describe_cluster(self, *, timeout_ms: int | None = None) -> Outcome[ClusterDescription]:
+        return done(ClusterDescription(cluster_id=self.cluster_id, controller_id=0, nodes=()))
+
     def list_topics(
         self, *, include_internal: bool = False, timeout_ms: int | None = None
     ) -> Outcome[Mapping[str, TopicListing]]:
@@ -96,7 +102,9 @@ class FakeCluster(AdminClient):
         if self.away():
             return done(ConnectionError("nobody answers"))
         names = [name for name in self.topics if name not in self.unlisted | self.denied]
-        return done({name: TopicListing(name=name, topic_id=_NO_ID, is_internal=False) for name in names})
+        return done(
+            {name: TopicListing(name=name, topic_id=uuid5(self.uuid, name), is_internal=False) for name in names}
+        )
 
     def describe_topics(self, names: Collection[str], **_: Any) -> DescribeTopicsResult:
         return settled(DescribeTopicsResult(names), {name: self._described(name) for name in names})

@@ -142,6 +142,18 @@ def partition_counts(admin: AdminClient) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in found.items() if not isinstance(topic, KafkaApiError)}
 
 
+def shared_topics(source: AdminClient, target: AdminClient) -> frozenset[str]:
+    """Return the topics that are the same topic on both sides, because both clients reach one cluster.
+
+    Equal cluster ids alone do not prove that: container images come with a default cluster id. Clusters before Kafka
+    2.8 have no topic ids, and a random cluster id.
+    """
+    if source.describe_cluster().result().cluster_id != target.describe_cluster().result().cluster_id:
+        return frozenset()
+    here, there = (admin.list_topics(include_internal=True).result() for admin in (source, target))
+    return frozenset(name for name in here.keys() & there.keys() if here[name].topic_id == there[name].topic_id)
+
+
 def denied_topics(admin: AdminClient, topics: Collection[str]) -> dict[str, KafkaApiError]:
     """Return which topics the principal may not describe. They are never listed, whether they exist or not."""
     found = outcomes(admin.describe_topics(topics)) if topics else {}

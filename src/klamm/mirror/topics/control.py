@@ -5,7 +5,8 @@ Each turn does the steps that are due, in this order:
 ======================  =======================================  ================================================
 step                    when                                     effect
 ======================  =======================================  ================================================
-check both clusters     first turn, and after each failed turn   fail fast if a cluster is unavailable
+check both clusters     first turn, and after each failed turn   fail fast if a cluster is unavailable, or both
+                                                                 are one and topics would be copied endlessly
 create internal topics  once                                     source offsets, offset syncs, heartbeats;
                                                                  then migrate source offsets (``worker_offsets``)
 refresh topics          first turn, then every                   select source topics, create and grow
@@ -49,6 +50,7 @@ from klamm.mirror.cluster_admin import (
     create_topics,
     denied_topics,
     partition_counts,
+    shared_topics,
     topic_configs,
 )
 from klamm.mirror.errors import FlowFailedError
@@ -59,7 +61,7 @@ from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync
 from klamm.mirror.topics.config_sync import ConfigSync, log_refusal
-from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
 from klamm.mirror.topics.worker_offsets import carry_positions
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 
@@ -172,6 +174,7 @@ class FlowControl:
         if not self._are_reachable:
             check_reachable(self._source, self._settings.source.alias)
             check_reachable(self._target, self._settings.target.alias)
+            check_loops(self._settings, shared_topics(self._source, self._target))
             self._are_reachable = True
         if not self._has_internal_topics:
             self._create_internal_topics()
@@ -235,6 +238,7 @@ class FlowControl:
 
     def _refresh_topics(self) -> None:
         self._logged, self._refused = self._refused, {}
+        check_loops(self._settings, shared_topics(self._source, self._target))
         here = partition_counts(self._source)
         selected = selected_topics(here, self._settings.selection)
         self._warn_if_none(here, selected)

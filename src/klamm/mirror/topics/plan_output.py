@@ -17,6 +17,7 @@ from klamm.mirror.cluster_admin import (
     create_partitions,
     create_topics,
     partition_counts,
+    shared_topics,
     topic_configs,
 )
 from klamm.mirror.errors import FlowFailedError
@@ -25,7 +26,7 @@ from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync, in_words
 from klamm.mirror.topics.config_sync import ConfigSync
-from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def plan_flow(
         ConnectionError, TimeoutError: A cluster is unavailable.
         FlowFailedError: The round would fail.
     """
+    check_loops(flow, shared_topics(source, target))
     here, there = partition_counts(source), partition_counts(target)
     selected = selected_topics(here, flow.selection)
     plan = plan_topics(selected, there, flow.remote_topic)
@@ -135,7 +137,13 @@ def plan_flow(
     if flow.sync_topic_acls_enabled:
         missing = AclSync(flow, source, target).missing(list(selected))
         lines += [f"+ topic {acl.resource_name}: ACL {in_words(acl)}: on the source topic" for acl in missing]
-    return lines + denied + checks.refused
+    alias = flow.source.alias
+    doubled = [
+        f"! topic {flow.remote_topic(name)}: topic {name} of cluster {alias} already has the alias {alias}: does "
+        "another mirror use it for another cluster?"
+        for name in doubled_aliases(flow, selected)
+    ]
+    return lines + doubled + denied + checks.refused
 
 
 class _Side(NamedTuple):

@@ -23,13 +23,16 @@ from typing import TYPE_CHECKING
 
 from klamm.admin import ConfigSource, NewTopic, OpType
 from klamm.mirror.cluster_admin import TopicConfigOperation
+from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.filters import source_defaults_wanted
+from klamm.mirror.naming import is_heartbeats_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from klamm.admin import ConfigEntry
     from klamm.mirror.filters import ConfigPropertyFilter, TopicSelection
+    from klamm.mirror.settings.flow import FlowSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,36 @@ def is_default(entry: ConfigEntry) -> bool:
 def selected_topics(source: Mapping[str, int], selection: TopicSelection) -> dict[str, int]:
     """Return the source topics that a flow mirrors with their partition counts, sorted by name."""
     return {name: source[name] for name in sorted(source) if selection.includes(name)}
+
+
+def check_loops(flow: FlowSettings, shared: Collection[str]) -> None:
+    """Check that a flow within one cluster does not mirror the topics that it writes.
+
+    Args:
+        flow: Settings of the flow.
+        shared: Topics of the cluster that is both source and target. Empty: there are two clusters.
+
+    Raises:
+        FlowFailedError: A topic would be copied to itself, or its copies would be copied again and again.
+    """
+    includes = flow.selection.includes
+    for topic in sorted(shared):
+        remote = flow.remote_topic(topic)
+        if includes(topic) and includes(remote):
+            again = "itself" if remote == topic else f"{remote}, which would be mirrored again"
+            off = ", or set heartbeats.replication.enabled=false" if is_heartbeats_topic(flow.policy, topic) else ""
+            raise FlowFailedError(
+                f"clusters {flow.source.alias} and {flow.target.alias} are the same cluster: topic {topic} would be "
+                f"copied to {again}, endlessly. Correct bootstrap.servers, or exclude the topic{off}"
+            )
+
+
+def doubled_aliases(flow: FlowSettings, topics: Iterable[str]) -> list[str]:
+    """Return the topics that already have the alias of their own cluster, so remote topics have it twice."""
+    source = flow.source.alias
+    return [
+        topic for topic in topics if flow.policy.topic_source(topic) == source and flow.remote_topic(topic) != topic
+    ]
 
 
 def plan_topics(

@@ -121,6 +121,40 @@ def test_positions_are_brought_together_before_anything_is_copied() -> None:
     assert published == [(("orders", "A.orders", 1),)]
 
 
+IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+
+
+@pytest.mark.parametrize(
+    ("more", "again"),
+    [
+        ({"replication_policy_class": IDENTITY}, "topic orders would be copied to itself, endlessly"),
+        ({"topics": ".*"}, "topic orders would be copied to A.orders, which would be mirrored again, endlessly"),
+        ({}, "topic heartbeats would be copied to A.heartbeats"),
+    ],
+)
+def test_flow_within_one_cluster_fails_if_it_mirrors_topics_that_it_writes(more: dict[str, str], again: str) -> None:
+    cluster = FakeCluster(**{"orders": 1} if more else {"heartbeats": 1, "orders": 1})
+    run = Run(cluster, cluster, **more)
+    with pytest.raises(FlowFailedError, match=f"clusters A and B are the same cluster: {again}"):
+        run.control.turn()
+    assert (cluster.created, run.published) == ([], [])
+
+
+def test_flow_within_one_cluster_copies_selected_topics_to_other_names() -> None:
+    cluster = FakeCluster(orders=1)
+    run = Run(cluster, cluster)
+    run.control.turn()
+    assert run.published == [(("orders", "A.orders", 1),)]
+
+
+def test_clusters_with_the_default_cluster_id_of_an_image_are_two() -> None:
+    source, target = FakeCluster(orders=1), FakeCluster(orders=1)
+    target.cluster_id = source.cluster_id
+    run = Run(source, target, replication_policy_class=IDENTITY)
+    run.control.turn()
+    assert run.published == [(("orders", "orders", 1),)]
+
+
 def test_topics_and_partitions_that_come_later_are_found_at_the_next_refresh() -> None:
     """K894-36: what goes away on the source stays on the target; what was deleted there comes back."""
     source, target = FakeCluster(orders=1), FakeCluster()

@@ -55,6 +55,19 @@ def test_a_plan_names_the_topics_of_heartbeats(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
+def test_plan_reports_a_flow_within_one_cluster_and_aliases_that_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster(orders=1)
+    code, lines = printed(monkeypatch, {"A": cluster, "B": cluster}, topics=".*")
+    assert (code, len(lines)) == (1, 1)
+    assert "A->B: cannot be planned: clusters A and B are the same cluster: topic orders" in lines[0]
+    clusters = {"A": FakeCluster(**{"A.orders": 1, "C.orders": 1}), "B": FakeCluster()}
+    _, lines = printed(monkeypatch, clusters, topics=".*")
+    assert [line for line in lines if "  !" in line] == [
+        "  ! topic A.A.orders: topic A.orders of cluster A already has the alias A: does another mirror use it for "
+        "another cluster?"
+    ]
+
+
 def test_a_plan_of_two_flows_names_each_topic_of_heartbeats_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"B->A.enabled": "true"})
     assert sorted(line for line in lines if "topic heartbeats" in line) == [HEARTBEATS_ON_A, HEARTBEATS_ON_B]

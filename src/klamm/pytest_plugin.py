@@ -43,6 +43,13 @@ def _broker(**options: Any) -> Broker:
     return Broker(**{"control": True, **options})
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Any:
+    """Ignore the deprecation warnings of kafka-python's schema loader on Python 3.11: users cannot act on them."""
+    early_config.addinivalue_line("filterwarnings", "ignore:(open|read)_text is deprecated:DeprecationWarning")
+    return (yield)
+
+
 @pytest.fixture(scope="session")
 def klamm_broker_options() -> Mapping[str, Any]:
     """Provide arguments of ``klamm.Broker``, for example ``config``. Override it in a conftest.py or a test module.

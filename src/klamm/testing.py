@@ -58,8 +58,12 @@ def assert_topic_contains(
 
     Raises:
         AssertionError: A record was missing to the end. The message shows the records of the topic.
+        TypeError: An expected value or key is not bytes, text, None or a function.
     """
     __tracebackhide__ = True
+    for expected in values if key is ... else (*values, key):
+        if not (expected is None or isinstance(expected, bytes | str) or callable(expected)):
+            raise TypeError(f"expected bytes, str, None or a function that accepts bytes, got {expected!r}")
     deadline = time.monotonic() + within_s
     while True:
         records = _records(broker, topic, partition, isolation_level)

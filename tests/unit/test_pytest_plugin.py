@@ -169,6 +169,16 @@ def test_fixtures_work_in_asyncio_tests(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1)
 
 
+def test_kafka_python_adds_no_warnings_to_the_report(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makeconftest("import kafka.protocol.metadata")
+    pytester.makepyfile("def test_passes(klamm_broker_options): pass")
+    # when
+    result = pytester.runpytest_subprocess("-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=1, warnings=0)
+
+
 def test_a_fresh_broker_costs_little() -> None:
     """Processor time, not the clock: other tests run at the same time, and may slow down this one."""
     costs: list[float] = []

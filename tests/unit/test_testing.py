@@ -69,6 +69,15 @@ def test_a_key_is_expected_of_all_records() -> None:
         assert_topic_contains(broker(b"1", key=b"k"), "t", b"1", key=None, within_s=0.03)
 
 
+@pytest.mark.parametrize("expected", [{"a": 1}, 1, bytearray(b"1")])
+def test_value_or_key_of_another_type_is_rejected_before_waiting(expected: Any) -> None:
+    for arguments, key in (((expected,), ...), ((), expected)):
+        contents = Contents(b"1")
+        with pytest.raises(TypeError, match=r"expected bytes, str, None or a function"):
+            assert_topic_contains(cast("Broker", contents), "t", *arguments, key=key)
+        assert contents.looks == 0
+
+
 def test_a_missing_topic_is_named() -> None:
     with pytest.raises(AssertionError, match=r"partition other-3 lacks '1' \(it does not exist\)"):
         assert_topic_contains(broker(), "other", "1", partition=3, within_s=0.03)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+TIMEOUT: Final = "api_timeout_ms"
+"""Attribute of ``--timeout``: time limit of a call in milliseconds. None without the flag."""
 INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
 
@@ -83,12 +85,26 @@ def whole_number(highest: int, *, lowest: int | None = None) -> Callable[[str], 
     return read
 
 
-def add_common(parser: ToolParser) -> None:
-    """Add the flags shared by all commands that connect to a cluster."""
+def add_common(parser: ToolParser, *, timeout_ms: int | None = 60_000) -> None:
+    """Add the flags shared by all commands that connect to a cluster.
+
+    Args:
+        parser: Parser of the command.
+        timeout_ms: Default of ``--timeout`` that the help shows. None leaves the flag out.
+    """
     parser.add_value("--bootstrap-server", metavar="HOST:PORT", help="the servers to connect to, comma separated")
     parser.add_value(
         "--command-config", metavar="FILE", help="properties of Kafka's Java admin client, for security and timeouts"
     )
+    if timeout_ms is not None:
+        limit = whole_number(INT32_MAX, lowest=1)
+        parser.add_value(
+            "--timeout",
+            dest=TIMEOUT,
+            type=limit,
+            metavar="MS",
+            help=f"time limit of each call; default.api.timeout.ms of --command-config, else {timeout_ms}",
+        )
     parser.add_argument(
         "-o",
         "--output",

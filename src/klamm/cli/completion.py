@@ -31,16 +31,38 @@ _SUBCOMMANDS: Final = {
     "completion": ("bash", "zsh"),
 }
 
-_BASH: Final = """\
+_NAMES_TIMEOUT_MS: Final = 5_000
+"""Time after which completion gives up a cluster that does not answer."""
+
+_BASH: Final = r"""\
 # klamm completion: source <(klamm completion bash)
-_klamm_names() {{
-    local at server=""
-    for ((at = 1; at < ${{#COMP_WORDS[@]}} - 1; at++)); do
-        [[ ${{COMP_WORDS[at]}} == --bootstrap-server ]] && server=${{COMP_WORDS[at + 1]}}
-        # the colon of HOST:PORT parts words
-        [[ ${{COMP_WORDS[at]}} == : && -n $server ]] && server=$server:${{COMP_WORDS[at + 1]}}
+_klamm_value() {{ # the value of flag $1; bash divides it at colons
+    local at value=""
+    for ((at = 1; at < COMP_CWORD - 1; at++)); do
+        [[ ${{COMP_WORDS[at]}} == "$1" ]] || continue
+        value=${{COMP_WORDS[at + 1]//[\"\'\\]/}}
+        while [[ ${{COMP_WORDS[at + 2]}} == : ]]; do
+            value=$value:${{COMP_WORDS[at + 3]}}
+            ((at += 2))
+        done
     done
-    [[ -n $server ]] && klamm "$1" --bootstrap-server "$server" --list 2>/dev/null
+    [[ $value == "~/"* ]] && value=$HOME/${{value#*/}}
+    printf %s "$value"
+}}
+_klamm_names() {{ # offers what klamm $1 --list prints; any client can create such a name, so none is ever expanded
+    local name quotes server config
+    local -a flags
+    server=$(_klamm_value --bootstrap-server)
+    config=$(_klamm_value --command-config)
+    [[ -n $server ]] || return
+    flags=(--bootstrap-server "$server" --timeout {timeout_ms})
+    [[ -n $config ]] && flags+=(--command-config "$config")
+    compopt +o filenames 2>/dev/null # where this fails (zsh, bash 3), the shell itself quotes what it inserts
+    quotes=$?
+    while IFS= read -r name; do
+        ((quotes == 0)) && printf -v name %q "$name"
+        [[ $name == "$current"* ]] && COMPREPLY+=("$name")
+    done <<< "$(klamm "$1" "${{flags[@]}}" --list 2>/dev/null)"
 }}
 _klamm() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}}
@@ -50,8 +72,8 @@ _klamm() {{
         return
     fi
     case $previous in
-        --topic) COMPREPLY=($(compgen -W "$(_klamm_names topics)" -- "$current")); return ;;
-        --group) COMPREPLY=($(compgen -W "$(_klamm_names groups)" -- "$current")); return ;;
+        --topic) _klamm_names topics; return ;;
+        --group) _klamm_names groups; return ;;
         --entity-type) COMPREPLY=($(compgen -W "{entity_types}" -- "$current")); return ;;
         --config | --add-config | --delete-config) COMPREPLY=($(compgen -W "{configs}" -- "$current")); return ;;
         -o | --output) COMPREPLY=($(compgen -W "human json yaml" -- "$current")); return ;;
@@ -90,6 +112,7 @@ def bash_completion() -> str:
     from klamm.cli.configs.entities import ENTITY_TYPES  # noqa: PLC0415  # --help needs none of it
 
     return _BASH.format(
+        timeout_ms=_NAMES_TIMEOUT_MS,
         commands=" ".join(command.name for command in COMMANDS),
         entity_types=" ".join(ENTITY_TYPES),
         configs=" ".join(name for name, definition in topic_configs().items() if not definition.is_internal),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, is_output_full
+from klamm.cli.arguments import TIMEOUT
 from klamm.cli.output import complain
 from klamm.config_providers import resolve
 from klamm.display import escaped
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
 
+_TIMEOUT: Final = "default.api.timeout.ms"
 _SILENCE_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 1.0
 
@@ -45,10 +47,12 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterato
     """
     from klamm.admin import AdminClient  # noqa: PLC0415  # --help and wrong flags need no network library
 
-    properties = {"default.api.timeout.ms": str(timeout_ms), **client_properties(options)}
+    properties = {_TIMEOUT: str(timeout_ms), **client_properties(options)}
+    if (flag := getattr(options, TIMEOUT, None)) is not None:
+        properties[_TIMEOUT] = str(flag)
     addresses = parse_addresses(options.bootstrap_server)
     admin = AdminClient.from_properties(addresses, properties)
-    limit_s = int(properties["default.api.timeout.ms"]) / 1000
+    limit_s = int(properties[_TIMEOUT]) / 1000
     timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit_s))
     timer.daemon = True
     timer.start()

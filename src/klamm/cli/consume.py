@@ -58,7 +58,7 @@ def parser() -> ToolParser:
         "value.deserializer and headers.deserializer.\n\n"
         "Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags, 130 interrupted.",
     )
-    add_common(found)
+    add_common(found, timeout_ms=None)
     found.add_value("--topic", metavar="TOPIC", help="the topic to read")
     found.add_value("--include", metavar="REGEX", help="regular expression for the topics to read")
     found.add_value("--partition", type=whole_number(INT32_MAX, lowest=0), metavar="N", help="read only this partition")

@@ -62,7 +62,7 @@ def parser() -> ToolParser:
         'With keys and headers a line is "h1:v1,h2:v2<TAB>key<TAB>value".\n\n'
         "Exit codes: 0 all sent, 1 a record could not be sent or read, 2 wrong or missing flags, 130 interrupted.",
     )
-    add_common(found)
+    add_common(found, timeout_ms=None)
     number, size = whole_number(INT32_MAX, lowest=0), whole_number(INT32_MAX, lowest=1)
     found.add_value("--topic", metavar="TOPIC", help="the topic to write to")
     found.add_switch("--sync", help="wait for the acknowledgement of each record before the next one is sent")

@@ -6,7 +6,12 @@ import argparse
 import re
 from typing import Final, NoReturn
 
+from klamm.properties import did_you_mean
+
 _PASSWORD: Final = re.compile(r"(password\s*=\s*)\S+")
+
+
+_UNRECOGNIZED: Final = "unrecognized arguments: "
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -14,5 +19,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write the error to stderr with passwords removed, and exit with 2."""
+        if message.startswith(_UNRECOGNIZED):
+            flags = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+            message += next(filter(None, (did_you_mean(flag, self._option_string_actions) for flag in flags)), "")
         message = _PASSWORD.sub(r"\1(hidden)", message)
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import shlex
 import shutil
 import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
 from klamm import cli
 from klamm.cli.completion import bash_completion, words_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -17,7 +25,7 @@ BASH = shutil.which("bash") or ""
 
 def complete(*words: str) -> list[str]:
     """What bash offers for the last word."""
-    line = " ".join(f"'{word}'" for word in words)
+    line = shlex.join(words)
     script = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _klamm; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     done = subprocess.run(
         [BASH, "-c", f"{bash_completion()}\n{script}"], capture_output=True, text=True, check=True, timeout=30
@@ -73,3 +81,62 @@ def test_an_unknown_shell_is_wrong_usage() -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["completion", "fish"])
     assert ended.value.code == cli.EXIT_USAGE
+
+
+HOSTILE_NAMES = (
+    "$(touch pwned)",
+    "`touch pwned`",
+    "<(touch pwned)",
+    "a;touch pwned;",
+    "~/$HOME/${IFS}",
+    "a b' \" \\ !! *",
+    "größe&|",
+    "--delete",
+)
+
+
+def typed_in_bash(keys: str, directory: Path) -> None:
+    """Type keys into an interactive bash that has the completion script, and wait until it ends."""
+    (directory / "script").write_text(bash_completion())
+    terminal, end = pty.openpty()
+    environment = {"PATH": f"{directory}:{os.environ['PATH']}", "INPUTRC": os.devnull, "LC_ALL": "C.UTF-8"}
+    with subprocess.Popen(
+        [BASH, "--norc", "--noprofile", "-i"], stdin=end, stdout=end, stderr=end, cwd=directory, env=environment,
+        start_new_session=True,
+    ):  # fmt: skip
+        os.close(end)
+        os.write(terminal, f"source script\n{keys}exit\n".encode())
+        with suppress(OSError):  # EIO once bash has ended
+            while os.read(terminal, 65_536):
+                pass
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("command", ["topics --topic", "groups --group"])
+def test_bash_quotes_names_from_the_cluster(command: str, tmp_path: Path) -> None:
+    # given
+    names = [f"{number}{name}" for number, name in enumerate(HOSTILE_NAMES)]
+    (tmp_path / "names").write_text("\n".join(names) + "\n")
+    (tmp_path / "klamm").write_text(
+        '#!/bin/sh\ncase "$*" in *--list) cat names ;; *) printf "%s\\n" "$5" >> arguments ;; esac\n'
+    )
+    (tmp_path / "klamm").chmod(0o700)
+    # when
+    word, flag = command.split()
+    start = f"klamm {word} --bootstrap-server localhost:9092 {flag}"
+    typed_in_bash("".join(f"{start} {number}\t\n" for number in range(len(names))), tmp_path)
+    # then
+    assert (tmp_path / "arguments").read_text() == (tmp_path / "names").read_text()
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_names_are_requested_with_the_flags_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "klamm").write_text('#!/bin/sh\necho "$@" | tr " " "\\n"\n')
+    (tmp_path / "klamm").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    flags = ("--bootstrap-server", "a", ":", "1,b", ":", "2", "--command-config", "'my.conf'", "--group", "a", ":", "b")
+    assert complete("klamm", "offsets", *flags, "--topic", "") == (
+        ["topics", "--bootstrap-server", "a:1,b:2", "--timeout", "5000", "--command-config", "my.conf", "--list"]
+    )

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm import cli
 from klamm.cli import connection
+from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import client_properties, connect, explain, guarded
 from klamm.client.errors import api_error
 from klamm.properties import SettingsError
@@ -101,6 +103,26 @@ def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:
         failure = admin.describe_cluster().exception()
     assert isinstance(failure, TimeoutError)
     assert str(failure).startswith(f"No broker at {servers} responded within 1000 ms: {servers}: Connection refused")
+
+
+def test_timeout_flag_overrides_properties(tmp_path: Path) -> None:
+    (patient := tmp_path / "patient.properties").write_text("default.api.timeout.ms=60000\n")
+    parser = ToolParser(prog="klamm", description="")
+    add_common(parser)
+    servers = f"127.0.0.1:{free_port()}"
+    flags = ["--bootstrap-server", servers, "--command-config", str(patient), "--timeout", "50"]
+    with connect(parser.parse_args(flags)) as admin:
+        failure = admin.describe_cluster().exception()
+    assert str(failure).startswith(f"No broker at {servers} responded within 50 ms")
+
+
+def test_unknown_flag_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["topics", "--list", "--boostrap-server=localhost:9092", "--command-confg", "file"])
+    assert capsys.readouterr().err == (
+        "klamm topics: unrecognized arguments: --boostrap-server=localhost:9092 --command-confg file; did you mean"
+        " --bootstrap-server? (see klamm topics --help)\n"
+    )
 
 
 def test_silence_is_explained_while_servers_are_tried(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,7 +111,7 @@ def stage(entity: ClientConfigEntity, present: Mapping[str, str], pair: tuple[st
         before = "removes it" if plain is None else f"restores {key}={plain}"
         effect = (
             f"  {_plainly(entity, key, value)}; --percent 0 {before},"
-            f" --add-config {key}={value} without --percent makes it final"
+            f" --add-config {shlex.quote(f'{key}={value}')} without --percent makes it final"
         )
     else:
         others = f"{key} is not set for {entity}" if plain is None else f"{key}={plain}"
@@ -127,8 +128,8 @@ def _nothing_to_take_back(entity: ClientConfigEntity, key: str, plain: str | Non
     if plain is None:
         return f"{reason}, and no {key} is set"
     return (
-        f"{reason}; {key}={plain} is set for every client. Type --delete-config {key} to remove it,"
-        f" or --add-config {key}=VALUE without --percent to set the earlier value"
+        f"{reason}; {key}={plain} is set for every client. Type --delete-config {shlex.quote(key)} to remove"
+        f" it, or --add-config {shlex.quote(key)}=VALUE without --percent to set the earlier value"
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.cli.connection import RefusedError, connect, guarded
-from klamm.cli.groups.options import parse
+from klamm.cli.groups.options import TIMEOUT_MS, parse
 from klamm.cli.groups.reasons import reason
 from klamm.cli.output import complain, say
 from klamm.protocol.errors import KafkaApiError
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
             "delete": deletion.delete_groups,
         }
         chosen = next(action for name, action in do.items() if getattr(options, name))
-        with connect(options, timeout_ms=options.timeout) as admin:
+        with connect(options, timeout_ms=TIMEOUT_MS) as admin:
             try:
                 return chosen(admin, options)
             except KafkaApiError as error:

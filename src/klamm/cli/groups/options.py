@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import (
-    INT32_MAX,
     ToolParser,
     add_common,
     check_conflicts,
@@ -43,7 +42,8 @@ STATES: Final = (
 )
 TYPES: Final = ("Consumer", "Classic")
 _INT64_MAX: Final = 2**63 - 1
-_TIMEOUT_MS: Final = 5000
+TIMEOUT_MS: Final = 5000
+"""Default of ``--timeout``, as in kafka-consumer-groups.sh."""
 _ALL: Final = ""
 """Value of ``--state`` and ``--type`` without a list."""
 _ONLY_WITH: Final = {
@@ -69,7 +69,7 @@ def parser() -> ToolParser:
         "\nkafka-consumer-groups.sh.",
         epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
     )
-    add_common(found)
+    add_common(found, timeout_ms=TIMEOUT_MS)
     for action, text in (
         ("list", "list the consumer groups"),
         ("describe", "show offsets and lag, members or state of groups"),
@@ -85,7 +85,6 @@ def parser() -> ToolParser:
         "--topic", action="append", metavar="TOPIC[:0,1]", help="a topic, or some of its partitions; may be repeated"
     )
     found.add_switch("--all-topics", help="reset all partitions with committed offsets")
-    found.add_value("--timeout", type=whole_number(INT32_MAX, lowest=1), metavar="MS", help="limit (default 5000)")
     found.add_switch("--offsets", help="describe: committed offsets and lag, the default")
     found.add_switch("--members", help="describe: the members")
     found.add_argument(
@@ -129,7 +128,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     flags = parser()
     options = flags.parse_args(list(words))
     given = (*given_flags(options), *(name for name in ("state", "type") if getattr(options, name) == _ALL))
-    options.timeout = options.timeout or _TIMEOUT_MS
     if "validate-regex" not in given and options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
     _check_describe(flags, options, given)

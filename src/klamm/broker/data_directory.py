@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,12 +13,14 @@ from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.protocol.primitives import uuid_text
 from klamm.storage.lock import make_durable_directory
-from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
+from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, CLEANER_OFFSETS, read_offsets
+from klamm.storage.log.recovery import restore_markers
 from klamm.storage.metadata.changes import PutSetting
 from klamm.storage.metadata.identity import (
     CLUSTER_ID_SETTING,
     MetadataLostError,
     check_metadata,
+    partition_directories,
     protect_metadata,
     put_metadata_aside,
     read_cluster_id,
@@ -36,6 +39,8 @@ logger = logging.getLogger(__name__)
 LOGS_DIRECTORY: Final = "logs"
 _LEADER_EPOCH: Final = "leader_epoch"
 """Name of the setting with the leader epoch of all partitions."""
+_MARKERS_RESTORED: Final = "markers_restored"
+"""Name of the setting that says that no log has a transaction marker without its control bit."""
 _SKIPPED_PRODUCER_IDS: Final = 1_000_000
 """Gap between the largest producer id in the logs and the next new one. Larger ids may occur in damaged segments."""
 
@@ -82,6 +87,7 @@ async def open_metadata(settings: BrokerSettings) -> Metadata:
         opened = await _rebuild(store, settings, logs) if is_rebuilt else await _identify(store, was_clean=was_clean)
         make_durable_directory(logs)
         write_cluster_id(logs, opened.cluster_id)
+        await _restore_markers(store, logs)
     except BaseException:
         await store.close()
         raise
@@ -121,6 +127,16 @@ async def _identify(store: MetadataStore, *, was_clean: bool) -> Metadata:
         leader_epoch += 1
         await store.submit([PutSetting(name=_LEADER_EPOCH, value=str(leader_epoch))])
     return Metadata(store, cluster_id, leader_epoch)
+
+
+async def _restore_markers(store: MetadataStore, logs: Path) -> None:
+    """Restore the markers of all partitions, unless an earlier start has done it. Reads the headers of all batches."""
+    if any(setting.name == _MARKERS_RESTORED for setting in store.load_settings()):
+        return
+    compacted = read_offsets(logs / CLEANER_OFFSETS)
+    for path, _, _ in partition_directories(logs):
+        await asyncio.to_thread(restore_markers, path, is_compacted=path.name in compacted)
+    await store.submit([PutSetting(name=_MARKERS_RESTORED, value="1")])
 
 
 def _new_cluster_id() -> str:

@@ -15,10 +15,12 @@ from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.model import TransactionPartition
+from klamm.protocol.records import iter_batches, patch_header
+from klamm.protocol.records.layout import CONTROL
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
+from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, CLEANER_OFFSETS, write_offsets
 from tests.support.logs import batch, read_all
-from tests.support.transactions import committed_values, write
+from tests.support.transactions import ABORT, COMMIT, committed_values, end, write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -220,5 +222,62 @@ def test_recovered_metadata_continue_behind_the_leader_epochs_of_the_logs(tmp_pa
         lose(tmp_path)
         async with running(tmp_path, "--recover") as services:
             assert services.cluster.leader_epoch == 3 + 1000
+
+    run(main())
+
+
+def clear_control_bits(partition: Path) -> None:
+    """Damage the markers as versions that lost the control bit on topics with LogAppendTime did."""
+    for path in partition.glob("*.log"):
+        data = bytearray(path.read_bytes())
+        position = 0
+        for item in iter_batches(bytes(data)):
+            patch_header(data, position, attributes=item.attributes & ~CONTROL)
+            position += item.size
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_start_restores_lost_control_bits_of_markers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, was_clean: bool, is_compacted: bool
+) -> None:
+    def values(log: PartitionLog) -> tuple[list[str], list[str]]:
+        read = [record.value.decode() for record in read_all(log) if record.value and record.key == b"k"]
+        return committed_values(log), read
+
+    async def main() -> None:
+        async with running(tmp_path) as services:
+            await services.topics.create("orders", [[1]], configs={"message.timestamp.type": "LogAppendTime"})
+            log = log_of(services, "orders")
+            for sequence, (value, how) in enumerate([("a", COMMIT), ("b", ABORT), ("c", COMMIT), ("d", COMMIT)]):
+                write(log, 7, value, sequence=sequence)
+                end(log, 7, how)
+            end(log, 7, ABORT)  # as a start after kill -9 wrote it, which found the transactions open
+            expected = values(log)
+            assert expected == (["a", "c", "d"], ["a", "b", "c", "d"])
+        logs = tmp_path / "logs"
+        clear_control_bits(logs / "orders-0")
+        if is_compacted:
+            write_offsets(logs / CLEANER_OFFSETS, {"orders-0": 1})
+        if not was_clean:
+            (logs / CLEAN_SHUTDOWN).unlink()
+        with closing(sqlite3.connect(tmp_path / "metadata.sqlite")) as database:
+            database.execute("DELETE FROM settings WHERE name = 'markers_restored'")
+            database.commit()
+        # when
+        async with running(tmp_path) as services:
+            log = log_of(services, "orders")
+            # then
+            assert values(log) == expected
+            assert log.last_stable_offset == log.end_offset == 9
+            assert [item.is_control for item in iter_batches(log.read(0, 1 << 20))] == [False, True] * 4 + [True]
+        (warning,) = [text for text in caplog.messages if "control bit" in text]
+        assert warning.startswith("orders-0: restored the control bit of 5 transaction markers")
+        assert ("records of committed transactions may be missing" in warning) == is_compacted
+        # and: no other start reads the logs for it
+        clear_control_bits(logs / "orders-0")
+        async with running(tmp_path) as services:
+            assert not any(item.is_control for item in iter_batches(log_of(services, "orders").read(0, 1 << 20)))
 
     run(main())

@@ -46,7 +46,7 @@ class AppendResult(NamedTuple):
     base_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1 with CreateTime."""
+    """-1 with CreateTime; for a duplicate, as in Kafka, the largest timestamp of the stored batch in any case."""
     needs_flush: bool
     """Whether ``flush.messages`` is reached, so that the log must be flushed before the producer gets its response."""
 
@@ -232,7 +232,7 @@ class PartitionLog:
                 return AppendResult(
                     base_offset=duplicate.base_offset,
                     last_offset=duplicate.last_offset,
-                    log_append_time_ms=-1,
+                    log_append_time_ms=duplicate.timestamp,
                     needs_flush=self.needs_flush and duplicate.last_offset >= self.recovery_point,
                 )
             self.producers.check_transaction(batch, is_verified=is_verified)
@@ -240,7 +240,8 @@ class PartitionLog:
         base_offset = self.end_offset
         append_time = self.write(batch, now_ms)
         if batch.producer_id > NO_PRODUCER_ID:
-            self.producers.appended(batch, base_offset, now_ms)
+            timestamp = batch.max_timestamp if append_time == NO_TIMESTAMP else append_time
+            self.producers.appended(batch, base_offset, timestamp, now_ms)
         if self.waiters:
             self.wake(batch.size)
         return AppendResult(

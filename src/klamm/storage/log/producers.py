@@ -45,12 +45,13 @@ _CRC_PREFIX_SIZE: Final = len(_CRC_PREFIX.format(0))
 
 
 class AppendedBatch(NamedTuple):
-    """Sequence numbers and offsets of an appended batch."""
+    """Sequence numbers, offsets and largest timestamp of an appended batch, as it is in the log."""
 
     base_sequence: int
     last_sequence: int
     base_offset: int
     last_offset: int
+    timestamp: int = NO_TIMESTAMP
 
 
 class ProducerState:
@@ -228,12 +229,12 @@ class ProducerStates:
             f" which is smaller than the last seen epoch {state.epoch}"
         )
 
-    def appended(self, batch: RecordBatch, base_offset: int, now_ms: int) -> None:
-        """Record a batch that was appended at ``base_offset``."""
+    def appended(self, batch: RecordBatch, base_offset: int, timestamp: int, now_ms: int) -> None:
+        """Record a batch that was appended at ``base_offset`` with ``timestamp`` as its largest timestamp."""
         entry = AppendedBatch(
-            batch.base_sequence, batch.last_sequence, base_offset, base_offset + batch.last_offset_delta
+            batch.base_sequence, batch.last_sequence, base_offset, base_offset + batch.last_offset_delta, timestamp
         )
-        self._remember(batch.producer_id, batch.producer_epoch, entry, now_ms).last_timestamp = batch.max_timestamp
+        self._remember(batch.producer_id, batch.producer_epoch, entry, now_ms)
         if batch.is_transactional and batch.producer_id not in self._open:
             self._open[batch.producer_id] = base_offset
 
@@ -262,21 +263,21 @@ class ProducerStates:
             )
         if head.base_sequence >= 0:
             last_sequence = (head.base_sequence + head.last_offset - head.base_offset) & MAX_SEQUENCE
-            entry = AppendedBatch(head.base_sequence, last_sequence, head.base_offset, head.last_offset)
-            state = self._remember(head.producer_id, head.producer_epoch, entry, now_ms)
-            state.last_timestamp = head.max_timestamp
+            entry = AppendedBatch(
+                head.base_sequence, last_sequence, head.base_offset, head.last_offset, head.max_timestamp
+            )
+            self._remember(head.producer_id, head.producer_epoch, entry, now_ms)
             if head.attributes & TRANSACTIONAL:
                 self._open.setdefault(head.producer_id, head.base_offset)
         return NO_OFFSET
 
-    def _remember(self, producer_id: int, epoch: int, entry: AppendedBatch, now_ms: int) -> ProducerState:
+    def _remember(self, producer_id: int, epoch: int, entry: AppendedBatch, now_ms: int) -> None:
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState(epoch, now_ms)
         state.begin_epoch(epoch)
         state.batches.append(entry)
-        state.last_used_ms = now_ms
-        return state
+        state.last_timestamp, state.last_used_ms = entry.timestamp, now_ms
 
     def expire(self, before_ms: int) -> None:
         """Remove producers without an open transaction that have not written since ``before_ms``."""
@@ -319,7 +320,7 @@ class ProducerStates:
             ]
             for producer_id, state in self._states.items()
         ]
-        text = json.dumps({"version": 3, "offset": offset, "producers": producers}, separators=(",", ":"))[1:]
+        text = json.dumps({"version": 4, "offset": offset, "producers": producers}, separators=(",", ":"))[1:]
         self._has_snapshot = True
         write_atomically(path, _CRC_PREFIX.format(crc32(text.encode())) + text, durable=durable)
 
@@ -337,7 +338,7 @@ class ProducerStates:
             offset = int(stored["offset"])
             for producer_id, epoch, last_used_ms, batches, *of_transactions in stored["producers"]:
                 state = self._states[producer_id] = ProducerState(epoch, last_used_ms)
-                state.batches.extend(AppendedBatch(*batch) for batch in batches)
+                state.batches.extend(AppendedBatch(*batch) for batch in batches)  # no timestamp before version 4
                 if of_transactions:  # missing in version 1
                     state.last_timestamp, state.coordinator_epoch, self._open[producer_id] = of_transactions
             self._open = {

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import ControlType, decode_marker, verify_crc
-from klamm.protocol.records.layout import CONTROL
+from klamm.protocol.records import NO_SEQUENCE, ControlType, decode_marker, patched_header, verify_crc
+from klamm.protocol.records.layout import CONTROL, CRC_AT, LAST_OFFSET_DELTA_AT, TRANSACTIONAL
 from klamm.storage.log import segment_swap
 from klamm.storage.log.checkpoints import OFFLINE, UNDEFINED, EpochStart, LeaderEpochs
-from klamm.storage.log.files import fsync_path
+from klamm.storage.log.files import FilePool, fsync_path, write_atomically
 from klamm.storage.log.indexes import ABORTED_SUFFIX
 from klamm.storage.log.partition import PartitionLog
 from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT, UNUSABLE, ProducerStates
@@ -36,12 +37,11 @@ from klamm.storage.log.segment import REBUILT_INTERVAL, LogSegment
 from klamm.storage.log.transactions import entry_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
     from klamm.storage.log.config import LogConfig
-    from klamm.storage.log.files import FilePool
     from klamm.storage.log.segment import BatchHead
 
 logger = logging.getLogger(__name__)
@@ -341,3 +341,62 @@ def _replay(producers: ProducerStates, segment: LogSegment, head: BatchHead, now
     first = producers.replay(head, now_ms, marker)
     if first != NO_OFFSET and marker is not None and marker.control_type is ControlType.ABORT:
         segment.aborted.append(entry_for(head.producer_id, first, head.last_offset, producers.first_open_offset))
+
+
+def restore_markers(directory: Path, *, is_compacted: bool) -> None:
+    """Restore the control bit of markers that earlier versions wrote without it to topics with LogAppendTime.
+
+    Only such markers are transactional batches without a sequence number: producers cannot append one. The producer
+    snapshot is invalidated first, so that the log, once opened, rebuilds the state of all transactions.
+
+    Args:
+        directory: Partition directory whose log is not open.
+        is_compacted: Whether compaction has rewritten the log. It may have removed such markers like records, so the
+            state of the transactions is left as it is.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    count, pool = 0, FilePool()
+    for path in sorted(directory.glob("[0-9]*.log")):
+        segment = LogSegment(pool=pool, directory=directory, base_offset=int(path.stem), created_ms=0)
+        patches = list(_bare_markers(segment))
+        segment.close()
+        if patches and not count and not is_compacted:
+            write_atomically(directory / SNAPSHOT, "", durable=True)
+        if patches:
+            _patch(path, patches)
+        count += len(patches)
+    if count:
+        logger.warning(
+            "%s: restored the control bit of %d transaction markers, which an earlier version wrote without it because"
+            " of message.timestamp.type=LogAppendTime. %s",
+            directory.name,
+            count,
+            "The topic has been compacted: records of committed transactions may be missing and must be written again"
+            if is_compacted
+            else "The state of all its transactions is rebuilt from the log",
+        )
+
+
+def _bare_markers(segment: LogSegment) -> Iterator[tuple[int, bytes]]:
+    """Yield position and bytes of the checksum and attributes to write for each marker without its control bit."""
+    with suppress(CorruptBatchError):  # the records after the damage cannot be read either
+        for head in segment.walk(0):
+            if head.base_sequence == NO_SEQUENCE and head.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL:
+                batch = segment.batch_at(head.position)
+                if batch is not None and verify_crc(batch) and decode_marker(batch) is not None:
+                    header = patched_header(batch, attributes=batch.attributes | CONTROL)
+                    yield head.position + CRC_AT, header[CRC_AT:LAST_OFFSET_DELTA_AT]
+
+
+def _patch(path: Path, patches: Iterable[tuple[int, bytes]]) -> None:
+    """Overwrite bytes of a file durably. Keep its modification time, which counts for retention."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        for position, data in patches:
+            file.seek(position)
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -38,6 +38,7 @@ from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES
 from klamm.protocol.records.layout import (
     BATCH_LENGTH_AT,
     CODEC_MASK,
+    CONTROL,
     DELETE_HORIZON,
     FLAGS_AT,
     INT32,
@@ -64,7 +65,7 @@ _RECORDS_ALWAYS_GRANTED: Final = 1_048_588
 """Records that a compressed batch may contain if ``max.message.bytes``, whose default this is, is smaller."""
 _MOST_RECORD_ERRORS: Final = 1000
 """Largest number of records that an error lists. A list of a million would exceed the size of the request."""
-_KEPT_FLAGS: Final = TRANSACTIONAL | DELETE_HORIZON
+_KEPT_FLAGS: Final = TRANSACTIONAL | CONTROL | DELETE_HORIZON
 """Attributes that are kept when the header of a batch is changed, as in Kafka."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 import klamm
 from klamm.cli import main as cli
@@ -133,6 +134,34 @@ def test_a_group_is_moved_once_it_is_idle_on_both_sides(
     assert cli(command) == 0
     assert "stays at 20, where it is already" in capsys.readouterr().out
     assert committed(there, "mover") == {"A.moved": 20}
+
+
+def test_group_is_moved_with_partitions_without_records(
+    source: klamm.Broker, target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    here, there = source.bootstrap_servers, target.bootstrap_servers
+    for topic in ("emptied", "full", "never-written"):
+        create_topic(here, topic)
+    produce(here, "full", numbered(5))
+    produce(here, "emptied", numbered(5))
+    admin = AdminClient({"bootstrap.servers": here})
+    (deleted,) = admin.delete_records([TopicPartition("emptied", 0, 5)]).values()
+    assert deleted.result(20).low_watermark == 5
+    for topic, offset in (("emptied", 5), ("full", 2), ("never-written", 0)):
+        commit(here, "mover", topic, offset)
+    with Copying(flow_of(source, target, topics=".*")) as copying:
+        copying.wait_for(10)
+    file = tmp_path / "mm2.properties"
+    file.write_text(properties(here, there, topics=".*"))
+    # when
+    assert cli(["mirror", "cutover", "mover", str(file)]) == 0, capsys.readouterr()
+    # then
+    assert committed(there, "mover") == {"A.emptied": 0, "A.full": 2, "A.never-written": 0}
+    rows = [row.split() for row in capsys.readouterr().out.splitlines() if row.startswith("mover")]
+    assert [row[5:7] for row in rows] == [["0", "0"], ["3", "0"], ["0", "0"]]
+    groups = rounds(flow_of(source, target, SYNCED, topics=".*"))
+    assert [(row.target_offset, row.reason) for row in groups.offsets] == [(0, ""), (2, ""), (0, "")]
 
 
 def test_a_cutover_that_can_not_be_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ Mirrored records never use it: tasks copy them. Such a connection sends a few re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.client import cluster as clusters
 from klamm.client.buffers import BufferPool
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from klamm.client.transport import ConnectionSettings
     from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
 
 _PARTITION: Final = 0
 _TIMEOUT_S: Final = 15.0
@@ -27,6 +28,18 @@ _FREE_BYTES: Final = 4 * 1024 * 1024
 
 class TopicGoneError(Exception):
     """An internal topic of the mirror does not exist, or was recreated after it was read."""
+
+
+class LogBounds(NamedTuple):
+    """First offset and end offset of a partition."""
+
+    first: int
+    end: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the partition has no records, because none was written or all were deleted."""
+        return self.first == self.end
 
 
 class ControlConnection:
@@ -43,7 +56,7 @@ class ControlConnection:
         """
         write_records(self._cluster, topic, {_PARTITION: records}, timeout_s=_TIMEOUT_S)
 
-    def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def end_offsets(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
         """Return the log end offsets of partitions. Partitions without a responding leader are missing.
 
         Raises:
@@ -53,6 +66,19 @@ class ControlConnection:
             return {}
         self._cluster.refresh(sorted({topic for topic, _ in partitions}))
         return self._cluster.list_offsets(list(partitions), clusters.LATEST)
+
+    def log_bounds(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, LogBounds]:
+        """Return the first and end offsets of partitions. Partitions without a responding leader are missing.
+
+        Raises:
+            ConnectionLostError: No broker answers.
+        """
+        if not partitions:
+            return {}
+        self._cluster.refresh(sorted({topic for topic, _ in partitions}))
+        first = self._cluster.list_offsets(list(partitions), clusters.EARLIEST)
+        end = self._cluster.list_offsets(list(first), clusters.LATEST)
+        return {where: LogBounds(first[where], end[where]) for where in end}
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
         """Read partition 0 to its current end.

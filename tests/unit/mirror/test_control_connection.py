@@ -32,6 +32,8 @@ def test_records_are_read_from_where_one_wants_to_the_present_end() -> None:
             assert connection.read("own", 4) == ([], 4)
             assert connection.end_offsets([("own", 0), ("own", 1), ("nowhere", 0)]) == {("own", 0): 4}
             assert connection.end_offsets([]) == {}
+            assert connection.log_bounds([("own", 0), ("own", 1), ("nowhere", 0)]) == {("own", 0): (0, 4)}
+            assert connection.log_bounds([]) == {}
             with pytest.raises(TopicGoneError, match="own ends at 4, but 5 was read before"):
                 connection.read("own", 5)
             with pytest.raises(TopicGoneError, match="nowhere does not exist"):

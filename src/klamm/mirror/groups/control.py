@@ -28,7 +28,14 @@ from klamm.admin import ErrorCode, KafkaApiError
 from klamm.client.errors import CLUSTER_ERRORS, api_error, error_text
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.groups.admin_calls import GroupUse, commit_offsets, consumer_groups, group_offsets, group_uses
-from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.groups.plans import (
+    Logs,
+    accepted,
+    is_more_recent,
+    offsets_to_commit,
+    remote_topic_of,
+    translate_group,
+)
 from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.reasons import LoggedReasons
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient, OffsetAndMetadata
+    from klamm.mirror.control_connection import LogBounds
     from klamm.mirror.formats import Checkpoint
     from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
@@ -48,6 +56,8 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import GroupSettings
     from klamm.protocol.types import PartitionTuple
+
+    Bounds = Callable[[Sequence[PartitionTuple]], Mapping[PartitionTuple, LogBounds]]
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +80,8 @@ class GroupControl:
         *,
         syncs: SyncStore,
         checkpoints: CheckpointStore,
-        end_offsets: Callable[[Sequence[PartitionTuple]], Mapping[PartitionTuple, int]],
+        source_bounds: Bounds,
+        target_bounds: Bounds,
         status: GroupStatus,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -84,7 +95,8 @@ class GroupControl:
             target: Admin of the target cluster.
             syncs: Offset syncs of the flow.
             checkpoints: Checkpoints of the flow.
-            end_offsets: Returns log end offsets of target partitions. Partitions that do not exist are missing.
+            source_bounds: Returns the bounds of source partitions. Partitions that do not exist are missing.
+            target_bounds: Same for target partitions.
             status: Status of the groups, updated after each step.
             clock: Monotonic clock in seconds.
             now: Wall clock in seconds since the epoch.
@@ -95,7 +107,8 @@ class GroupControl:
         self._target = target
         self._syncs = syncs
         self._checkpoints = checkpoints
-        self._end_offsets = end_offsets
+        self._source_bounds = source_bounds
+        self._target_bounds = target_bounds
         self._status = status
         self._clock = clock
         self._now = now
@@ -226,11 +239,12 @@ class GroupControl:
         self._syncs.refresh()
         asked_at_ms = self._now() * 1000
         offsets = self._offsets_of_groups()
-        remote = {(remote_topic_of(self._flow, topic), at) for of in offsets.values() for topic, at in of}
-        ends = self._end_offsets(sorted(remote))
+        local = {where for of_group in offsets.values() for where in of_group}
+        remote = {(remote_topic_of(self._flow, topic), at) for topic, at in local}
+        logs = Logs(target=self._target_bounds(sorted(remote)), source=self._source_bounds(sorted(local)))
         due: list[Checkpoint] = []
         for group, of_group in offsets.items():
-            translated = translate_group(self._flow, group, of_group, self._syncs, ends)
+            translated = translate_group(self._flow, group, of_group, self._syncs, logs)
             due += [each for each in map(self._due_checkpoint, translated) if each is not None]
             for each in translated:
                 self._note(group, each, of_group[each.topic, each.partition])

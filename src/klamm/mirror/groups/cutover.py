@@ -10,13 +10,14 @@ from klamm.admin import KafkaApiError
 from klamm.client.errors import error_text
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.groups.admin_calls import commit_offsets, group_offsets, group_uses
-from klamm.mirror.groups.plans import accepted, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.groups.plans import Logs, accepted, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.topics.config_sync import log_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.admin import AdminClient, OffsetAndMetadata
+    from klamm.mirror.control_connection import LogBounds
     from klamm.mirror.formats import Checkpoint
     from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
@@ -86,8 +87,11 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
     with contextlib.suppress(TopicGoneError):
         sides.syncs.refresh()
     remote = sorted({(remote_topic_of(flow, topic), at) for topic, at in before.offsets})
-    translated = translate_group(flow, group, before.offsets, sides.syncs, sides.target_ends(remote))
-    rows = _rows(flow, group, before.offsets, translated, sides)
+    logs = Logs(target=sides.target_bounds(remote), source=sides.source_bounds(sorted(before.offsets)))
+    translated = translate_group(flow, group, before.offsets, sides.syncs, logs)
+    current = group_offsets(sides.target, [group])[group]
+    have: CommittedOffsets = {} if isinstance(current, KafkaApiError) else current
+    rows = tuple(_row(flow, each, before.offsets[each.topic, each.partition], logs.source, have) for each in translated)
     plan = Cutover(flow=flow.name, group=group, rows=rows, problems=before.problems)
     if dry_run or not plan.is_ready:
         return plan
@@ -116,24 +120,11 @@ def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
     return _Look(offsets, tuple(problems))
 
 
-def _rows(
-    flow: FlowSettings,
-    group: str,
-    offsets: CommittedOffsets,
-    translated: Sequence[Translated],
-    sides: BothSides,
-) -> tuple[CutoverRow, ...]:
-    source_ends = sides.source_ends(sorted(offsets))
-    current = group_offsets(sides.target, [group])[group]
-    have: CommittedOffsets = {} if isinstance(current, KafkaApiError) else current
-    return tuple(_row(flow, each, offsets[each.topic, each.partition], source_ends, have) for each in translated)
-
-
 def _row(
     flow: FlowSettings,
     translated: Translated,
     committed: OffsetAndMetadata,
-    source_ends: Mapping[PartitionTuple, int],
+    source: Mapping[PartitionTuple, LogBounds],
     have: CommittedOffsets,
 ) -> CutoverRow:
     where = (translated.topic, translated.partition)
@@ -141,14 +132,14 @@ def _row(
     target_offset = None if translated.checkpoint is None else translated.checkpoint.downstream_offset
     now = have.get((remote, translated.partition))
     further = target_offset is not None and now is not None and now.offset > target_offset
-    end = source_ends.get(where)
+    bounds = source.get(where)
     return CutoverRow(
         topic=translated.topic,
         partition=translated.partition,
         remote_topic=remote,
         source_offset=committed.offset,
         target_offset=target_offset,
-        lag=None if end is None else max(0, end - committed.offset),
+        lag=None if bounds is None else max(0, bounds.end - max(bounds.first, committed.offset)),
         again_at_most=translated.again_at_most,
         reason=translated.reason,
         note=_note(translated.again_at_most, now.offset if further and now is not None else None),

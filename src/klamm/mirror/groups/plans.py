@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import OffsetAndMetadata
 from klamm.mirror.formats import Checkpoint
+from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.naming import original_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from klamm.mirror.control_connection import LogBounds
     from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.stores import SyncStore
     from klamm.mirror.settings.flow import FlowSettings
@@ -41,12 +43,16 @@ def accepted(flow: FlowSettings, offsets: CommittedOffsets) -> dict[PartitionTup
     return {where: found for where, found in offsets.items() if found.offset >= 0 and wanted(where[0])}
 
 
+class Logs(NamedTuple):
+    """Bounds of the partitions of a group on both clusters. Those that do not exist or have no leader are missing."""
+
+    target: Mapping[PartitionTuple, LogBounds]
+    """Requested before ``source``, so that no record that the source received in between is skipped."""
+    source: Mapping[PartitionTuple, LogBounds]
+
+
 def translate_group(
-    flow: FlowSettings,
-    group: str,
-    offsets: CommittedOffsets,
-    translator: SyncStore,
-    ends: Mapping[PartitionTuple, int],
+    flow: FlowSettings, group: str, offsets: CommittedOffsets, translator: SyncStore, logs: Logs
 ) -> list[Translated]:
     """Translate the offsets of a group.
 
@@ -55,10 +61,10 @@ def translate_group(
         group: Group id.
         offsets: Committed offsets on topics that the topic filter accepts.
         translator: Offset syncs of the flow.
-        ends: Log end offsets of the target partitions. Partitions that do not exist or have no leader are missing.
+        logs: Bounds of these partitions.
     """
     return [
-        _translate(flow, group, where, found, translator=translator, ends=ends)
+        _translate(flow, group, where, found, translator=translator, logs=logs)
         for where, found in sorted(offsets.items())
     ]
 
@@ -70,7 +76,7 @@ def _translate(
     found: OffsetAndMetadata,
     *,
     translator: SyncStore,
-    ends: Mapping[PartitionTuple, int],
+    logs: Logs,
 ) -> Translated:
     topic, partition = where
     remote = (remote_topic_of(flow, topic), partition)
@@ -78,17 +84,19 @@ def _translate(
     def without(reason: str) -> Translated:
         return Translated(topic, partition, None, 0, reason)
 
-    if not translator.knows(topic, partition):
-        return without(f"nothing of {topic}-{partition} was mirrored yet, according to the offset syncs")
     translation = translator.translate(topic, partition, found.offset)
     if translation is None:
+        translation = _without_syncs(flow, where, found.offset, logs)
+    if translation is None and not translator.knows(topic, partition):
+        return without(f"nothing of {topic}-{partition} was mirrored yet, according to the offset syncs")
+    if translation is None:
         return without(f"offset {found.offset} is older than every offset sync of {topic}-{partition}")
-    end = ends.get(remote)
-    if end is None:
+    bounds = logs.target.get(remote)
+    if bounds is None:
         return without(f"{remote[0]}-{partition} does not exist on cluster {flow.target.alias}, or has no leader")
-    if translation.downstream > end:
+    if translation.downstream > bounds.end:
         return without(
-            f"offset {found.offset} would be {translation.downstream}, beyond the end {end} of "
+            f"offset {found.offset} would be {translation.downstream}, beyond the end {bounds.end} of "
             f"{remote[0]}-{partition}: was the topic recreated?"
         )
     checkpoint = Checkpoint(
@@ -100,6 +108,22 @@ def _translate(
         metadata=found.metadata,
     )
     return Translated(topic, partition, checkpoint, translation.again_at_most, "")
+
+
+def _without_syncs(flow: FlowSettings, where: PartitionTuple, offset: int, logs: Logs) -> Translation | None:
+    """Translate an offset on a source partition without records, of which nothing remains to be mirrored.
+
+    A group that has read everything continues at the end of the remote partition, which only the mirror writes. If the
+    remote topic has the name of the source topic, producers may have moved already: the group reads their records.
+    """
+    topic, partition = where
+    source, target = logs.source.get(where), logs.target.get((flow.remote_topic(topic), partition))
+    is_mirrored = flow.selection.includes(topic)
+    if source is None or target is None or not source.is_empty or not is_mirrored or offset > source.end:
+        return None
+    if offset == source.end and flow.remote_topic(topic) != topic:
+        return Translation(target.end, 0)
+    return Translation(target.first, target.end - target.first)
 
 
 def is_more_recent(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:

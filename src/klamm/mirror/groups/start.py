@@ -16,14 +16,12 @@ from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from klamm.admin import AdminClient
+    from klamm.mirror.groups.control import Bounds
     from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.protocol.types import PartitionTuple
-
-    Ends = Callable[[Sequence[PartitionTuple]], Mapping[PartitionTuple, int]]
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +33,9 @@ class BothSides:
     source: AdminClient
     target: AdminClient
     syncs: SyncStore
-    source_ends: Ends
-    """Returns log end offsets. Partitions that do not exist or have no leader are missing."""
-    target_ends: Ends
+    source_bounds: Bounds
+    """Returns first and end offsets. Partitions that do not exist or have no leader are missing."""
+    target_bounds: Bounds
 
 
 def translate_groups(flow: FlowSettings, status: GroupStatus, stop: threading.Event) -> None:
@@ -76,7 +74,8 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
             target,
             syncs=_syncs(stack, flow),
             checkpoints=CheckpointStore(reader, writer, flow.groups.checkpoints_topic, wanted=wanted),
-            end_offsets=reader.end_offsets,
+            source_bounds=_connection(stack, flow, "source", "consumer").log_bounds,
+            target_bounds=reader.log_bounds,
             status=status,
         )
 
@@ -97,8 +96,8 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
             source=source,
             target=target,
             syncs=_syncs(stack, flow),
-            source_ends=_connection(stack, flow, "source", "consumer").end_offsets,
-            target_ends=_connection(stack, flow, "target", "consumer").end_offsets,
+            source_bounds=_connection(stack, flow, "source", "consumer").log_bounds,
+            target_bounds=_connection(stack, flow, "target", "consumer").log_bounds,
         )
 
 

@@ -18,7 +18,7 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.client.errors import ConnectionLostError
-from klamm.mirror.control_connection import ControlConnection, TopicGoneError
+from klamm.mirror.control_connection import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.copied_runs import RunSync
@@ -129,7 +129,7 @@ class Run:
         self.now = 1_000.0
         self.source, self.target = GroupCluster(), GroupCluster()
         self.topics = Topics()
-        self.ends: dict[PartitionTuple, int] = {REMOTE: 10_000}
+        self.bounds = {ORDERS: LogBounds(0, 10_000), REMOTE: LogBounds(0, 10_000)}
         self.status = GroupStatus()
         properties = {
             "clusters": "A,B",
@@ -152,7 +152,8 @@ class Run:
             self.target,
             syncs=SyncStore(self.topics, SYNCS),
             checkpoints=CheckpointStore(self.topics, self.topics, CHECKPOINTS),
-            end_offsets=lambda asked: {where: self.ends[where] for where in asked if where in self.ends},
+            source_bounds=lambda asked: {where: self.bounds[where] for where in asked if where in self.bounds},
+            target_bounds=lambda asked: {where: self.bounds[where] for where in asked if where in self.bounds},
             status=self.status,
             clock=lambda: self.now,
             now=lambda: self.now,

@@ -1,21 +1,36 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
+
 from klamm.admin import OffsetAndMetadata
+from klamm.mirror.control_connection import LogBounds
 from klamm.mirror.formats import Checkpoint
 from klamm.mirror.groups.copied_runs import Translation
-from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.groups.plans import (
+    Logs,
+    accepted,
+    is_more_recent,
+    offsets_to_commit,
+    remote_topic_of,
+    translate_group,
+)
 from klamm.mirror.groups.stores import SyncStore
 from klamm.mirror.settings.mirror import parse_settings
 
-FLOW = parse_settings(
-    {
-        "clusters": "A,B",
-        "A.bootstrap.servers": "a:1",
-        "B.bootstrap.servers": "b:1",
-        "A->B.enabled": "true",
-        "topics": "orders,users,B.born-there",
-    }
-).flows[0]
+if TYPE_CHECKING:
+    from klamm.mirror.settings.flow import FlowSettings
+
+FILE = {
+    "clusters": "A,B",
+    "A.bootstrap.servers": "a:1",
+    "B.bootstrap.servers": "b:1",
+    "A->B.enabled": "true",
+    "topics": "orders,users,B.born-there",
+}
+FLOW = parse_settings(FILE).flows[0]
+IDENTITY = parse_settings(FILE | {"replication.policy.class": "IdentityReplicationPolicy"}).flows[0]
 
 
 class Knowledge(SyncStore):
@@ -28,8 +43,7 @@ class Knowledge(SyncStore):
         return topic in self.topics and partition == 0
 
     def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
-        assert self.knows(topic, partition)
-        return Translation(upstream - 10, 3) if upstream >= 10 else None
+        return Translation(upstream - 10, 3) if self.knows(topic, partition) and upstream >= 10 else None
 
 
 def checkpoint(upstream: int, downstream: int, topic: str = "A.orders") -> Checkpoint:
@@ -63,7 +77,7 @@ def test_an_offset_keeps_its_metadata() -> None:
         "g",
         {("orders", 0): OffsetAndMetadata(40, metadata="from here")},
         Knowledge("orders"),
-        {("A.orders", 0): 30},
+        Logs(target={("A.orders", 0): LogBounds(0, 30)}, source={}),
     )
     assert made.checkpoint is not None
     assert (made.checkpoint.topic, made.checkpoint.downstream_offset) == ("A.orders", 30)
@@ -78,15 +92,41 @@ def test_every_offset_without_a_checkpoint_says_why() -> None:
         ("users", 0): OffsetAndMetadata(50),
     }
     knowledge = Knowledge("orders", "users")
-    found = translate_group(FLOW, "g", offsets, knowledge, {("A.users", 0): 39})
+    found = translate_group(FLOW, "g", offsets, knowledge, Logs({("A.users", 0): LogBounds(0, 39)}, {}))
     assert [each.checkpoint for each in found] == [None] * 3
     assert [each.reason for each in found] == [
         "offset 9 is older than every offset sync of orders-0",
         "nothing of orders-1 was mirrored yet, according to the offset syncs",
         "offset 50 would be 40, beyond the end 39 of A.users-0: was the topic recreated?",
     ]
-    (missing,) = translate_group(FLOW, "g", {("users", 0): OffsetAndMetadata(50)}, knowledge, {})
+    (missing,) = translate_group(FLOW, "g", {("users", 0): OffsetAndMetadata(50)}, knowledge, Logs({}, {}))
     assert missing.reason == "A.users-0 does not exist on cluster B, or has no leader"
+
+
+@pytest.mark.parametrize(
+    ("flow", "topic", "source", "target", "expected"),
+    [
+        pytest.param(FLOW, "orders", (5, 5), (0, 7), (7, 0), id="emptied and read to its end"),
+        pytest.param(FLOW, "orders", (9, 9), (0, 0), (0, 0), id="emptied before it was read or mirrored"),
+        pytest.param(FLOW, "orders", (9, 9), (2, 7), (2, 5), id="emptied before it was read, perhaps after mirroring"),
+        pytest.param(FLOW, "orders", (4, 4), (0, 7), None, id="created again"),
+        pytest.param(FLOW, "orders", (0, 5), (0, 0), None, id="with records"),
+        pytest.param(FLOW, "B.born-there", (5, 5), (0, 7), None, id="mirrored from the target"),
+        pytest.param(IDENTITY, "orders", (5, 5), (2, 7), (2, 5), id="producers moved first"),
+    ],
+)
+def test_offset_on_a_partition_without_records_translates_without_syncs(
+    flow: FlowSettings,
+    topic: str,
+    source: tuple[int, int],
+    target: tuple[int, int],
+    expected: tuple[int, int] | None,
+) -> None:
+    remote = remote_topic_of(flow, topic), 0
+    logs = Logs(target={remote: LogBounds(*target)}, source={(topic, 0): LogBounds(*source)})
+    (made,) = translate_group(flow, "g", {(topic, 0): OffsetAndMetadata(5)}, Knowledge(), logs)
+    translated = made.checkpoint and (made.checkpoint.downstream_offset, made.again_at_most)
+    assert translated == expected
 
 
 def test_a_checkpoint_is_written_when_it_says_something_new() -> None:

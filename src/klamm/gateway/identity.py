@@ -1,7 +1,6 @@
 """Principal of a client, read from a SASL login that passes through the gateway.
 
-The upstream checks the credentials. The gateway reads the user name from the same bytes, and accepts it when the
-upstream reports success:
+The upstream checks the credentials. The gateway reads the user name from the token that the upstream accepts:
 
 =============  ==============================================  =======================================================
 Mechanism      User name                                       Success
@@ -40,14 +39,13 @@ class SaslReader:
         principal_claim: Claim of an OAUTHBEARER token that names the user (``sasl.oauthbearer.sub.claim.name``).
     """
 
-    __slots__ = ("_mechanism", "_principal_claim", "_unread", "_user_name", "principal")
+    __slots__ = ("_first_message", "_mechanism", "_principal_claim", "principal")
 
     def __init__(self, principal_claim: str = "sub") -> None:
         self._principal_claim = principal_claim
         self._mechanism = ""
-        self._user_name: str | None = None
-        self._unread: ProtocolError | None = None
-        """Reason why the token names no principal; None if it does."""
+        self._first_message = b""
+        """First message of a SCRAM exchange that the upstream has not completed."""
         self.principal: str | None = None
         """Principal of the latest successful login; None before the first one."""
 
@@ -57,35 +55,31 @@ class SaslReader:
         return bool(self._mechanism) and self.principal is None
 
     def start(self, mechanism: str) -> None:
-        """Begin a login (SaslHandshake) by one of ``PASSED_MECHANISMS``."""
+        """Begin a login by a mechanism of ``PASSED_MECHANISMS`` after the upstream has accepted its SaslHandshake."""
         self._mechanism = mechanism
-        self._user_name = self._unread = None
+        self._first_message = b""
 
-    def on_token(self, token: bytes) -> None:
-        """Read a client's token. The upstream answers one that names no principal; it must not accept it."""
-        if self._user_name is None:
-            try:
-                self._user_name = self._read(token.decode(errors="replace"))
-            except ProtocolError as error:
-                self._unread = error
+    def on_answer(self, token: bytes, error_code: int, answer: bytes) -> None:
+        """Read a client's token together with the upstream's response to it.
 
-    def on_answer(self, error_code: int, answer: bytes) -> None:
-        """Read the upstream's response to the latest token.
+        A rejected token leaves no trace: the client may send another one, as OAUTHBEARER allows.
 
         Raises:
             ProtocolError: The upstream accepts a token that names no principal.
         """
         if error_code != 0:
-            self._user_name = self._unread = None
-        elif self._unread is not None:
-            if self._mechanism != OAUTHBEARER or not answer:
-                raise self._unread
-        elif self._user_name is not None and self._is_last(answer):
-            self.principal = user_principal(self._user_name)
-            self._user_name = None
+            self._first_message = b""
+        elif not self._mechanism.startswith("SCRAM"):
+            if not answer:
+                self._accept(token)
+        elif answer.startswith(b"r="):
+            self._first_message = token
+        elif answer.startswith(b"v="):
+            self._accept(self._first_message)
 
-    def _is_last(self, answer: bytes) -> bool:
-        return answer.startswith(b"v=") if self._mechanism.startswith("SCRAM") else not answer
+    def _accept(self, token: bytes) -> None:
+        self._first_message = b""
+        self.principal = user_principal(self._read(token.decode(errors="replace")))
 
     def _read(self, text: str) -> str:
         if self._mechanism == PLAIN:

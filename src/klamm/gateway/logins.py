@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.gateway.cutter import Judgement, Piece
+    from klamm.gateway.exchange import OnResponse
     from klamm.gateway.shared import OpenRelay
     from klamm.gateway.wire import RequestHead
     from klamm.server.security.login import Login
@@ -55,8 +56,8 @@ class PassedLogin:
         self._relay = relay
         self._reader = SaslReader(principal_claim)
         self._is_needed = is_needed
-        self._unanswered = 0
-        """Number of tokens in flight."""
+        self.is_waiting = False
+        """Whether a request of the login is in flight. Later requests wait for its response."""
 
     @property
     def is_open(self) -> bool:
@@ -87,35 +88,34 @@ class PassedLogin:
         """Forward a SaslHandshake. The client is not offered mechanisms whose principal cannot be read.
 
         Raises:
-            ProtocolError: The request is malformed, or a token has no response yet. That response would be taken for
-                one to the next login, so its user would become the principal without a check of its credentials.
+            ProtocolError: The request is malformed.
         """
-        if self._unanswered:
-            raise ProtocolError("SaslHandshake before the response to a SASL token")
         request: SaslHandshakeRequest = decode_request(SaslHandshakeRequest, head, frame, body)
-        if request.mechanism in PASSED_MECHANISMS:
-            self._reader.start(request.mechanism)
-            self._relay.exchanges.append(RelayedExchange(head.correlation_id))
-            return TAKE, len(frame), (frame,)
-        logger.warning(
-            "Connection of %s: SASL mechanism %r cannot pass the gateway, only %s",
-            self._relay.peer.name,
-            request.mechanism[:40],
-            ", ".join(PASSED_MECHANISMS),
-        )
-        self._reader.start("")
+        mechanism = request.mechanism
+        if is_refused := mechanism not in PASSED_MECHANISMS:
+            logger.warning(
+                "Connection of %s: SASL mechanism %r cannot pass the gateway, only %s",
+                self._relay.peer.name,
+                mechanism[:40],
+                ", ".join(PASSED_MECHANISMS),
+            )
 
         def on_response(answer: memoryview) -> Sequence[Piece]:
+            self.is_waiting = False
             position = response_body(SaslHandshakeResponse, head.api_version, answer)
-            offered = decode(SaslHandshakeResponse, head.api_version, answer, position).mechanisms
+            response = decode(SaslHandshakeResponse, head.api_version, answer, position)
+            if not is_refused:
+                if response.error_code == ErrorCode.NONE:
+                    self._reader.start(mechanism)
+                return [answer]
+            self._reader.start("")
             refusal = SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-                mechanisms=[mechanism for mechanism in offered if mechanism in PASSED_MECHANISMS],
+                mechanisms=[name for name in response.mechanisms if name in PASSED_MECHANISMS],
             )
             return [response_frame(refusal, head.api_version, head.correlation_id)]
 
-        self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
-        return TAKE, len(frame), (frame,)
+        return self._forward(head, frame, on_response)
 
     def authenticate(self, head: RequestHead, frame: memoryview, body: int) -> Judgement:
         """Forward a SaslAuthenticate.
@@ -124,18 +124,21 @@ class PassedLogin:
             ProtocolError: The request is malformed.
         """
         request: SaslAuthenticateRequest = decode_request(SaslAuthenticateRequest, head, frame, body)
-        self._reader.on_token(bytes(request.auth_bytes))
-        self._unanswered += 1
+        token = bytes(request.auth_bytes)
 
         def on_response(answer: memoryview) -> Sequence[Piece]:
-            self._unanswered -= 1
+            self.is_waiting = False
             position = response_body(SaslAuthenticateResponse, head.api_version, answer)
             response = decode(SaslAuthenticateResponse, head.api_version, answer, position)
-            self._reader.on_answer(response.error_code, bytes(response.auth_bytes))
+            self._reader.on_answer(token, response.error_code, bytes(response.auth_bytes))
             if self._reader.principal is not None:
                 self._relay.peer.principal = self._reader.principal
             return [answer]
 
+        return self._forward(head, frame, on_response)
+
+    def _forward(self, head: RequestHead, frame: memoryview, on_response: OnResponse) -> Judgement:
+        self.is_waiting = True
         self._relay.exchanges.append(RelayedExchange(head.correlation_id, on_response))
         return TAKE, len(frame), (frame,)
 
@@ -147,6 +150,9 @@ class OwnLogin:
         relay: Relay of the connection.
         login: State of the login; None if the clients of the listener do not log in by SASL.
     """
+
+    is_waiting = False
+    """Whether a request of the login is in flight. The gateway answers at once."""
 
     def __init__(self, relay: OpenRelay, login: Login | None) -> None:
         self._relay = relay

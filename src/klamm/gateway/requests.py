@@ -113,6 +113,7 @@ class RequestJudge:
         relay = self._relay
         if (
             relay.is_intercepting
+            or self._login.is_waiting
             or len(relay.exchanges) >= MOST_IN_FLIGHT
             or relay.held_bytes > MOST_HELD_BYTES
             or self._renews()
@@ -394,6 +395,7 @@ class RequestJudge:
             case ApiKey.SASL_HANDSHAKE:
                 return self._login.handshake(head, frame, body)
             case ApiKey.SASL_AUTHENTICATE:
+                self._precedent = self._judged_id = None  # the principal may change
                 return self._login.authenticate(head, frame, body)
             case _:
                 return self._filter(head, frame, body)

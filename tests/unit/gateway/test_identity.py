@@ -16,42 +16,35 @@ def jwt(claims: dict[str, object]) -> str:
     return ".".join([*parts, ""])
 
 
-def test_plain_names_the_user_when_the_upstream_accepts_the_login() -> None:
-    reader = SaslReader()
-    reader.start("PLAIN")
-    reader.on_token(b"\0alice\0secret")
-    assert reader.principal is None
-    reader.on_answer(0, b"")
-    assert reader.principal == "User:alice"
+def bearer(claims: dict[str, object]) -> bytes:
+    return b"n,,\x01auth=Bearer " + jwt(claims).encode() + b"\x01\x01"
 
 
-def test_a_rejected_login_names_no_user() -> None:
-    reader = SaslReader()
-    reader.start("PLAIN")
-    reader.on_token(b"\0alice\0wrong")
-    reader.on_answer(58, b"")
-    assert reader.principal is None
+SCRAM_FIRST = (b"n,,n=a=2Cb=3Dc,r=nonce", 0, b"r=nonce123,s=c2FsdA==,i=4096")
+REJECTED_TOKEN = (bearer({"client": "admin"}), 0, b'{"status":"invalid_token"}')
 
 
-def test_scram_names_the_user_after_the_last_message_of_the_server() -> None:
-    reader = SaslReader()
-    reader.start("SCRAM-SHA-256")
-    reader.on_token(b"n,,n=a=2Cb=3Dc,r=nonce")
-    reader.on_answer(0, b"r=nonce123,s=c2FsdA==,i=4096")
-    assert reader.principal is None
-    reader.on_token(b"c=biws,r=nonce123,p=proof")
-    reader.on_answer(0, b"v=signature")
-    assert reader.principal == "User:a,b=c"
-
-
-def test_oauthbearer_names_the_subject_of_the_token() -> None:
+@pytest.mark.parametrize(
+    ("mechanism", "exchanges", "principal"),
+    [
+        ("PLAIN", [(b"\0alice\0secret", 0, b"")], "User:alice"),
+        ("PLAIN", [(b"\0alice\0wrong", 58, b"")], None),
+        ("SCRAM-SHA-256", [SCRAM_FIRST], None),
+        ("SCRAM-SHA-256", [SCRAM_FIRST, (b"c=biws,r=nonce123,p=proof", 0, b"v=signature")], "User:a,b=c"),
+        ("SCRAM-SHA-256", [SCRAM_FIRST, (b"n,,n=x,r=n", 58, b"")], None),
+        ("OAUTHBEARER", [REJECTED_TOKEN], None),
+        ("OAUTHBEARER", [REJECTED_TOKEN, (b"\x01", 58, b"")], None),
+        ("OAUTHBEARER", [REJECTED_TOKEN, (bearer({"sub": "x", "client": "orders"}), 0, b"")], "User:orders"),
+    ],
+)
+def test_principal_is_the_user_of_the_accepted_token(
+    mechanism: str, exchanges: list[tuple[bytes, int, bytes]], principal: str | None
+) -> None:
     reader = SaslReader("client")
-    reader.start("OAUTHBEARER")
-    reader.on_token(b"n,,\x01auth=Bearer " + jwt({"sub": "x", "client": "orders"}).encode() + b"\x01\x01")
-    reader.on_answer(0, b'{"status":"invalid_token"}')
-    assert reader.principal is None
-    reader.on_answer(0, b"")
-    assert reader.principal == "User:orders"
+    reader.start(mechanism)
+    for exchange in exchanges:
+        reader.on_answer(*exchange)
+    assert reader.principal == principal
 
 
 @pytest.mark.parametrize("key", ["AUTH", "Auth", "extra"])
@@ -61,8 +54,7 @@ def test_an_extension_of_oauthbearer_names_no_user(key: str) -> None:
     for pairs in ((b"auth" + checked, key.encode() + other), (key.encode() + other, b"auth" + checked)):
         reader = SaslReader()
         reader.start("OAUTHBEARER")
-        reader.on_token(b"n,,\x01" + b"".join(pairs) + b"\x01")
-        reader.on_answer(0, b"")
+        reader.on_answer(b"n,,\x01" + b"".join(pairs) + b"\x01", 0, b"")
         assert reader.principal == "User:client"
 
 
@@ -70,8 +62,7 @@ def test_the_principal_stays_until_a_login_again_succeeds() -> None:
     reader = SaslReader()
     for user, error_code, expected in (("a", 0, "User:a"), ("b", 58, "User:a"), ("c", 0, "User:c")):
         reader.start("PLAIN")
-        reader.on_token(f"\0{user}\0secret".encode())
-        reader.on_answer(error_code, b"")
+        reader.on_answer(f"\0{user}\0secret".encode(), error_code, b"")
         assert reader.principal == expected
 
 
@@ -90,10 +81,12 @@ def test_the_principal_stays_until_a_login_again_succeeds() -> None:
 def test_a_token_without_a_user_is_never_accepted_and_not_quoted(mechanism: str, token: bytes, message: str) -> None:
     reader = SaslReader()
     reader.start(mechanism)
-    reader.on_token(token)
-    reader.on_answer(58, b"")  # the upstream rejects it
-    reader.on_token(token)
+    reader.on_answer(token, 58, b"")  # the upstream rejects it
+    accepted = b""
+    if mechanism.startswith("SCRAM"):
+        reader.on_answer(token, 0, b"r=nonce")
+        accepted = b"v=signature"
     with pytest.raises(ProtocolError, match=message) as refused:
-        reader.on_answer(0, b"")
+        reader.on_answer(token, 0, accepted)
     assert "secret" not in str(refused.value)
     assert reader.principal is None

@@ -256,9 +256,7 @@ def test_a_policy_sees_principal_client_id_and_listener() -> None:
     assert seen == [Author(principal="User:ANONYMOUS", client_id="app", listener="PUBLIC")]
 
 
-@pytest.mark.parametrize("has_token", [False, True], ids=["before the token", "behind the token"])
-def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(has_token: bool) -> None:
-    """Behind a token it could be served, without the policy: the upstream may have accepted the token."""
+def test_a_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> None:
     judged: list[object] = []
 
     async def judge(asked: Any, context: InterceptedCall) -> Message:
@@ -267,7 +265,6 @@ def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(ha
 
     async def test() -> None:
         handshake, early = request(17, 1, b"\0\5PLAIN"), request(19, 5, b"anything")
-        token = request(36, 1, b"\0\0\0\4\0a\0b") if has_token else b""
         interception = Interception(interceptors={19: _interceptor(judge)}, admit=judged.append)
         shared = shared_objects(interception, needs_login=True)
         with RelayRig(shared) as rig:
@@ -276,16 +273,12 @@ def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(ha
             await rig.upstream.send(response(1, b"\0\0\0\0\0\0"))
             await rig.client.read_frame()
             # when
-            await rig.client.send(token + early)
+            await rig.client.send(early)
             # then
-            if has_token:
-                assert await rig.upstream.read(len(token)) == token
-                await rig.upstream.send(response(1, b"\0\0\xff\xff\0\0\0\0" + bytes(8)))
-            else:
-                assert await rig.upstream.read(len(early)) == early
-                await rig.upstream.send(response(1, b"refused"))
-                assert await rig.client.read_frame() == response(1, b"refused")[4:]
-                await rig.client.send(early)
+            assert await rig.upstream.read(len(early)) == early
+            await rig.upstream.send(response(1, b"refused"))
+            assert await rig.client.read_frame() == response(1, b"refused")[4:]
+            await rig.client.send(early)
             assert await rig.upstream.read(1) == b""
             assert await rig.client.is_closed()
 
@@ -293,24 +286,35 @@ def test_a_request_within_a_login_is_refused_by_the_upstream_or_not_forwarded(ha
     assert judged == []
 
 
-def test_a_second_login_before_the_response_to_the_first_does_not_name_the_principal() -> None:
-    """The upstream accepts the first login and rejects the second one, but keeps the connection."""
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejected_it(is_accepted: bool) -> None:
+    authors: list[Author] = []
+
+    def judge(_request: object, context: InterceptedCall) -> None:
+        authors.append(context.author)
+
+    def token(user: bytes) -> bytes:
+        return request(36, 1, (len(user) + 3).to_bytes(4) + b"\0" + user + b"\0x")
 
     async def test() -> None:
-        first = request(17, 1, b"\0\5PLAIN") + request(36, 1, b"\0\0\0\4\0a\0b")
-        second = request(17, 1, b"\0\5PLAIN") + request(36, 1, b"\0\0\0\x08\0admin\0x")
-        with RelayRig(shared_objects(needs_login=True)) as rig:
-            # when
-            await rig.client.send(first + second)
+        handshake = request(17, 1, b"\0\5PLAIN")
+        heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0)
+        frames = [handshake, token(b"a"), heartbeat, handshake, token(b"admin"), heartbeat]
+        accepted = b"\0\0\xff\xff\0\0\0\0" + bytes(8)
+        last = accepted if is_accepted else b"\0\x3a" + accepted[2:]
+        asked = RequestFilter(request=HeartbeatRequest, response=HeartbeatResponse, judge=judge)
+        with RelayRig(shared_objects(Interception(filters={12: asked}), needs_login=True)) as rig:
+            # when: the client waits for no response
+            await rig.client.send(b"".join(frames))
             # then
-            assert await rig.upstream.read(len(first)) == first
-            await rig.upstream.send(response(1, b"\0\0\0\0\0\0"))
-            await rig.upstream.send(response(1, b"\0\0\xff\xff\0\0\0\0" + bytes(8)))
-            assert await rig.upstream.read(1) == b""
-            assert await rig.client.is_closed()
-            assert rig.relay.peer.principal == "User:a"
+            answers = [b"\0\0\0\0\0\0", accepted, b"ok", b"\0\0\0\0\0\0", last, b"ok"]
+            for frame, answer in zip(frames, answers, strict=True):
+                assert await rig.upstream.read(len(frame)) == frame
+                await rig.upstream.send(response(1, answer))
+            await rig.client.read(sum(len(response(1, answer)) for answer in answers))
 
     played(test)
+    assert [author.principal for author in authors] == ["User:a", "User:admin" if is_accepted else "User:a"]
 
 
 def test_a_client_logs_in_again_while_other_requests_are_in_flight() -> None:

@@ -115,11 +115,27 @@ class Side:
 class RelayRig:
     """A relay, its client and its upstream broker. A context manager, to be used in a running event loop."""
 
-    def __init__(self, shared: Shared, transport: Callable[[socket.socket], PlainTransport] = PlainTransport) -> None:
-        """Connect the relay. ``transport`` makes its side of the client's connection."""
+    def __init__(
+        self,
+        shared: Shared,
+        transport: Callable[[socket.socket], PlainTransport] = PlainTransport,
+        *,
+        broker: tuple[str, int] | None = None,
+    ) -> None:
+        """Connect the relay.
+
+        Args:
+            shared: Objects of the gateway.
+            transport: Makes the relay's side of the client's connection.
+            broker: Address of a real broker as the upstream. The rig's ``upstream`` is then connected to nothing.
+        """
         self.shared = shared
         client, near_client = _connected()
         upstream, near_upstream = _connected()
+        if broker is not None:
+            near_upstream.close()
+            near_upstream = socket.create_connection(broker)
+            near_upstream.setblocking(False)
         self.client, self.upstream = Side(client), Side(upstream)
         peer = Peer(host="127.0.0.1", port=1, node_id=1)
         self.relay = Relay(shared, peer, transport(near_client), PlainTransport(near_upstream))

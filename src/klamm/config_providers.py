@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.patterns import compile_pattern
+from klamm.patterns import java_pattern
 from klamm.properties import SettingsError, parse_list, read_properties
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ def _listed(properties: Mapping[str, str], limit: str, read: Provider) -> Provid
     """Return a resolver limited to the variables that match ``allowlist.pattern``, if that is set (KIP-887)."""
     pattern = properties.get(limit, "").strip()
     try:
-        allowed = compile_pattern(pattern or ".*", re.DOTALL)
+        allowed = java_pattern(pattern) if pattern else None
     except re.error as error:
-        raise SettingsError(f"{limit}={pattern}: expected a regular expression: {error}") from error
+        raise SettingsError(f"{limit}={pattern}: expected a regular expression in Java's syntax: {error}") from error
 
     def limited(key: str, path: str, wanted: str) -> str | None:
-        if allowed.fullmatch(wanted) is None:
+        if allowed is not None and allowed.fullmatch(wanted) is None:
             raise SettingsError(f"{key}: {wanted} is not one that {limit}={pattern} allows")
         return read(key, path, wanted)
 

@@ -9,7 +9,7 @@ import pytest
 from klamm.cli.connection import RefusedError
 from klamm.cli.topics.names import parse_pattern
 from klamm.mirror.filters import PatternList
-from klamm.patterns import compile_pattern
+from klamm.patterns import compile_pattern, java_pattern
 from klamm.properties import SettingsError
 
 TOO_MUCH = ["a{99999999999}", "(" * 5000 + ")" * 5000]
@@ -27,3 +27,31 @@ def test_an_expression_that_is_too_much_for_python_is_reported(expression: str) 
         parse_pattern(expression)
     with pytest.raises(SettingsError, match="expected a list of regular expressions"):
         PatternList.compile("topics", (expression,))
+
+
+@pytest.mark.parametrize(
+    ("expression", "matching", "other"),
+    [
+        (r"\p{Alpha}+-\p{Digit}", "ab-1", "é-1"),
+        (r"[\w-.]+", "a-b.c", "a b"),
+        (r"\d", "1", "٣"),
+        (r"a\Q.*\E", "a.*", "abc"),
+        (r"a\z", "a", "ab"),
+        ("(?<x>a)b\\k<x>", "aba", "abb"),
+        ("a|(?i)b|c", "C", "A"),
+        (r"\h[\h]", "\u2003\t", "\n\n"),
+    ],
+)
+def test_constructs_of_java_are_translated(expression: str, matching: str, other: str) -> None:
+    pattern = java_pattern(expression)
+    assert pattern.fullmatch(matching)
+    assert not pattern.fullmatch(other)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [*TOO_MUCH, "[a-z&&[^b]]", "[a[b]]", r"\p{L}", r"\R", "a{,2}", "{", "(?P<x>a)", "a(?i)b", r"[\b]", r"\y"],
+)
+def test_constructs_that_python_reads_otherwise_are_rejected(expression: str) -> None:
+    with pytest.raises(re.error):
+        java_pattern(expression)

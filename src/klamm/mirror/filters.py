@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.mirror import naming
-from klamm.patterns import compile_pattern
+from klamm.patterns import java_pattern
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from klamm.mirror.naming import ReplicationPolicy
 
 DEFAULT_TOPICS: Final = (".*",)
-DEFAULT_TOPICS_EXCLUDE: Final = (r".*[\-\.]internal", r".*\.replica", "__.*")
+DEFAULT_TOPICS_EXCLUDE: Final = (r"mm2.*\.internal", r".*\.replica", "__.*")
 DEFAULT_GROUPS: Final = (".*",)
 DEFAULT_GROUPS_EXCLUDE: Final = ("console-consumer-.*", "connect-.*", "__.*")
 DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
     r"follower\.replication\.throttled\.replicas",
     r"leader\.replication\.throttled\.replicas",
     r"message\.timestamp\.difference\.max\.ms",
+    r"log\.message\.timestamp\.before\.max\.ms",
+    r"log\.message\.timestamp\.after\.max\.ms",
     r"message\.timestamp\.type",
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
@@ -32,9 +37,14 @@ _OPEN_BRACE: Final = re.compile(r"\{(?!\d+\})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternList:
-    """List of regular expressions, one of which must match a whole name. An empty list matches nothing."""
+    """List of Java's regular expressions, one of which must match a whole name. An empty list matches nothing.
 
-    patterns: tuple[re.Pattern[str], ...]
+    As in MirrorMaker, the elements are joined with ``|``. A flag such as ``(?i)`` counts for all elements after it.
+    """
+
+    expressions: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    """Pattern of all elements. None: the list is empty."""
 
     @classmethod
     def compile(cls, key: str, expressions: tuple[str, ...]) -> PatternList:
@@ -44,21 +54,31 @@ class PatternList:
             SettingsError: An element is not a regular expression. Names ``key`` and the element.
         """
         expected = f"{key}={','.join(expressions)}: expected a list of regular expressions"
-        try:
-            patterns = tuple(compile_pattern(expression) for expression in expressions)
-        except re.error as error:
-            raise SettingsError(f"{expected}: {error}") from error
         for expression in expressions:
             if _OPEN_BRACE.search(_ESCAPED_OR_CLASS.sub("", expression)) is not None:
                 raise SettingsError(
                     f"{expected}: {expression} has an unclosed brace: the list is split at its commas, so "
                     "instead of x{1,3} write xx?x?, and \\\\{ for a literal brace"
                 )
-        return cls(patterns=patterns)
+        try:
+            pattern = java_pattern("|".join(expressions)) if expressions else None
+        except re.error as error:
+            raise SettingsError(f"{expected} in Java's syntax: {error}") from error
+        return cls(expressions=expressions, pattern=pattern)
 
     def matches(self, name: str) -> bool:
         """Return whether one of the expressions matches the whole name."""
-        return any(pattern.fullmatch(name) for pattern in self.patterns)
+        return self.pattern is not None and self.pattern.fullmatch(name) is not None
+
+    def without_match(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return the expressions that match none of the names. Expressions that are only a part of one are left out."""
+        out = []
+        for expression in self.expressions:
+            with contextlib.suppress(re.error):
+                pattern = java_pattern(expression)
+                if not any(map(pattern.fullmatch, names)):
+                    out.append(expression)
+        return tuple(out)
 
 
 class TopicFilter(Protocol):

@@ -41,6 +41,7 @@ class DefaultReplicationPolicy:
     """Policy that prefixes the source alias: ``orders`` of ``us-west`` becomes ``us-west.orders``."""
 
     separator: str = "."
+    """Separator between alias and topic. Empty, with an empty alias: remote topics have the names of their sources."""
     internal_topic_separator_enabled: bool = True
     """Whether the names of internal topics contain the separator too."""
 
@@ -49,19 +50,24 @@ class DefaultReplicationPolicy:
         return f"{source_alias}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """Return the part before the first separator. None: the name has no separator."""
-        alias, found, _ = topic.partition(self.separator)
-        return alias if found else None
+        """Return the part before the first separator. None: the name has no separator in front of anything else.
+
+        Splits as Java's ``Pattern.split`` does in MirrorMaker: an empty separator separates single characters, and
+        empty parts at the end do not count.
+        """
+        parts = topic.split(self.separator) if self.separator else list(topic)
+        return parts[0] if any(parts[1:]) else None
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return the part after the first separator. None: the name has no separator."""
-        _, found, rest = topic.partition(self.separator)
-        return rest if found else None
+        """Return the part after the first separator. None: ``topic_source`` is None."""
+        source = self.topic_source(topic)
+        return None if source is None else topic[len(source) + len(self.separator) :]
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Return whether the name is one of an internal topic, as Kafka's ``ReplicationPolicy`` does."""
-        ends = (".internal", "-internal", f"{self.separator}internal")
-        return topic.startswith(("__", ".")) or topic.endswith(ends)
+        """Return whether the name is one of an internal topic of Kafka, or of MirrorMaker since Kafka 4.1."""
+        end = f"{self._internal}internal"
+        is_mirrors = topic.startswith("mm2") and topic.endswith(end)
+        return topic.startswith(("__", ".")) or is_mirrors or topic.endswith(f"{self._internal}checkpoints{end}")
 
     def offset_syncs_topic(self, alias: str) -> str:
         """Return ``mm2-offset-syncs.<alias>.internal`` with the configured separator."""

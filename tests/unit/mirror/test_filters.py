@@ -39,13 +39,16 @@ def selection(
         ("flights.replica", False),
         ("__consumer_offsets", False),
         ("B.orders", False),
+        ("orders.internal", True),
+        ("orders-internal", True),
+        ("mm2-offsets.A.internal", False),
     ],
 )
 def test_an_expression_must_match_the_whole_name_and_the_exclusion_wins(topic: str, included: bool) -> None:
     """K894-30: Topic selection: (topics includes and not topics.exclude) or heartbeats topic
     (heartbeats.replication.enabled); and not internal; and not a cycle.
     """
-    assert selection("orders", "flights.*", "__.*", r"B\..*").includes(topic) is included
+    assert selection("orders", "flights.*", "__.*", r"B\..*", r".*[.-]internal").includes(topic) is included
 
 
 def test_heartbeats_are_mirrored_despite_the_filter() -> None:

@@ -31,6 +31,18 @@ def test_a_name_that_starts_with_the_separator_has_an_empty_source() -> None:
     assert not is_cycle(DEFAULT, "target", ".b")
 
 
+@pytest.mark.parametrize(
+    ("separator", "topic", "source", "upstream"),
+    [(".", "a.", None, None), (".", "..", None, None), (".", "a..", None, None), (".", "a..b", "a", ".b"),
+     ("", "ab", "a", "b"), ("", "a", None, None), ("__", "a___b", "a", "_b")],
+)  # fmt: skip
+def test_names_are_split_as_javas_pattern_does(
+    separator: str, topic: str, source: str | None, upstream: str | None
+) -> None:
+    policy = DefaultReplicationPolicy(separator=separator)
+    assert (policy.topic_source(topic), policy.upstream_topic(topic)) == (source, upstream)
+
+
 def test_the_separator_can_be_chosen() -> None:
     policy = DefaultReplicationPolicy(separator="__")
     assert policy.format_remote_topic("A", "t") == "A__t"
@@ -77,14 +89,18 @@ def test_the_identity_policy_knows_cycles_of_heartbeats_only() -> None:
         ("__consumer_offsets", True),
         (".hidden", True),
         ("mm2-offsets.A.internal", True),
-        ("x-internal", True),
-        ("internal", False),
+        ("A.checkpoints.internal", True),
+        ("orders.internal", False),
+        ("orders-internal", False),
+        ("mm2-orders-internal", False),
         ("orders", False),
     ],
 )
 def test_internal_topics_are_known_by_name(topic: str, internal: bool) -> None:
-    """K894-31: Internal = starts ``__`` or ``.``, or ends ``.internal``/``-internal``/``<sep>internal``."""
+    """K894-31: the rule of MirrorMaker since Kafka 4.1 (KAFKA-17200), with the separator of internal topics."""
     assert DEFAULT.is_internal_topic(topic) is internal
+    policy = DefaultReplicationPolicy(separator="__")
+    assert policy.is_internal_topic(topic.replace(".", "__")) is internal or topic.startswith(".")
 
 
 def test_heartbeats_are_known_over_any_number_of_hops() -> None:

@@ -33,7 +33,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
     consumer, producer = flow.clients["source.consumer"], flow.clients["target.producer"]
     return CopySettings(
         flow=flow.name,
-        source_alias=flow.source.alias,
+        source_alias=flow.source_alias,
         source=ConnectionSettings.of(flow.source.bootstrap_servers, consumer, f"klamm-mirror-{flow.name}"),
         target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
         source_offsets_topic=flow.source_offsets_topic,

@@ -32,7 +32,7 @@ class Translated(NamedTuple):
 
 def remote_topic_of(flow: FlowSettings, topic: str) -> str:
     """Return the name of a source topic on the target: its original name if it was mirrored from there."""
-    if flow.policy.topic_source(topic) == flow.target.alias:
+    if flow.policy.topic_source(topic) == flow.target_alias:
         return original_topic(flow.policy, topic)
     return flow.remote_topic(topic)
 

@@ -6,14 +6,20 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.names import is_of_topic_characters
 from klamm.mirror import filters, naming
 from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from klamm.mirror.settings import keys
 from klamm.mirror.settings.clients import of_flow
 from klamm.mirror.settings.exactly_once import parse_delivery
 from klamm.mirror.settings.groups import parse_groups
-from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, check_topic, own_class
+from klamm.mirror.settings.key_reader import (
+    JAVA_PACKAGE,
+    KeyReader,
+    aliases_in_names,
+    check_topic,
+    own_class,
+    text_in_names,
+)
 from klamm.mirror.settings.keys import (
     DefaultsFrom,
     IncrementalAlterConfigs,
@@ -22,7 +28,6 @@ from klamm.mirror.settings.keys import (
     OnSourceLoss,
     SyncsLocation,
 )
-from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +39,11 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.groups import GroupSettings
 
 _POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic")
-
+_KNOWN_POLICIES: Final[Mapping[str, str]] = {
+    "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy": "IdentityReplicationPolicy",
+    "com.amazonaws.kafka.samples.CustomMM2ReplicationPolicy": "IdentityReplicationPolicy",
+}
+"""Replication policies of others, from Strimzi and from AWS's guide to MSK, that keep names."""
 
 _SEGMENT_BYTES: Final = 100 * 1024 * 1024
 """Segment size of the offsets topic in bytes, as Kafka's default for group offsets. Only closed segments are compacted,
@@ -50,6 +59,10 @@ class FlowSettings:
 
     source: ClusterSettings
     target: ClusterSettings
+    source_alias: str
+    """Alias of the source in names of topics and in the mirror's records (``source.cluster.alias``). May be empty."""
+    target_alias: str
+    """Alias of the target in names of topics and in the mirror's records (``target.cluster.alias``). May be empty."""
     policy: ReplicationPolicy
     selection: TopicSelection
     config_filter: ConfigPropertyFilter
@@ -104,7 +117,12 @@ class FlowSettings:
 
     def remote_topic(self, topic: str) -> str:
         """Return the name of a source topic on the target."""
-        return self.policy.format_remote_topic(self.source.alias, topic)
+        return self.policy.format_remote_topic(self.source_alias, topic)
+
+    @property
+    def keeps_names(self) -> bool:
+        """Whether remote topics have the names of their source topics."""
+        return self.remote_topic("topic") == "topic"
 
 
 def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> FlowSettings:
@@ -116,21 +134,24 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     reader = KeyReader(properties, source.alias, target.alias)
     clients = of_flow(properties, source, target)
     consumer = clients["source.consumer"]
-    policy = _policy(reader, source.alias)
+    source_alias, target_alias = aliases_in_names(reader, source.alias, target.alias)
+    policy = _policy(reader, source_alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
-    syncs_topic = _syncs_topic(reader, policy, source.alias, target.alias)
+    syncs_topic = _syncs_topic(reader, policy, source_alias, target_alias)
     source_offsets_topic, worker_positions_topic = _positions_topics(reader, source.alias)
     groups, warnings = parse_groups(
-        reader, checkpoints_topic=policy.checkpoints_topic(source.alias), has_syncs=syncs_topic is not None
+        reader, checkpoints_topic=policy.checkpoints_topic(source_alias), has_syncs=syncs_topic is not None
     )
     return FlowSettings(
         source=source,
         target=target,
+        source_alias=source_alias,
+        target_alias=target_alias,
         policy=policy,
         selection=TopicSelection(
             topic_filter=_topic_filter(reader),
             policy=policy,
-            target_alias=target.alias,
+            target_alias=target_alias,
             heartbeats_replication_enabled=reader.boolean("heartbeats.replication.enabled", True),
         ),
         config_filter=_config_filter(reader),
@@ -206,9 +227,9 @@ def _positions_interval(reader: KeyReader) -> timedelta:
 def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
     key = "replication.policy.class"
     name = reader.text(key, "DefaultReplicationPolicy")
-    separator = _separator(reader)
+    separator = text_in_names(reader, "replication.policy.separator", ".")
     internal = reader.boolean("replication.policy.internal.topic.separator.enabled", True)
-    match name.removeprefix(JAVA_PACKAGE):
+    match _KNOWN_POLICIES.get(name, name.removeprefix(JAVA_PACKAGE)):
         case "DefaultReplicationPolicy":
             return naming.DefaultReplicationPolicy(separator=separator, internal_topic_separator_enabled=internal)
         case "IdentityReplicationPolicy":
@@ -218,15 +239,6 @@ def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
         case _:
             own: ReplicationPolicy = own_class(reader, key, name, _POLICY_METHODS)
             return naming.OwnReplicationPolicy(separator=separator, internal_topic_separator_enabled=internal, own=own)
-
-
-def _separator(reader: KeyReader) -> str:
-    key = "replication.policy.separator"
-    separator = reader.text(key, ".")
-    if not is_of_topic_characters(separator):
-        found, value = reader.find(key) or (key, separator)
-        raise SettingsError(f"{found}={value}: expected characters that are allowed in topic names: a-z A-Z 0-9 . _ -")
-    return separator
 
 
 def _topic_filter(reader: KeyReader) -> filters.TopicFilter:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.filters import DEFAULT_GROUPS, DEFAULT_GROUPS_EXCLUDE, DefaultGroupFilter
-from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, own_class
+from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, aliases_in_names, own_class
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -41,7 +41,12 @@ class GroupSettings:
 class HeartbeatSettings:
     """Heartbeat settings of a pair of clusters. Its flow need not be enabled."""
 
+    name: str
+    """Name of the pair, ``A->B``."""
     source_alias: str
+    """Alias of the source in the records (``source.cluster.alias``)."""
+    target_alias: str
+    """Alias of the target in the records (``target.cluster.alias``)."""
     target: ClusterSettings
     """Cluster to which the heartbeats are written."""
     interval: timedelta = timedelta(seconds=1)
@@ -50,11 +55,6 @@ class HeartbeatSettings:
     admin_timeout: timedelta = timedelta(seconds=60)
     clients: Mapping[str, ClientProperties]
     """Client properties by ``target.producer`` and ``target.admin``."""
-
-    @property
-    def name(self) -> str:
-        """Name of the pair, ``A->B``."""
-        return f"{self.source_alias}->{self.target.alias}"
 
 
 def parse_groups(
@@ -92,7 +92,7 @@ def parse_groups(
 
 
 def parse_heartbeats(
-    reader: KeyReader, source_alias: str, target: ClusterSettings, clients: Mapping[str, ClientProperties]
+    reader: KeyReader, source: ClusterSettings, target: ClusterSettings, clients: Mapping[str, ClientProperties]
 ) -> HeartbeatSettings | None:
     """Return the heartbeat settings of a pair of clusters. None: heartbeats are disabled.
 
@@ -101,8 +101,11 @@ def parse_heartbeats(
     """
     if not reader.boolean("emit.heartbeats.enabled", True):
         return None
+    source_alias, target_alias = aliases_in_names(reader, source.alias, target.alias)
     return HeartbeatSettings(
+        name=f"{source.alias}->{target.alias}",
         source_alias=source_alias,
+        target_alias=target_alias,
         target=target,
         interval=reader.seconds("emit.heartbeats.interval.seconds", 1),
         replication_factor=reader.replication_factor("heartbeats.topic.replication.factor", 3),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.configs.names import MAX_TOPIC_NAME_LENGTH, check_topic_name
+from klamm.configs.names import MAX_TOPIC_NAME_LENGTH, check_topic_name, is_of_topic_characters
 from klamm.mirror.filters import PatternList
 from klamm.mirror.settings import keys
 from klamm.properties import SettingsError, parse_bool, parse_int, parse_list, with_prefix
@@ -121,6 +121,28 @@ class KeyReader:
             found, _ = self.find(key, worker=worker) or (key, "")
             raise SettingsError(f"{found}=0: expected a whole number from 1, or -1 for the target's default")
         return factor
+
+
+def text_in_names(reader: KeyReader, key: str, default: str) -> str:
+    """Return a part of topic names, which may be empty.
+
+    Raises:
+        SettingsError: The value has characters that are not valid in topic names.
+    """
+    text = reader.text(key, default)
+    if text and not is_of_topic_characters(text):
+        place, _ = reader.find(key) or (key, text)
+        raise SettingsError(f"{place}={text}: expected characters that are allowed in topic names: a-z A-Z 0-9 . _ -")
+    return text
+
+
+def aliases_in_names(reader: KeyReader, source: str, target: str) -> tuple[str, str]:
+    """Return the aliases of source and target in names of topics, which ``*.cluster.alias`` may replace.
+
+    Raises:
+        SettingsError: An alias has characters that are not valid in topic names.
+    """
+    return text_in_names(reader, "source.cluster.alias", source), text_in_names(reader, "target.cluster.alias", target)
 
 
 def check_topic(key: str, name: str) -> str:

@@ -67,6 +67,10 @@ READ_IN_CASE: Final = frozenset(
 """Keys that are read only if the feature they belong to is enabled. They count as known in any case."""
 
 DEPRECATED: Final[Mapping[str, str]] = {
+    **{
+        f"{name}.blacklist": f"MirrorMaker 4.0 and later ignore it, klamm reads it as {name}.exclude"
+        for name in ("topics", "groups", "config.properties")
+    },
     "use.incremental.alter.configs": (
         "it will be removed in a later major version; topic configs are then always written "
         "with IncrementalAlterConfigs"

@@ -9,7 +9,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.names import is_of_topic_characters
-from klamm.mirror.naming import DefaultReplicationPolicy, IdentityReplicationPolicy
+from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.mirror.settings.clients import SECURITY_PREFIXES, ClusterSettings, check_clients, of_flow, without_meaning
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
@@ -125,6 +125,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     ]
     warnings += _circles(flows)
     warnings += _same_addresses(flows)
+    _check_offsets_apart(flows)
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
         nothing = f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true"
@@ -207,7 +208,7 @@ def _heartbeats(
     properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
 ) -> HeartbeatSettings | None:
     reader = KeyReader(properties, source.alias, target.alias)
-    return parse_heartbeats(reader, source.alias, target, of_flow(properties, source, target))
+    return parse_heartbeats(reader, source, target, of_flow(properties, source, target))
 
 
 def _plain_key(key: str, aliases: Sequence[str]) -> str:
@@ -289,12 +290,13 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
         back = by_name.get(f"{flow.target.alias}->{flow.source.alias}")
         if back is None or name > back.name:
             continue
-        aliases = flow.source.alias + flow.target.alias
-        if isinstance(flow.policy, IdentityReplicationPolicy) and isinstance(back.policy, IdentityReplicationPolicy):
-            why = "both keep the names of topics (IdentityReplicationPolicy)"
+        aliases = flow.source_alias + flow.target_alias
+        if flow.keeps_names and back.keeps_names:
+            why = "both keep the names of topics"
         elif type(flow.policy) is DefaultReplicationPolicy and flow.policy.separator in aliases:
             why = (
-                f"name topics by aliases with the separator {flow.policy.separator}, so names do not show their origin"
+                f"name topics by aliases with the separator '{flow.policy.separator}', "
+                "so names do not show their origin"
             )
         else:
             continue
@@ -303,11 +305,28 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
     return out
 
 
+def _check_offsets_apart(flows: Sequence[FlowSettings]) -> None:
+    """Reject flows to one target whose source offsets would overwrite each other.
+
+    Raises:
+        SettingsError: Two flows have the same offsets topic and the same alias of the source.
+    """
+    places: dict[tuple[str, str, str], str] = {}
+    for flow in flows:
+        place = flow.target.alias, flow.source_offsets_topic, flow.source_alias
+        if (other := places.setdefault(place, flow.name)) != flow.name:
+            raise SettingsError(
+                f"{flow.name} and {other} both have source.cluster.alias={flow.source_alias} and the offsets topic "
+                f"{flow.source_offsets_topic}: expected one of them to differ, because their source offsets would "
+                "overwrite each other"
+            )
+
+
 def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:
     """Return warnings about flows whose clusters share a bootstrap server.
 
     Raises:
-        SettingsError: Such a flow uses IdentityReplicationPolicy, so each topic would be copied to itself endlessly.
+        SettingsError: Such a flow keeps the names of topics, so each topic would be copied to itself endlessly.
     """
     out = []
     for flow in flows:
@@ -316,9 +335,9 @@ def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:
             continue
         source, target = flow.source.alias, flow.target.alias
         said = f"{flow.name}: {source}.bootstrap.servers and {target}.bootstrap.servers both name {shared[0]}"
-        if isinstance(flow.policy, IdentityReplicationPolicy):
+        if flow.keeps_names:
             raise SettingsError(
-                f"{said}: with IdentityReplicationPolicy each topic would be copied to itself endlessly"
+                f"{said}, and the flow keeps the names of topics: each topic would be copied to itself endlessly"
             )
         out.append(f"{said}: the topics are mirrored within one cluster; if that is not intended, correct one of them")
     return out

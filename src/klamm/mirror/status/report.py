@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from klamm.mirror.naming import IdentityReplicationPolicy, is_heartbeats_topic
+from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.status.model import (
     CheckpointedGroup,
     FlowSight,
@@ -57,11 +57,11 @@ class Found:
     def remote_topics(self, flow: FlowSettings) -> dict[str, str]:
         """Return the remote topic by source topic, for topics with a source offset or with a remote topic's name."""
         out = {topic: self._remote(flow, topic) for topic, _ in self.positions}
-        if isinstance(flow.policy, IdentityReplicationPolicy):
-            return out  # with this policy, a name does not show its source
+        if flow.keeps_names:
+            return out  # a name does not show its source
         for name in self.topics:
             upstream = flow.policy.upstream_topic(name)
-            is_ours = upstream and flow.policy.topic_source(name) == flow.source.alias
+            is_ours = upstream and flow.policy.topic_source(name) == flow.source_alias
             if is_ours and upstream and not flow.policy.is_internal_topic(name):
                 out.setdefault(upstream, name)
         return out
@@ -81,7 +81,7 @@ def piece_together(flow: FlowSettings, found: Found, selected: frozenset[str], *
         selected: Topics of the source that the flow mirrors. Empty if they are unknown.
         any_target: Whether the target's alias is unknown. The heartbeats then supply it, if all of them agree.
     """
-    target = flow.target.alias
+    target = flow.target_alias
     beats = sorted(found.heartbeats, key=lambda beat: (beat.target_alias != target, beat.target_alias))
     if any_target and len({beat.target_alias for beat in beats}) == 1:
         target = beats[0].target_alias

@@ -178,7 +178,7 @@ class _Looking:
             self._keep_positions(tail)
 
     def _keep_positions(self, tail: Tail) -> None:
-        alias = self._flow.source.alias
+        alias = self._flow.source_alias
         for key, record in tail.newest.items():
             where, offset = source_offsets.parse_key(key), source_offsets.parse_value(record.value)
             if where is not None and where.cluster == alias:
@@ -193,8 +193,8 @@ class _Looking:
 
     def _heartbeats(self) -> None:
         any_target = not self._wanted.knows_target_alias
-        alias = self._flow.source.alias
-        sought = Heartbeat(source_alias=alias, target_alias=self._flow.target.alias, timestamp=0).key()
+        alias = self._flow.source_alias
+        sought = Heartbeat(source_alias=alias, target_alias=self._flow.target_alias, timestamp=0).key()
         tail = self._tail("heartbeats", HEARTBEATS_TOPIC, (lambda _: False) if any_target else newest_has(sought))
         for key, record in tail.newest.items() if tail is not None else ():
             with contextlib.suppress(FormatError):
@@ -203,7 +203,7 @@ class _Looking:
                     self._found.heartbeats.append(beat)
 
     def _checkpoints(self) -> None:
-        topic = self._flow.policy.checkpoints_topic(self._flow.source.alias)
+        topic = self._flow.policy.checkpoints_topic(self._flow.source_alias)
         tail = self._tail("groups", topic)
         if tail is None:
             self._found.unknown.append(f"groups: {topic} does not exist or cannot be described: no checkpoints")
@@ -216,7 +216,7 @@ class _Looking:
 
     def _syncs(self) -> None:
         flow = self._flow
-        topic = flow.policy.offset_syncs_topic(flow.source.alias)
+        topic = flow.policy.offset_syncs_topic(flow.source_alias)
         on_source = flow.syncs_location is SyncsLocation.SOURCE
         # The opposite flow may keep a topic of the same name here, because this cluster is its source.
         may_be_here = not (on_source and self._wanted.knows_selection)

@@ -79,7 +79,7 @@ class Heartbeats:
         """Write one heartbeat. Return whether the target has acknowledged it."""
         settings = self._settings
         now_ms = int(self._now() * 1000)
-        heartbeat = Heartbeat(source_alias=settings.source_alias, target_alias=settings.target.alias, timestamp=now_ms)
+        heartbeat = Heartbeat(source_alias=settings.source_alias, target_alias=settings.target_alias, timestamp=now_ms)
         headers = () if self._others is None else self._others.headers()
         record = Record(key=heartbeat.key(), value=heartbeat.value(), timestamp=now_ms, headers=headers)
         try:

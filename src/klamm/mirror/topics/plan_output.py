@@ -21,6 +21,7 @@ from klamm.mirror.cluster_admin import (
     topic_configs,
 )
 from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.internal_topics import internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
@@ -30,7 +31,7 @@ from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_top
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, ConfigEntry, NewTopic
     from klamm.mirror.cluster_admin import TopicConfigOperation
@@ -127,7 +128,7 @@ def plan_flow(
     lines = _internal_topics(flow, sides, heartbeats_on, checks)
     new = {name: _new_topic(flow, name, selected[name], described[name]) for name in plan.create if name in described}
     checks.create(sides[1], list(new.values()), f"replication.factor={flow.replication_factor}")
-    lines += [_new_line(topic) for topic in new.values()]
+    lines += [_new_line(topic) + _not_before_4_1(name) for name, topic in new.items()]
     lines += [f"~ topic {name}: {there[name]} -> {count} partitions" for name, count in plan.grow.items()]
     checks.grow(flow.target.alias, target, plan.grow)
     if flow.sync_topic_configs_enabled:
@@ -143,7 +144,24 @@ def plan_flow(
         "another mirror use it for another cluster?"
         for name in doubled_aliases(flow, selected)
     ]
-    return lines + doubled + denied + checks.refused
+    return lines + doubled + denied + _without_match(flow, selected) + checks.refused
+
+
+def _not_before_4_1(topic: str) -> str:
+    """Return a note for a topic that a MirrorMaker before Kafka 4.1 takes for an internal topic (KAFKA-17200)."""
+    is_new = topic.endswith((".internal", "-internal"))
+    return "; MirrorMaker before 4.1 does not mirror it" if is_new else ""
+
+
+def _without_match(flow: FlowSettings, selected: Collection[str]) -> list[str]:
+    """Return lines for the elements of ``topics`` that select no topic, unless the key is not set."""
+    topic_filter = flow.selection.topic_filter
+    if not isinstance(topic_filter, DefaultTopicFilter) or topic_filter.include.expressions == DEFAULT_TOPICS:
+        return []
+    return [
+        f"{NO_CHANGE} topics: {expression} selects no topic of cluster {flow.source.alias}"
+        for expression in topic_filter.include.without_match(selected)
+    ]
 
 
 class _Side(NamedTuple):

@@ -79,7 +79,7 @@ def check_loops(flow: FlowSettings, shared: Collection[str]) -> None:
 
 def doubled_aliases(flow: FlowSettings, topics: Iterable[str]) -> list[str]:
     """Return the topics that already have the alias of their own cluster, so remote topics have it twice."""
-    source = flow.source.alias
+    source = flow.source_alias
     return [
         topic for topic in topics if flow.policy.topic_source(topic) == source and flow.remote_topic(topic) != topic
     ]

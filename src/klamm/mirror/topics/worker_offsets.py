@@ -96,7 +96,7 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
             raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
         found = _Stored()
         for topic in there:  # the flow's topic is last, because it has precedence
-            stored = _read(cluster, topic, flow.source.alias, attempts=_ATTEMPTS)
+            stored = _read(cluster, topic, flow.source_alias, attempts=_ATTEMPTS)
             if stored.hidden:
                 raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
             found.newest |= stored.newest
@@ -119,12 +119,12 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
     cluster.refresh([workers_topic, flow.source_offsets_topic])
     if workers_topic not in cluster.topics:
         return
-    workers = _read(cluster, workers_topic, flow.source.alias)
+    workers = _read(cluster, workers_topic, flow.source_alias)
     if not workers.newest and not workers.hidden:
         return
     if flow.source_offsets_topic not in cluster.topics:
         raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
-    own = _read(cluster, flow.source_offsets_topic, flow.source.alias)
+    own = _read(cluster, flow.source_offsets_topic, flow.source_alias)
     carried = {key for key in workers.newest.keys() - own.newest.keys() if workers.offset(key) is not None}
     if hidden := workers.hidden or (own.hidden if carried else ""):
         raise ConnectionLostError(f"An open transaction hides source offsets in {hidden}")

@@ -236,9 +236,14 @@ def test_setting_the_excluded_configs_replaces_the_list() -> None:
 
 
 def test_old_names_of_the_lists_are_taken() -> None:
-    parsed = flow("topics.blacklist=b.*\nconfig.properties.blacklist=segment.*\n")
+    """As in MirrorMaker before 4.0; a warning says that later ones ignore them."""
+    old = settings("topics.blacklist=b.*\nconfig.properties.blacklist=segment.*\n")
+    (parsed,) = old.flows
     assert not parsed.selection.includes("bills")
     assert not parsed.config_filter.should_replicate_config_property("segment.bytes")
+    assert [warning.partition(":")[0] for warning in old.warnings] == [
+        "topics.blacklist is deprecated", "config.properties.blacklist is deprecated",
+    ]  # fmt: skip
 
 
 def test_javas_names_of_the_default_classes_are_taken() -> None:
@@ -251,6 +256,46 @@ config.property.filter.class = org.apache.kafka.connect.mirror.DefaultConfigProp
     )
     assert isinstance(parsed.policy, IdentityReplicationPolicy)
     assert parsed.remote_topic("t") == "t"
+
+
+@pytest.mark.parametrize("key", ["", "A->B."])
+def test_empty_alias_and_separator_keep_names(key: str) -> None:
+    parsed = flow(f"{key}source.cluster.alias=\n{key}target.cluster.alias=\nreplication.policy.separator=\n")
+    assert (parsed.name, parsed.remote_topic("t"), parsed.keeps_names) == ("A->B", "t", True)
+    assert (parsed.source_offsets_topic, parsed.syncs_topic) == ("mm2-offsets.A.internal", "mm2-offset-syncsinternal")
+    assert parsed.groups is not None
+    assert parsed.groups.checkpoints_topic == "checkpointsinternal"
+    assert copy_settings(parsed).source_alias == ""
+    assert not parsed.selection.includes("mm2-offset-syncsinternal")
+    assert parsed.selection.includes("A.t")
+
+
+def test_aliases_in_names_and_records_can_be_chosen() -> None:
+    parsed = settings("A->B.source.cluster.alias=eu\ntarget.cluster.alias=us\n")
+    (only,), heartbeats = parsed.flows, {pair.name: pair for pair in parsed.heartbeats}
+    assert (only.remote_topic("t"), only.syncs_topic) == ("eu.t", "mm2-offset-syncs.us.internal")
+    assert not only.selection.includes("us.t")
+    assert copy_settings(only).source_alias == "eu"
+    assert (heartbeats["A->B"].source_alias, heartbeats["A->B"].target_alias) == ("eu", "us")
+    assert (heartbeats["B->A"].source_alias, heartbeats["B->A"].target_alias) == ("B", "us")
+
+
+def test_flows_whose_source_offsets_would_overwrite_each_other_are_rejected() -> None:
+    both = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\nsource.cluster.alias=\n"
+    assert len(settings(both).flows) == 2
+    with pytest.raises(SettingsError, match=r"C->B and A->B both have source\.cluster\.alias= and the"):
+        settings(both + "offset.storage.topic=mine\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy",
+        "com.amazonaws.kafka.samples.CustomMM2ReplicationPolicy",
+    ],
+)
+def test_identity_policies_of_others_are_recognised(name: str) -> None:
+    assert isinstance(flow(f"replication.policy.class={name}\n").policy, IdentityReplicationPolicy)
 
 
 def test_a_class_that_can_not_be_loaded_is_refused() -> None:
@@ -288,10 +333,7 @@ def test_clusters_limits_the_targets_that_are_served() -> None:
         ("klamm.lease.seconds=0", "klamm.lease.seconds=0: expected a whole number from 1"),
         ("clusters=", "clusters: expected the aliases"),
         ("B.bootstrap.servers=", "B.bootstrap.servers: expected host:port"),
-        (
-            "replication.policy.separator=",
-            "replication.policy.separator=: expected characters that are allowed in topic names",
-        ),
+        ("source.cluster.alias=a b", "source.cluster.alias=a b: expected characters that are allowed in topic names"),
         ("A->B.offsets.storage.topic= ", "A->B.offsets.storage.topic=: expected the name of a topic"),
         (
             "A->B.replication.policy.separator=/",
@@ -372,10 +414,10 @@ def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> Non
     assert settings(identity).warnings == ()
     assert settings("B->A.enabled=true\n").warnings == ()
     (warning,) = settings(identity + "B->A.enabled=true\n").warnings
-    assert warning.startswith("A->B and B->A both keep the names of topics (IdentityReplicationPolicy): records of a")
+    assert warning.startswith("A->B and B->A both keep the names of topics: records of a")
     dotted = {"clusters": "eu.a,b", "eu.a.bootstrap.servers": "a:1", "b.bootstrap.servers": "b:1"}
     (warning,) = parse_settings({**dotted, "eu.a->b.enabled": "true", "b->eu.a.enabled": "true"}).warnings
-    assert "name topics by aliases with the separator ., so names do not show their origin" in warning
+    assert "name topics by aliases with the separator '.', so names do not show their origin" in warning
 
 
 def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
@@ -506,7 +548,7 @@ def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
     parsed = flow(key + "Policy\nown.suffix=-x\nA->B.own.suffix=-of-a\nreplication.policy.separator=_\n")
     assert parsed.remote_topic("orders") == "orders-of-a"
     assert settings(key + "Policy\nown.suffix=-x\n").notes == (), "what it asks for is not called unknown"
-    assert not parsed.selection.includes("_.internal")
+    assert not parsed.selection.includes("mm2_internal")
     assert parsed.syncs_topic == "mm2-offset-syncs_B_internal"
     with pytest.raises(SettingsError, match="own_policy:Half: expected a class with format_remote_topic, upstream"):
         flow(key + "Half\n")

@@ -324,7 +324,7 @@ def planned(target: FakeCluster, **more: str) -> list[str]:
     source = FakeCluster(orders=1)
     source.configs["orders"] = {"retention.ms": "5"}
     source.acls = [acl("orders")]
-    lines = plan_flow(settings(**more).flows[0], source, target)
+    lines = plan_flow(settings(**{"topics": "orders", **more}).flows[0], source, target)
     return [line for line in lines if "+ internal topic " not in line and " ACL " not in line]
 
 

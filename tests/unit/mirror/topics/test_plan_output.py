@@ -68,6 +68,20 @@ def test_plan_reports_a_flow_within_one_cluster_and_aliases_that_double(monkeypa
     ]
 
 
+def test_plan_reports_elements_of_topics_without_a_match_and_topics_new_since_4_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clusters = {"A": FakeCluster(**{"orders": 1, "orders-internal": 1, "x.replica": 1}), "B": FakeCluster()}
+    code, lines = printed(monkeypatch, clusters, topics=r"ord.*, payments\..*, (users, clients), x.*")
+    assert (code, [line for line in lines if "! topics" in line]) == (
+        0,
+        [f"  ! topics: {expression} selects no topic of cluster A" for expression in (r"payments\..*", "x.*")],
+    )
+    assert [line.partition(";")[2] for line in lines if "+ topic A.orders" in line] == [
+        "", " MirrorMaker before 4.1 does not mirror it",
+    ]  # fmt: skip
+
+
 def test_a_plan_of_two_flows_names_each_topic_of_heartbeats_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"B->A.enabled": "true"})
     assert sorted(line for line in lines if "topic heartbeats" in line) == [HEARTBEATS_ON_A, HEARTBEATS_ON_B]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from klamm.admin._checks import check_acl, check_acl_filter
 from klamm.client.errors import RETRIABLE_CHANGE_CODES, api_error, raise_for_code
 from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
@@ -29,9 +30,12 @@ async def describe(pool: ConnectionPool, deadline: Deadline, wanted: AclFilter) 
     """Return the ACLs that match a filter.
 
     Raises:
-        KafkaApiError: The broker rejects the request, or has no authorizer (SECURITY_DISABLED).
+        KafkaApiError: The filter has an unknown field, the broker rejects the request, or has no authorizer
+            (SECURITY_DISABLED).
         UnsupportedVersionError: The broker is older than Kafka 2.0.
     """
+    if (invalid := check_acl_filter(wanted)) is not None:
+        raise invalid
     response = await pool.send(
         DescribeAclsRequest(
             resource_type_filter=wanted.resource_type,
@@ -81,7 +85,8 @@ async def create(
             for acl, outcome in zip(asked, response.results, strict=False)
         }
 
-    await KeyedCall(what="CreateAcls", ask=ask, settle=result.settle, node_id=CONTROLLER).run(pool, deadline, acls)
+    call = KeyedCall(what="CreateAcls", ask=ask, settle=result.settle, node_id=CONTROLLER, check=check_acl)
+    await call.run(pool, deadline, acls)
 
 
 def _creation(acl: Acl) -> CreateAclsRequest.AclCreation:
@@ -119,7 +124,12 @@ async def delete(
         return {wanted: _deletions(found) for wanted, found in zip(asked, response.filter_results, strict=False)}
 
     call = KeyedCall(
-        what="DeleteAcls", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
+        what="DeleteAcls",
+        ask=ask,
+        settle=result.settle,
+        node_id=CONTROLLER,
+        retriable=RETRIABLE_CHANGE_CODES,
+        check=check_acl_filter,
     )
     await call.run(pool, deadline, filters)
 

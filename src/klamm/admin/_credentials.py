@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin._calls import AdminCalls
+from klamm.admin._checks import check_scram
 from klamm.admin.results import PerKeyResult
 from klamm.client.errors import RETRIABLE_CHANGE_CODES, raise_for_code
 from klamm.client.keyed_calls import KeyedCall, result_of
@@ -96,7 +97,10 @@ class CredentialCalls(AdminCalls):
     def alter_user_scram_credentials(
         self, alterations: Collection[ScramAlteration], *, timeout_ms: int | None = None
     ) -> PerKeyResult[str, None]:
-        """Set and delete credentials. A user that appears twice in one call fails with DUPLICATE_RESOURCE."""
+        """Set and delete credentials. A user that appears twice in one call fails with DUPLICATE_RESOURCE.
+
+        A user with an empty name or password fails with UNACCEPTABLE_CREDENTIAL, and nothing of this user is sent.
+        """
         result: PerKeyResult[str, None] = PerKeyResult(alteration.user for alteration in alterations)
         work = functools.partial(_alter, alterations=tuple(alterations), result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -166,14 +170,25 @@ async def _alter(
         response = await pool.send(request, AlterUserScramCredentialsResponse, deadline=attempt, node_id=node_id)
         return {each.user: result_of(each.error_code, each.error_message, None) for each in response.results}
 
+    def check(user: str) -> KafkaApiError | None:
+        own = [each for each in alterations if each.user == user]
+        return check_scram(user, [_mechanism_and_password(each) for each in own])
+
     call = KeyedCall(
         what="AlterUserScramCredentials",
         ask=ask,
         settle=result.settle,
         node_id=CONTROLLER,
         retriable=RETRIABLE_CHANGE_CODES,
+        check=check,
     )
     await call.run(pool, deadline, result.values())
+
+
+def _mechanism_and_password(alteration: ScramAlteration) -> tuple[ScramMechanism, str | None]:
+    if isinstance(alteration, UserScramCredentialDeletion):
+        return alteration.mechanism, None
+    return alteration.credential_info.mechanism, alteration.password
 
 
 def _upsertion(asked: UserScramCredentialUpsertion) -> AlterUserScramCredentialsRequest.ScramCredentialUpsertion:

@@ -96,7 +96,14 @@ class GroupCalls(AdminCalls):
     def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
-        """Commit offsets for a group without members. A group that does not exist is created."""
+        """Commit offsets for a group without members. A group that does not exist is created.
+
+        Raises:
+            ValueError: An offset is negative.
+        """
+        for partition, commit in offsets.items():
+            if commit.offset < 0:
+                raise ValueError(f"{partition}: Invalid negative offset {commit.offset}")
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
         work = functools.partial(_group_offsets.alter, group_id=group_id, offsets=dict(offsets), result=result)
         self._start(result, work, timeout_ms=timeout_ms)

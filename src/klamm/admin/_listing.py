@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.admin import _topics
+from klamm.admin._checks import check_topic
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
 from klamm.client.errors import api_error, raise_for_code
 from klamm.client.keyed_calls import KeyedCall
@@ -68,7 +69,8 @@ async def describe_with_eligible_leaders(
             )
         return {**found, **errors}
 
-    await KeyedCall(what="DescribeTopicPartitions", ask=ask, settle=result.settle).run(pool, deadline, names)
+    call = KeyedCall(what="DescribeTopicPartitions", ask=ask, settle=result.settle, check=check_topic)
+    await call.run(pool, deadline, names)
 
 
 async def _pages(

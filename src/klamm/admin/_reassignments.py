@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin._calls import AdminCalls
+from klamm.admin._checks import check_partition
 from klamm.admin.results import PerKeyResult
 from klamm.admin.types import by_topic
 from klamm.client.errors import raise_for_code
@@ -68,7 +69,14 @@ class ReassignmentCalls(AdminCalls):
     def alter_partition_reassignments(
         self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
-        """Assign new replicas to partitions, the preferred leader first. None cancels a reassignment in progress."""
+        """Assign new replicas to partitions, the preferred leader first. None cancels a reassignment in progress.
+
+        Raises:
+            ValueError: A list of replicas is empty.
+        """
+        for partition, replicas in reassignments.items():
+            if replicas is not None and not replicas:
+                raise ValueError(f"{partition}: expected at least one replica, or None to cancel a reassignment")
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(reassignments)
         work = functools.partial(_alter, reassignments=reassignments, result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -88,6 +96,9 @@ async def _list(
     pool: ConnectionPool, deadline: Deadline, partitions: Collection[TopicPartition] | None
 ) -> Mapping[TopicPartition, PartitionReassignment]:
     Topics = ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics  # noqa: N806  # a class
+    for partition in partitions or ():
+        if (invalid := check_partition(partition)) is not None:
+            raise invalid
     topics = (
         None
         if partitions is None
@@ -141,7 +152,13 @@ async def _alter(
             for found in topic.partitions
         }
 
-    call = KeyedCall(what="AlterPartitionReassignments", ask=ask, settle=result.settle, node_id=CONTROLLER)
+    call = KeyedCall(
+        what="AlterPartitionReassignments",
+        ask=ask,
+        settle=result.settle,
+        node_id=CONTROLLER,
+        check=check_partition,
+    )
     await call.run(pool, deadline, reassignments)
 
 

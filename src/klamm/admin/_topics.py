@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
+from klamm.admin._checks import check_topic
 from klamm.admin.types import (
     ClusterDescription,
     CreatedTopic,
@@ -69,7 +70,12 @@ async def create(
         }
 
     call = KeyedCall(
-        what="CreateTopics", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
+        what="CreateTopics",
+        ask=ask,
+        settle=result.settle,
+        node_id=CONTROLLER,
+        retriable=RETRIABLE_CHANGE_CODES,
+        check=check_topic,
     )
     await call.run(pool, deadline, result.values())
 
@@ -118,7 +124,12 @@ async def delete(
         }
 
     call = KeyedCall(
-        what="DeleteTopics", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
+        what="DeleteTopics",
+        ask=ask,
+        settle=result.settle,
+        node_id=CONTROLLER,
+        retriable=RETRIABLE_CHANGE_CODES,
+        check=check_topic,
     )
     await call.run(pool, deadline, result.values())
 
@@ -175,7 +186,7 @@ async def describe(
             if topic.name is not None
         }
 
-    await KeyedCall(what="Metadata", ask=ask, settle=result.settle).run(pool, deadline, names)
+    await KeyedCall(what="Metadata", ask=ask, settle=result.settle, check=check_topic).run(pool, deadline, names)
 
 
 async def list_all(pool: ConnectionPool, deadline: Deadline, *, include_internal: bool) -> Mapping[str, TopicListing]:

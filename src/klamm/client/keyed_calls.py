@@ -47,6 +47,8 @@ class KeyedCall(Generic[Key, Value]):
     """Node id for ``ask`` without ``find``: a broker, ``CONTROLLER``, or None for any broker."""
     retriable: frozenset[ErrorCode] = RETRIABLE_CODES
     """Error codes of a response that keep a key waiting."""
+    check: Callable[[Key], KafkaApiError | None] = lambda _: None
+    """Returns the error of a key that must not be sent."""
 
     async def run(self, pool: ConnectionPool, deadline: Deadline, keys: Iterable[Key]) -> None:
         """Repeat the request until each key has a final outcome.
@@ -57,6 +59,8 @@ class KeyedCall(Generic[Key, Value]):
             KafkaApiError: The request itself cannot be sent, for example because the broker lacks the API.
         """
         waiting: _Waiting[Key, Value] = _Waiting(keys, self.settle)
+        invalid = {key: error for key in waiting if (error := self.check(key)) is not None}
+        waiting.take(invalid, invalid, frozenset())
         retries = 0
         while waiting:
             if retries:

@@ -33,7 +33,7 @@ class ScramUsers:
         configs: Settings of the gateway.
 
     Raises:
-        SettingsError: A SCRAM mechanism is enabled and has no users.
+        SettingsError: A SCRAM mechanism is enabled and has no users, or a user has no password.
     """
 
     def __init__(self, listener: str, configs: Mapping[str, str]) -> None:
@@ -49,6 +49,11 @@ class ScramUsers:
                     f"Listener {listener} enables {mechanism.mechanism_name} but names no users: set"
                     f" listener.name.{listener.lower()}.{mechanism.mechanism_name.lower()}.sasl.jaas.config="
                     f'org.apache.kafka.common.security.scram.ScramLoginModule required user_NAME="PASSWORD";'
+                )
+            if empty := [user for user, password in entry.users.items() if not password]:
+                raise SettingsError(
+                    f"Listener {listener}: user_{empty[0]} of {mechanism.mechanism_name}: the password must not be"
+                    " empty"
                 )
             self._passwords[mechanism] = entry.users
 

@@ -89,6 +89,12 @@ def test_credentials_of_scram_users_match_their_passwords() -> None:
     assert users.find("a", ScramMechanism.SCRAM_SHA_512) is None
 
 
+def test_scram_user_without_password_is_rejected() -> None:
+    key = "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config"
+    with pytest.raises(SettingsError, match="user_a of SCRAM-SHA-256: the password must not be empty"):
+        ScramUsers("SASL_SSL", {"sasl.enabled.mechanisms": "SCRAM-SHA-256", key: f'{SCRAM_MODULE} required user_a="";'})
+
+
 def test_scram_without_users_is_refused() -> None:
     with pytest.raises(SettingsError, match="enables SCRAM-SHA-512 but names no users"):
         ScramUsers("SASL_SSL", {"sasl.enabled.mechanisms": "SCRAM-SHA-512"})

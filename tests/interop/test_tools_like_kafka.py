@@ -352,6 +352,17 @@ def test_every_version_that_is_served_is_served_by_apache_kafka_too(
     assert [api for api in ours if api not in kafkas and api[2] != "UNSUPPORTED"] == []
 
 
+def test_features_have_the_levels_of_apache_kafka(
+    klamm_broker_process: KlammBroker, real_kafka: KafkaCluster, tools: KafkasTools
+) -> None:
+    ours, kafkas = (
+        dict(re.findall(r"(?m)^Feature: (\S+)\s+(.*?)\s+Epoch", run(tools, cluster, ["features", "describe"]).stdout))
+        for cluster in (klamm_broker_process.bootstrap_servers, real_kafka.bootstrap_servers)
+    )
+    assert sorted(ours) == ["client.configs", "group.version", "metadata.version", "transaction.version"]
+    assert {name: levels for name, levels in ours.items() if name != "client.configs"}.items() <= kafkas.items()
+
+
 @pytest.fixture(params=["klamm", "kafka"])
 def address(request: pytest.FixtureRequest) -> str:
     cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "real_kafka"}[request.param])
@@ -404,7 +415,5 @@ def test_what_is_not_served_is_refused_by_name(klamm_broker_process: KlammBroker
     )
     upgrade = run(tools, address, ["features", "upgrade", "--feature", "transaction.version=2"])
     assert "The node does not support UPDATE_FEATURES" in upgrade.stdout
-    features = run(tools, address, ["features", "describe"]).stdout
-    assert re.findall(r"Feature: ([\w.]+)", features) == ["client.configs", "group.version", "transaction.version"]
     unregister = run(tools, address, ["cluster", "unregister", "--id", "1"])
     assert "does not support the broker unregistration API" in unregister.stdout

@@ -9,6 +9,8 @@ Feature                      Meaning
 ``client.configs``           Keys 50 and 51 also have the requests of KIP-649. Clients send those only to brokers
                              that announce this feature.
 ``group.version`` 1          Consumer groups of KIP-848 are served.
+``metadata.version`` 33      Level of Kafka 4.4. UIs derive the version of the cluster and the functions that they offer
+                             from it (kafka-ui: incremental changes of configs, quotas).
 ``transaction.version`` 2    Writing adds partitions to a transaction, and the end of a transaction increments the
                              producer epoch (KIP-890).
 ===========================  =====================================================================================
@@ -37,7 +39,13 @@ if TYPE_CHECKING:
 API: Final = Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=5)
 TRANSACTION_FEATURE: Final = "transaction.version"
 GROUP_FEATURE: Final = "group.version"
-_FEATURES: Final = ((CLIENT_CONFIGS_FEATURE, 1, 1), (GROUP_FEATURE, 0, 1), (TRANSACTION_FEATURE, 0, 2))
+METADATA_FEATURE: Final = "metadata.version"
+_FEATURES: Final = (
+    (CLIENT_CONFIGS_FEATURE, 1, 1),
+    (GROUP_FEATURE, 0, 1),
+    (METADATA_FEATURE, 7, 33),
+    (TRANSACTION_FEATURE, 0, 2),
+)
 """Name, minimum and maximum supported level; the maximum is finalized."""
 _FEATURES_EPOCH: Final = 0
 """Epoch of the finalized features. Clients ignore features with a negative epoch."""

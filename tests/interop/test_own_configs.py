@@ -123,12 +123,17 @@ def test_a_rules_file_set_at_run_time_is_followed(admin: AdminClient, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [(None, "No such file"), ("rules: nonsense", "expected a list"), ("rules: [{name: a, naming: '('}]", "naming")],
+    ("has_policy", "text", "reason"),
+    [
+        (True, None, "No such file"),
+        (True, "rules: nonsense", "expected a list"),
+        (True, "rules: [{name: a}]", "the rule checks nothing"),
+        (True, "rules: [{name: a, deletion: forbidden}]", "no policy is asked about the action delete"),
+        (False, "rules: [{name: a, naming: b}]", "no policy reads the file"),
+    ],
 )
-@pytest.mark.parametrize("has_policy", [True, False])
 def test_a_wrong_rules_file_is_rejected_and_the_rules_in_force_stay(
-    clients: dict[bool, AdminClient], tmp_path: Path, text: str | None, reason: str, has_policy: bool
+    clients: dict[bool, AdminClient], tmp_path: Path, has_policy: bool, text: str | None, reason: str
 ) -> None:
     wrong = tmp_path / "wrong.yaml"
     if text is not None:

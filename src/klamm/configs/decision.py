@@ -25,7 +25,7 @@ class ConfigDecision(NamedTuple):
     replaced: frozenset[str] | None = None
     """Configs that a legacy AlterConfigs names; None for IncrementalAlterConfigs."""
     defaults: Mapping[str, str] = NOTHING_SET
-    """For a topic, the broker's value of every topic config."""
+    """For a topic or a broker, the values of configs that it does not set, without secrets."""
 
     @property
     def altered(self) -> Mapping[str, str | None]:

@@ -38,6 +38,8 @@ METRICS_LISTEN: Final = "metrics.listen"
 POLICY_TIMEOUT_MS: Final = "policy.timeout.ms"
 POLICY_RELOAD_INTERVAL_MS: Final = "policy.reload.interval.ms"
 POLICY_RULES_FILE: Final = "policy.rules.file"
+UPSTREAM: Final = "upstream.bootstrap.servers"
+"""Setting that every gateway has, and no broker."""
 _POLICY_MODES: Final = "(case insensitive) [ENFORCE, AUDIT]"
 
 _LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)

@@ -1,12 +1,37 @@
-"""Durations in words, for readers of configs in milliseconds."""
+"""Durations and sizes with units, for readers and writers of configs in milliseconds and bytes."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _UNITS: Final = ((86_400_000, "day", "days"), (3_600_000, "h", "h"), (60_000, "min", "min"), (1_000, "s", "s"))
 _MAX_SHOWN_MS: Final = 1_000 * 365 * 86_400_000
 """Longest duration shown in words. A longer one practically means "never", and its number of days is not helpful."""
+_WITH_UNIT: Final = re.compile(r"([0-9]{1,19}) ?([A-Za-z]+)")
+DURATION_UNITS: Final = {
+    "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000,
+}  # fmt: skip
+"""Milliseconds by unit."""
+SIZE_UNITS: Final = {
+    "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+"""Bytes by unit."""
+
+
+def units_of(name: str) -> dict[str, int]:
+    """Return the units in which a value of a config may be written; empty for neither milliseconds nor bytes."""
+    if name.endswith((".ms", "_ms")):
+        return DURATION_UNITS
+    return SIZE_UNITS if ".bytes" in name else {}
+
+
+def parse_amount(name: str, text: str) -> int | None:
+    """Return a value with a unit, such as ``7d`` or ``1GiB``, in the unit of the config; None if it is not one."""
+    found = _WITH_UNIT.fullmatch(text)
+    unit = None if found is None else units_of(name).get(found[2])
+    return None if found is None or unit is None else int(found[1]) * unit
 
 
 def in_words(milliseconds: int) -> str | None:

@@ -10,6 +10,7 @@ from klamm.configs.definitions import (
     POLICY_RELOAD_INTERVAL_MS,
     POLICY_RULES_FILE,
     POLICY_TIMEOUT_MS,
+    UPSTREAM,
     base_name,
     broker_configs,
     find_broker_config,
@@ -22,7 +23,7 @@ from klamm.properties import SettingsError, did_you_mean
 
 _OWN: Final = frozenset(
     {
-        settings.UPSTREAM,
+        UPSTREAM,
         settings.METRICS_LISTEN,
         settings.ADMIN_ONLY,
         settings.DATA_DIR,

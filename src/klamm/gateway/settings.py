@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.client.transport import ConnectionSettings
 from klamm.config_providers import resolve
+from klamm.configs.definitions import UPSTREAM
 from klamm.gateway.broker_hosts import BrokerHosts
 from klamm.gateway.upstream import CLIENT_ID
 from klamm.properties import (
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 DEFAULT_LISTEN: Final = "127.0.0.1:19092"
 DEFAULT_DATA_DIR: Final = "./klamm-gateway"
 UPSTREAM_PREFIX: Final = "upstream."
-UPSTREAM: Final = "upstream.bootstrap.servers"
 METRICS_LISTEN: Final = "metrics.listen"
 ADMIN_ONLY: Final = "admin.only"
 DATA_DIR: Final = "data.dir"

@@ -74,7 +74,9 @@ class AlterConfigDetails:
     removed: frozenset[str] = frozenset()
     """Configs that are set before the change but not after it, including those that a replacing AlterConfigs drops."""
     defaults: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    """For TOPIC, the broker's value of every config, in force where ``result`` does not set one. Otherwise empty."""
+    """For TOPIC and BROKER, the values of configs where ``result`` does not set one, without secrets. A value that is
+    unknown is missing. Otherwise empty.
+    """
 
     def __post_init__(self) -> None:
         """Replace the caller's mappings with read-only copies."""

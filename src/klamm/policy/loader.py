@@ -35,6 +35,20 @@ class LoadedPolicy:
     only_computes: bool = False
     """Value of the policy's ``only_computes`` after it was configured."""
 
+    def check_kinds(self, spec: PolicySpec) -> None:
+        """Let a policy with rules check that each of them concerns requests that it is asked about.
+
+        Raises:
+            PolicyLoadError: A rule does not.
+        """
+        check = getattr(self.policy, "check_kinds", None)
+        if check is None:
+            return
+        try:
+            check(tuple(spec.keys))
+        except ValueError as error:
+            raise PolicyLoadError(f"{spec.origin}: {error}") from error
+
     def close(self) -> None:
         """Close the policy if it has a ``close`` method. Its exceptions propagate."""
         close = getattr(self.policy, "close", None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.configs.definitions import topic_configs
+from klamm.configs.durations import parse_amount, units_of
 from klamm.policy.patterns import NamePattern
+from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, Rule, RuleFileError
+from klamm.policy.rule_checks import CONDITIONS, FLOWS, OVERRIDABLE, check_actions, check_configs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,116 +18,20 @@ if TYPE_CHECKING:
 # A "*" at the start or after a literal character. A "*" in a character class or after an escape such as \d is not
 # matched.
 _GLOB: Final = re.compile(r"(?P<skip>\\[A-Za-z]\*?|\[\^?\]?[^\]]*\]\*?)|(?P<literal>\\[^A-Za-z]|[A-Za-z0-9_:-]|^)\*")
-ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group", "client")
-_FLOWS: Final = ("acks", "idempotence", "writes", "group_naming", "client_id_naming")
-"""Keys of a rule about requests that flow through a gateway."""
-_CHANGES: Final = ("naming", "partitions", "replication_factor", "configs", "only_configs", "omission", "deletion")
-"""Keys of a rule about topics and their configs."""
-
-
 MAX_DELAY_MS: Final = 60_000
+_DEFAULTS: Final = ("any", "allowed")
+"""Values of conditions that restrict nothing."""
+_MAY_BE_EMPTY: Final = ("only_configs", "except_principals")
+"""Lists of a rule for which an empty list means none."""
 
 
-class RuleFileError(ValueError):
-    """The rule file is invalid. The message names the place."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Range of integers, both ends included."""
-
-    minimum: int | None = None
-    """Lower bound. None means no lower bound."""
-    maximum: int | None = None
-    """Upper bound. None means no upper bound."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigRule:
-    """Rule for the value of one config."""
-
-    is_required: bool = False
-    """Whether the topic itself must set the config."""
-    is_forbidden: bool = False
-    """Whether the config must not be set."""
-    bounds: Bounds = Bounds()
-    one_of: tuple[str, ...] = ()
-    """Allowed values, or allowed elements of a list config. Empty means that all are allowed."""
-    value: str | None = None
-    """Value that an override sets. None selects the nearest bound or the first allowed value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowRule:
-    """Part of a rule about requests that flow through a gateway."""
-
-    needs_all_acks: bool = False
-    needs_idempotence: bool = False
-    forbids_writes: bool = False
-    group_naming: NamePattern | None = None
-    """Pattern for the ids of groups. None allows all."""
-    client_id_naming: NamePattern | None = None
-    """Pattern for client ids. None allows all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One entry under ``rules``."""
-
-    name: str
-    topics: NamePattern | None = None
-    """Pattern for the whole topic name. None means every topic."""
-    principals: tuple[NamePattern, ...] = ()
-    """Patterns for the whole principal, ``Type:name``. Empty means every principal."""
-    except_principals: tuple[NamePattern, ...] = ()
-    """Patterns for principals that are exempt from the rule."""
-    actions: tuple[str, ...] = ACTIONS
-    naming: NamePattern | None = None
-    partitions: Bounds = Bounds()
-    replication_factor: Bounds = Bounds()
-    configs: Mapping[str, ConfigRule] = field(default_factory=dict)
-    only_configs: tuple[str, ...] | None = None
-    """Configs that may be set. None allows all, an empty list none."""
-    forbids_deletion: bool = False
-    forbids_omission: bool = False
-    """Whether AlterConfigs must name every config that the topic sets, because it removes the others."""
-    overrides: bool = False
-    """Whether wrong values are set right in place of rejecting the request."""
-    flow: FlowRule = FlowRule()
-    delay_ms: int | None = None
-    """Pause in milliseconds for a client that violates the rule, whose request is allowed. None rejects the request."""
-    remedy: str | None = None
-    """Advice at the end of every rejection message. None means a default text for the violated part of the rule."""
-
-    def concerns(self, action: str, topic: str | None, principal: str | None) -> bool:
-        """Return whether the rule applies. An unknown principal is never exempt.
-
-        ``topic`` is None for a client id or a request about a group, which a rule with ``topics`` does not concern.
-        """
-        if action not in self.actions:
-            return False
-        if self.topics is not None and (topic is None or not self.topics.matches(topic)):
-            return False
-        known = principal or ""
-        if any(pattern.matches(known) for pattern in self.except_principals):
-            return False
-        return not self.principals or any(pattern.matches(known) for pattern in self.principals)
-
-    @property
-    def is_linear(self) -> bool:
-        """Return whether all patterns of the rule match in linear time."""
-        flow = self.flow
-        own = (self.topics, self.naming, flow.group_naming, flow.client_id_naming)
-        patterns = (*own, *self.principals, *self.except_principals)
-        return all(pattern is None or pattern.is_linear for pattern in patterns)
-
-
-def parse_rules(text: str, *, source: str) -> tuple[Rule, ...]:
+def parse_rules(text: str, *, source: str, is_gateway: bool = False) -> tuple[Rule, ...]:
     """Parse a rule file.
 
     Args:
         text: YAML text.
         source: File name for error messages.
+        is_gateway: Whether the rules are for a gateway, whose upstream may have configs that Kafka 4.4 does not have.
 
     Raises:
         RuleFileError: The text is not valid YAML, or an entry is invalid.
@@ -141,6 +46,7 @@ def parse_rules(text: str, *, source: str) -> tuple[Rule, ...]:
         entries = _Table(document, "").only("rules").sequence("rules")
         rules = tuple(_rule(_Table(entry, f"rules[{index}]")) for index, entry in enumerate(entries))
         _check_names([rule.name for rule in rules])
+        check_configs(rules, is_gateway=is_gateway)
     except RuleFileError as error:
         raise RuleFileError(f"{source}: {error}") from error
     return rules
@@ -159,19 +65,26 @@ class _Table:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise RuleFileError(f"{place or 'the document'}: expected a mapping with string keys, got {_shown(value)}")
         self._value: dict[str, Any] = value
-        self._place = place
+        self.place = place
 
     def only(self, *names: str) -> _Table:
-        for name in self._value:
+        for name, value in self._value.items():
             if name not in names:
                 raise RuleFileError(f"{self.at(name)}: unknown key, expected one of {', '.join(names)}")
+            if value is None and name not in ("rules", "name"):
+                raise RuleFileError(f"{self.at(name)}: has no value; set one, or leave the key out")
         return self
 
     def at(self, name: str) -> str:
-        return f"{self._place}.{name}" if self._place else name
+        return f"{self.place}.{name}" if self.place else name
 
     def has(self, name: str) -> bool:
         return self._value.get(name) is not None
+
+    def text_of(self, name: str) -> str | None:
+        """Return the value of a key if it is a string."""
+        value = self._value.get(name)
+        return value if isinstance(value, str) else None
 
     def sequence(self, name: str) -> Sequence[Any]:
         value = self._value.get(name)
@@ -196,6 +109,8 @@ class _Table:
         if value is None:
             return ()
         values = value if isinstance(value, list) else [value]
+        if not values and name not in _MAY_BE_EMPTY:
+            raise RuleFileError(f"{self.at(name)}: the list is empty; list a value, or leave the key out")
         for index, entry in enumerate(values):
             if not isinstance(entry, (str, int, float)):  # bool is a subclass of int
                 raise RuleFileError(f"{self.at(name)}[{index}]: expected a string, got {_shown(entry)}")
@@ -207,10 +122,17 @@ class _Table:
             raise RuleFileError(f"{self.at(name)}: expected true or false, got {_shown(value)}")
         return value
 
-    def number(self, name: str) -> int | None:
+    def number(self, name: str, config: str = "") -> float | None:
+        """Return a number; None without the key. ``config`` is the config that it limits: its unit is allowed."""
         value = self._value.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise RuleFileError(f"{self.at(name)}: expected an integer, got {_shown(value)}")
+        amount = parse_amount(config, value) if isinstance(value, str) else None
+        if amount is not None:
+            return amount
+        is_number = isinstance(value, int) or (config and isinstance(value, float) and isfinite(value))
+        if value is not None and (isinstance(value, bool) or not is_number):
+            expected = "a number" if config else "an integer"
+            units = f", or one with a unit: {', '.join(units_of(config))}" if units_of(config) else ""
+            raise RuleFileError(f"{self.at(name)}: expected {expected}{units}, got {_shown(value)}")
         return value
 
     def pattern(self, name: str) -> NamePattern | None:
@@ -226,17 +148,20 @@ class _Table:
             found.append(pattern)
         return tuple(found)
 
-    def bounds(self) -> Bounds:
-        found = Bounds(minimum=self.number("min"), maximum=self.number("max"))
-        if found.minimum is not None and found.maximum is not None and found.minimum > found.maximum:
-            raise RuleFileError(f"{self._place}: min {found.minimum} is above max {found.maximum}")
-        return found
+    def bounds(self, config: str = "", *, least: int | None = None) -> Bounds:
+        """Return a range of the values of a config, or of numbers that are at least ``least``."""
+        bounds = Bounds(minimum=self.number("min", config), maximum=self.number("max", config))
+        for name, number in (("min", bounds.minimum), ("max", bounds.maximum)):
+            if least is not None and number is not None and number < least:
+                raise RuleFileError(f"{self.at(name)}: {number} is below {least}, the smallest possible number")
+        if bounds.minimum is not None and bounds.maximum is not None and bounds.minimum > bounds.maximum:
+            raise RuleFileError(f"{self.place}: min {bounds.minimum} is above max {bounds.maximum}")
+        return bounds
 
 
 def _rule(table: _Table) -> Rule:
     table.only(
-        "name", "topics", "principals", "except_principals", "actions", *_CHANGES, *_FLOWS,
-        "effect", "delay_ms", "remedy",
+        "name", "topics", "principals", "except_principals", "actions", *CONDITIONS, "effect", "delay_ms", "remedy",
     )  # fmt: skip
     actions = table.texts("actions") or ACTIONS
     for action in actions:
@@ -248,11 +173,14 @@ def _rule(table: _Table) -> Rule:
         principals=table.principals("principals"),
         except_principals=table.principals("except_principals"),
         actions=actions,
+        conditions=tuple(name for name in CONDITIONS if table.has(name) and table.text_of(name) not in _DEFAULTS),
         naming=table.pattern("naming"),
         partitions=_bounds(table, "partitions"),
         replication_factor=_bounds(table, "replication_factor"),
-        configs=MappingProxyType(_config_rules(table.table("configs"))),
-        only_configs=_only_configs(table),
+        spare_replicas=_bounds(table, "spare_replicas", least=0),
+        configs=_config_rules(table, "configs"),
+        broker_configs=_config_rules(table, "broker_configs"),
+        only_configs=table.texts("only_configs") if table.has("only_configs") else None,
         forbids_deletion=_choice(table, "deletion", "allowed", "forbidden") == "forbidden",
         forbids_omission=_choice(table, "omission", "allowed", "forbidden") == "forbidden",
         overrides=_choice(table, "effect", "refuse", "override", "throttle") == "override",
@@ -267,6 +195,7 @@ def _rule(table: _Table) -> Rule:
         remedy=table.text("remedy") if table.has("remedy") else None,
     )
     _check_effect(rule, table)
+    check_actions(rule, table.place)
     return rule
 
 
@@ -281,35 +210,30 @@ def _choice(table: _Table, name: str, *choices: str) -> str:
 def _delay_ms(table: _Table) -> int | None:
     """Return the pause of a rule with ``effect: throttle``, None for other rules."""
     is_throttle = table.has("effect") and table.text("effect") == "throttle"
-    delay_ms = table.number("delay_ms")
-    if is_throttle != (delay_ms is not None) or (delay_ms is not None and not 0 < delay_ms <= MAX_DELAY_MS):
+    delay_ms = table.number("delay_ms", "delay_ms")
+    if is_throttle != (delay_ms is not None) or (delay_ms is not None and delay_ms not in range(1, MAX_DELAY_MS + 1)):
         raise RuleFileError(
             f"{table.at('delay_ms')}: effect: throttle, and no other, needs a number from 1 to {MAX_DELAY_MS}"
         )
-    return delay_ms
+    return None if delay_ms is None else int(delay_ms)
 
 
 def _check_effect(rule: Rule, table: _Table) -> None:
     """Reject a rule that cannot set right what it forbids, and values that no override would use."""
-    if rule.delay_ms is not None:
-        for name in _CHANGES:
-            if table.has(name):
-                raise RuleFileError(f"{table.at(name)}: effect: throttle is for {', '.join(_FLOWS)}")
-    if rule.overrides:
-        for name in ("naming", "only_configs", "omission", "deletion", *_FLOWS[1:]):
-            if table.has(name):
-                raise RuleFileError(f"{table.at(name)}: effect: override cannot set this right; use a rule of its own")
-    for name, wanted in rule.configs.items():
-        place = f"{table.at('configs')}.{name}"
-        if wanted.value is not None and (not rule.overrides or wanted.is_forbidden):
-            raise RuleFileError(f"{place}.value: needs effect: override and a config that is not forbidden")
-        is_open = wanted.value is None and not wanted.one_of and wanted.bounds == Bounds()
-        if rule.overrides and wanted.is_required and is_open:
-            raise RuleFileError(f"{place}: effect: override needs the value to set")
+    for name in CONDITIONS:
+        if rule.delay_ms is not None and table.has(name) and name not in FLOWS:
+            raise RuleFileError(f"{table.at(name)}: effect: throttle is for {', '.join(FLOWS)}")
+        if rule.overrides and table.has(name) and name not in OVERRIDABLE:
+            raise RuleFileError(f"{table.at(name)}: effect: override cannot set this right; use a rule of its own")
 
 
-def _bounds(table: _Table, name: str) -> Bounds:
-    return table.table(name).only("min", "max").bounds()
+def _bounds(table: _Table, name: str, *, least: int = 1) -> Bounds:
+    if not table.has(name):
+        return Bounds()
+    bounds = table.table(name).only("min", "max").bounds(least=least)
+    if bounds == Bounds():
+        raise RuleFileError(f"{table.at(name)}: checks nothing; give it min or max")
+    return bounds
 
 
 def _pattern(text: str, place: str) -> NamePattern:
@@ -330,39 +254,30 @@ def _pattern(text: str, place: str) -> NamePattern:
         raise RuleFileError(f"{place}: {text!r} is not a valid regular expression: {error}") from error
 
 
-def _config_rules(table: _Table) -> dict[str, ConfigRule]:
-    found = {}
-    for name, entry in table.items():
-        found[name] = _config_rule(entry)
-        _check_config_name(name, table.at(name))
-    return found
+def _config_rules(table: _Table, key: str) -> Mapping[str, ConfigRule]:
+    if not table.has(key):
+        return MappingProxyType({})
+    entries = table.table(key).items()
+    if not entries:
+        raise RuleFileError(f"{table.at(key)}: checks nothing; name a config")
+    return MappingProxyType({name: _config_rule(entry, name) for name, entry in entries})
 
 
-def _only_configs(table: _Table) -> tuple[str, ...] | None:
-    if not table.has("only_configs"):
-        return None
-    names = table.texts("only_configs")
-    for index, name in enumerate(names):
-        _check_config_name(name, f"{table.at('only_configs')}[{index}]")
-    return names
-
-
-def _check_config_name(name: str, place: str) -> None:
-    if name not in topic_configs():  # a misspelled config would protect nothing, and could never be set
-        close = get_close_matches(name, topic_configs(), n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise RuleFileError(f"{place}: not a topic config{hint}")
-
-
-def _config_rule(table: _Table) -> ConfigRule:
+def _config_rule(table: _Table, name: str) -> ConfigRule:
     table.only("required", "forbidden", "min", "max", "one_of", "value")
+    values = table.texts("value")
     return ConfigRule(
         is_required=table.flag("required"),
         is_forbidden=table.flag("forbidden"),
-        bounds=table.bounds(),
-        one_of=table.texts("one_of"),
-        value=next(iter(table.texts("value")), None),
+        bounds=table.bounds(name),
+        one_of=tuple(_without_unit(name, text) for text in table.texts("one_of")),
+        value=_without_unit(name, ",".join(values)) if values else None,
     )
+
+
+def _without_unit(name: str, text: str) -> str:
+    amount = parse_amount(name, text)
+    return text if amount is None else str(amount)
 
 
 def _shown(value: Any) -> str:

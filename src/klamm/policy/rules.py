@@ -30,20 +30,31 @@ Patterns for topics, names and principals are regular expressions that must matc
 
 from __future__ import annotations
 
-from math import isfinite
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from klamm.configs.definitions import POLICY_RULES_FILE
+from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM
 from klamm.configs.durations import with_duration
 from klamm.policy.answers import Answer, Override, Throttle
 from klamm.policy.base import Policy
 from klamm.policy.details import GroupDetails, ProduceDetails
-from klamm.policy.rule_file import Bounds, ConfigRule, Rule, RuleFileError, parse_rules
+from klamm.policy.rule import (
+    REFERENCES,
+    SPECIAL_NUMBERS,
+    UNLIMITED,
+    Bounds,
+    ConfigRule,
+    Rule,
+    RuleFileError,
+    number_of,
+)
+from klamm.policy.rule_checks import check_kinds
+from klamm.policy.rule_file import parse_rules
 from klamm.protocol.errors import PolicyViolationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from klamm.policy.details import (
         AlterConfigDetails,
@@ -52,10 +63,7 @@ if TYPE_CHECKING:
         DeleteTopicDetails,
         TopicDetails,
     )
-
-_UNLIMITED: Final = frozenset({"retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"})
-"""Configs for which -1 means unlimited, and thus exceeds any number."""
-
+    from klamm.policy.kinds import PolicyKind
 
 ALL_ACKS: Final = -1
 """Wire value of ``acks=all``."""
@@ -86,9 +94,16 @@ class RulesPolicy(Policy):
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RuleFileError(f"{POLICY_RULES_FILE}={name} cannot be read: {error}") from error
-        self._rules = parse_rules(text, source=name)
+        self._rules = parse_rules(text, source=name, is_gateway=UPSTREAM in configs)
         self.watched_files = (path,)
         self.only_computes = all(rule.is_linear for rule in self._rules)
+
+    def check_kinds(self, kinds: Collection[PolicyKind]) -> None:
+        """Raise RuleFileError for a rule about requests of other kinds, which would never match."""
+        try:
+            check_kinds(self._rules, kinds)
+        except RuleFileError as error:
+            raise RuleFileError(f"{self.watched_files[0]}: {error}") from error
 
     def validate_create_topic(self, details: TopicDetails) -> Override | None:
         """Raise PolicyViolationError for the first rule that the new topic violates.
@@ -103,7 +118,7 @@ class RulesPolicy(Policy):
                 found.correct_numbers(rule, details)
                 for key, wanted in rule.configs.items():
                     value = _Value.in_force(key, details.configs, details.defaults)
-                    found.correct(rule, details.topic, key, wanted, value, is_set=key in details.configs)
+                    found.correct(rule, f"topic {details.topic}", key, wanted, value, is_set=key in details.configs)
         if found:
             return found.override()
         for rule in rules:
@@ -111,26 +126,31 @@ class RulesPolicy(Policy):
         return None
 
     def validate_alter_config(self, details: AlterConfigDetails) -> Override | None:
-        """Raise PolicyViolationError for the first rule that a topic's config change violates.
+        """Raise PolicyViolationError for the first rule that a config change of a topic or a broker violates.
 
         Rules with ``effect: override`` come first, as for new topics. Other resources are allowed.
         """
-        if details.resource_type != "TOPIC":
+        is_topic = details.resource_type == "TOPIC"
+        if not is_topic and details.resource_type != "BROKER":
             return None
-        topic = details.resource_name
-        rules = list(self._concerned("alter", topic, details.principal))
-        found = _Corrections()
+        name = details.resource_name
+        subject = f"topic {name}" if is_topic else f"broker {name}" if name else "all brokers"
+        corrections = _Corrections()
+        rules = self._concerned("alter", name if is_topic else None, details.principal)
         for rule in sorted(rules, key=lambda rule: not rule.overrides):
-            if found and not rule.overrides:
+            if corrections and not rule.overrides:
                 break
-            _check_keys(rule, topic, details.configs)
-            _check_omissions(rule, details)
-            for key, wanted in rule.configs.items():
-                is_touched = details.configs.get(key) is not None or key in details.removed
-                value = _Value.in_force(key, details.result, details.defaults) if is_touched else None
-                check = found.correct if rule.overrides else _check_config
-                check(rule, topic, key, wanted, value, is_set=key in details.result)
-        return found.override() if found else None
+            if is_topic:
+                _check_keys(rule, subject, details.configs)
+                _check_omissions(rule, details)
+            check = corrections.correct if rule.overrides else _check_config
+            for key, wanted in (rule.configs if is_topic else rule.broker_configs).items():
+                value = _Value.in_force(key, details.result, details.defaults)
+                if value is None and not is_topic and key in details.removed and wanted.has_limits:
+                    wanted = replace(wanted, is_required=True)  # noqa: PLW2901 -- no limit holds for an unknown value
+                is_touched = _is_touched((key,) if value is None else value.keys, details)
+                check(rule, subject, key, wanted, value if is_touched else None, is_set=key in details.result)
+        return corrections.override() if corrections else None
 
     def validate_create_partitions(self, details: CreatePartitionsDetails) -> None:
         """Raise PolicyViolationError for the first rule that the new number of partitions violates."""
@@ -138,9 +158,9 @@ class RulesPolicy(Policy):
         factors = dict.fromkeys(map(len, details.new_assignments or ()))
         for rule in self._concerned("partitions", topic, details.principal):
             if details.new_num_partitions != details.num_partitions:  # a reassignment keeps the number
-                _check_bounds(rule, topic, "partitions", details.new_num_partitions, rule.partitions)
+                _check_bounds(rule, f"topic {topic}", "partitions", details.new_num_partitions, rule.partitions)
             for factor in factors:
-                _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
+                _check_bounds(rule, f"topic {topic}", "replication factor", factor, rule.replication_factor)
 
     def validate_delete_topic(self, details: DeleteTopicDetails) -> None:
         """Raise PolicyViolationError if a rule forbids the deletion."""
@@ -223,17 +243,17 @@ def _check_new_topic(rule: Rule, details: TopicDetails) -> None:
     assigned = details.replicas_assignments
     partitions = len(assigned) if assigned is not None else details.num_partitions or 1
     factors = dict.fromkeys(map(len, assigned.values())) if assigned else (details.replication_factor or 1,)
-    topic = details.topic
-    if rule.naming is not None and not rule.naming.matches(topic):
+    subject = f"topic {details.topic}"
+    if rule.naming is not None and not rule.naming.matches(details.topic):
         pattern = rule.naming.pattern
-        _refuse(rule, topic, "name", topic, f"does not match {pattern}", "choose a name that matches")
-    _check_bounds(rule, topic, "partitions", partitions, rule.partitions)
+        _refuse(rule, subject, "name", details.topic, f"does not match {pattern}", "choose a name that matches")
+    _check_bounds(rule, subject, "partitions", partitions, rule.partitions)
     for factor in factors:
-        _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
-    _check_keys(rule, topic, details.configs)
+        _check_bounds(rule, subject, "replication factor", factor, rule.replication_factor)
+    _check_keys(rule, subject, details.configs)
     for key, wanted in rule.configs.items():
         value = _Value.in_force(key, details.configs, details.defaults)
-        _check_config(rule, topic, key, wanted, value, is_set=key in details.configs)
+        _check_config(rule, subject, key, wanted, value, is_set=key in details.configs)
 
 
 class _Corrections:
@@ -265,17 +285,17 @@ class _Corrections:
             ("replication factor", details.replication_factor or 1, rule.replication_factor),
         ):
             try:
-                _check_bounds(rule, details.topic, key, number, bounds)
+                _check_bounds(rule, f"topic {details.topic}", key, number, bounds)
             except _RuleViolationError as violation:
-                self._numbers.setdefault(key, _nearest(bounds, number))
+                self._numbers.setdefault(key, int(_nearest(bounds, number)))
                 self._reasons.append(f"{violation.fault}; set to {self._numbers[key]}.")
 
     def correct(
-        self, rule: Rule, topic: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool
+        self, rule: Rule, subject: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool
     ) -> None:
         """Set a config right. The arguments are those of ``_check_config``."""
         try:
-            _check_config(rule, topic, key, wanted, value, is_set=is_set)
+            _check_config(rule, subject, key, wanted, value, is_set=is_set)
         except _RuleViolationError as violation:
             new = self._configs.setdefault(key, _corrected(wanted, value))
             self._reasons.append(f"{violation.fault}; {'left out' if new is None else f'set to {new}'}.")
@@ -287,12 +307,12 @@ def _corrected(wanted: ConfigRule, value: _Value | None) -> str | None:
         return None
     if wanted.value is not None or wanted.one_of:
         return wanted.value if wanted.value is not None else wanted.one_of[0]
-    number = None if value is None else _number(value.text)
-    is_unlimited = number == -1 and wanted.bounds.maximum is not None
+    number = None if value is None else value.number
+    is_unlimited = value is not None and value.is_unlimited and wanted.bounds.maximum is not None
     return str(wanted.bounds.maximum if is_unlimited else _nearest(wanted.bounds, number))
 
 
-def _nearest(bounds: Bounds, number: float | None) -> int:
+def _nearest(bounds: Bounds, number: float | None) -> float:
     """Return the bound that a number violates; without a violation the lower bound, if there is one."""
     low, high = bounds.minimum, bounds.maximum
     if high is not None and (low is None or (number is not None and number > high)):
@@ -306,17 +326,43 @@ class _Value(NamedTuple):
     text: str
     is_default: bool
     """Whether it is the broker's default because the topic does not set the config."""
+    keys: tuple[str, ...]
+    """The config, and those to which special values refer, such as -2 in ``local.retention.ms``."""
+    limited: str
+    """Value of the last of them, which limits apply to."""
 
     @classmethod
     def in_force(cls, key: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> _Value | None:
-        """Return the value in force for a topic with these configs; None if it is unknown."""
-        if key in configs:
-            return cls(configs[key], is_default=False)
-        return cls(defaults[key], is_default=True) if key in defaults else None
+        """Return the value in force for a resource with these configs; None if it is unknown."""
+        text = configs.get(key, defaults.get(key))
+        if text is None:
+            return None
+        keys, limited = [key], text
+        while (other := REFERENCES.get((keys[-1], limited.strip()))) is not None:
+            keys.append(other)
+            limited = configs.get(other, defaults.get(other, ""))
+        return cls(text, key not in configs, tuple(keys), limited)
+
+    @property
+    def number(self) -> float | None:
+        """Return the number that limits apply to; None if it is not a number."""
+        return SPECIAL_NUMBERS.get((self.keys[-1], self.limited.strip()), number_of(self.limited))
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Return whether the value exceeds any number."""
+        return self.keys[-1] in UNLIMITED and number_of(self.limited) == -1
 
     def __str__(self) -> str:
-        """Return the value as shown in a rejection message."""
-        return f"{self.text} (the broker's default)" if self.is_default else self.text
+        """Return the value as shown in a denial message."""
+        referred = f" ({self.keys[-1]}={self.limited})" if len(self.keys) > 1 else ""
+        inherited = " (the broker's default)" if self.is_default else ""
+        return f"{self.text}{referred}{inherited}"
+
+
+def _is_touched(keys: Collection[str], details: AlterConfigDetails) -> bool:
+    """Return whether a change sets or removes one of some configs."""
+    return any(details.configs.get(key) is not None or key in details.removed for key in keys)
 
 
 def _check_omissions(rule: Rule, details: AlterConfigDetails) -> None:
@@ -329,7 +375,7 @@ def _check_omissions(rule: Rule, details: AlterConfigDetails) -> None:
         raise _RuleViolationError(fault, remedy)
 
 
-def _check_keys(rule: Rule, topic: str, altered: Mapping[str, str | None]) -> None:
+def _check_keys(rule: Rule, subject: str, altered: Mapping[str, str | None]) -> None:
     """Reject configs outside the rule's ``only_configs``. Removing a config is always allowed."""
     if rule.only_configs is None:
         return
@@ -337,13 +383,13 @@ def _check_keys(rule: Rule, topic: str, altered: Mapping[str, str | None]) -> No
         if value is not None and key not in rule.only_configs:
             allowed = ", ".join(rule.only_configs) or "none"
             _refuse(
-                rule, topic, key, value, f"is not one of the configs that may be set: {allowed}", f"leave {key} out"
+                rule, subject, key, value, f"is not one of the configs that may be set: {allowed}", f"leave {key} out"
             )
 
 
 def _check_bounds(
     rule: Rule,
-    topic: str,
+    subject: str,
     key: str,
     value: object,
     bounds: Bounds,
@@ -355,57 +401,44 @@ def _check_bounds(
     low, high = bounds.minimum, bounds.maximum
     size = float(str(value)) if number is None else number
     if high is not None and (is_unlimited or size > high):
-        _refuse(
-            rule, topic, key, value, f"is above the maximum {with_duration(key, str(high))}", f"{verb} {high} or less"
-        )
+        limit = with_duration(key, str(high))
+        _refuse(rule, subject, key, value, f"is above the maximum {limit}", f"{verb} {high} or less")
     if low is not None and size < low and not is_unlimited:
-        _refuse(
-            rule, topic, key, value, f"is below the minimum {with_duration(key, str(low))}", f"{verb} {low} or more"
-        )
+        limit = with_duration(key, str(low))
+        _refuse(rule, subject, key, value, f"is below the minimum {limit}", f"{verb} {low} or more")
 
 
-def _check_config(rule: Rule, topic: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool) -> None:
-    """Check the value that will be in force, whether the topic sets it or it is the broker's default.
+def _check_config(
+    rule: Rule, subject: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool
+) -> None:
+    """Check the value that will be in force, whether the resource sets it or inherits it.
 
     Args:
         rule: The rule.
-        topic: Name of the topic.
+        subject: The resource, for the message.
         key: Name of the config.
         wanted: The rule's requirements for the config.
         value: The value in force; None if the request does not change it or it is unknown.
-        is_set: Whether the topic itself sets the config after the change.
+        is_set: Whether the resource itself sets the config after the change.
     """
     if wanted.is_required and not is_set:
-        _refuse(rule, topic, key, "(not set)", "is required", f"set {key}{_hint(wanted)}")
+        _refuse(rule, subject, key, "(not set)", "is required", f"set {key}{_hint(wanted)}")
     if value is None:
         return
     if wanted.is_forbidden and not value.is_default:
-        _refuse(rule, topic, key, value, "must not be set", f"leave {key} out")
+        _refuse(rule, subject, key, value, "must not be set", f"leave {key} out")
     verb = f"set {key} to" if value.is_default else "use"
-    if wanted.one_of:
-        for element in (part.strip() for part in value.text.split(",")):
-            if element not in wanted.one_of:
-                allowed = ", ".join(wanted.one_of)
-                remedy = f"set {key}{_hint(wanted)}" if value.is_default else f"choose from {allowed}"
-                _refuse(rule, topic, key, value, f"is not one of {allowed}", remedy)
+    if not all(map(wanted.allows_element, value.text.split(","))):
+        allowed = ", ".join(wanted.one_of)
+        remedy = f"set {key}{_hint(wanted)}" if value.is_default else f"choose from {allowed}"
+        _refuse(rule, subject, key, value, f"is not one of {allowed}", remedy)
     if wanted.bounds != Bounds():
-        number = _number(value.text)
+        number = value.number
         if number is None:
-            _refuse(rule, topic, key, value, "is not a number", f"set a number{_hint(wanted)}")
-        is_unlimited = number == -1 and key in _UNLIMITED
-        _check_bounds(rule, topic, key, value, wanted.bounds, number=number, is_unlimited=is_unlimited, verb=verb)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if isfinite(number) else None
+            _refuse(rule, subject, key, value, "is not a number", f"set a number{_hint(wanted)}")
+        _check_bounds(
+            rule, subject, key, value, wanted.bounds, number=number, is_unlimited=value.is_unlimited, verb=verb
+        )
 
 
 def _hint(wanted: ConfigRule) -> str:
@@ -425,5 +458,5 @@ class _RuleViolationError(PolicyViolationError):
         self.fault = fault
 
 
-def _refuse(rule: Rule, topic: str, key: str, value: object, fault: str, remedy: str) -> NoReturn:  # noqa: PLR0917 -- in the order of the sentence
-    raise _RuleViolationError(f"Rule '{rule.name}': {key}={value} of topic {topic} {fault}", rule.remedy or remedy)
+def _refuse(rule: Rule, subject: str, key: str, value: object, fault: str, remedy: str) -> NoReturn:  # noqa: PLR0917 -- in the order of the sentence
+    raise _RuleViolationError(f"Rule '{rule.name}': {key}={value} of {subject} {fault}", rule.remedy or remedy)

@@ -281,7 +281,12 @@ def _outcome_of(question: Callable[[Any], object], details: Details) -> PolicyOu
 
 
 def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModules | None) -> Callable[[], LoadedPolicy]:
-    return lambda: load_policy(spec, properties, fresh=fresh, advise=logger.warning)
+    def load() -> LoadedPolicy:
+        loaded = load_policy(spec, properties, fresh=fresh, advise=logger.warning)
+        loaded.check_kinds(spec)
+        return loaded
+
+    return load
 
 
 def _close(loaded: LoadedPolicy, spec: PolicySpec) -> Any:

@@ -6,17 +6,18 @@ A change of the rules file passes two steps: ``check`` creates instances with th
 
 from __future__ import annotations
 
-import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import POLICY_RULES_FILE
-from klamm.policy.kinds import KINDS
+from klamm.policy.errors import PolicyLoadError
+from klamm.policy.kinds import CREATE_TOPIC, KINDS
 from klamm.policy.rules import RulesPolicy
 from klamm.policy_runtime.reloader import PolicyReloader, PreparedPolicies
 from klamm.policy_runtime.service import Policies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from klamm.policy.kinds import PolicyKind
 
@@ -51,9 +52,15 @@ class PolicyRuntime:
             in_threads: Whether to call every policy in its thread, also one that only computes.
 
         Raises:
-            PolicyLoadError: A policy cannot be created.
+            PolicyLoadError: A policy cannot be created, or none reads the rules file.
         """
-        return cls(await Policies.load(properties, kinds, in_threads=in_threads), properties)
+        policies = await Policies.load(properties, kinds, in_threads=in_threads)
+        try:
+            _check_reader(properties, [guard.files for guard in policies.guards])
+        except PolicyLoadError:
+            await policies.close()
+            raise
+        return cls(policies, properties)
 
     def start(self) -> None:
         """Start to reload policies whose files change."""
@@ -72,15 +79,15 @@ class PolicyRuntime:
 
         Raises:
             PolicyLoadError: The policies cannot use the rules file.
-            RuleFileError: The rules file is malformed. No policy uses it so far.
         """
         if not self._has_new_rules(properties):
             return
-        if not self.policies.guards and properties.get(POLICY_RULES_FILE, "").strip():
-            # Without policy classes the file is unused until a restart. It is checked now, so that it cannot prevent
-            # that start.
-            await asyncio.to_thread(RulesPolicy().configure, properties)
         made = await self._reloader.prepare(properties)
+        try:
+            _check_reader(properties, [instance.loaded.files for instance in made.instances])
+        except PolicyLoadError:
+            self._reloader.discard(made)
+            raise
         self._discard_tried()
         if validate_only:
             self._reloader.discard(made)
@@ -110,3 +117,18 @@ class PolicyRuntime:
         if self._tried is not None:
             self._reloader.discard(self._tried[1])
             self._tried = None
+
+
+def _check_reader(properties: Mapping[str, str], files: Iterable[Collection[Path]]) -> None:
+    """Raise PolicyLoadError if no policy reads the rules file, whose rules would then not apply.
+
+    Args:
+        properties: Properties of a broker or a gateway.
+        files: Files that each policy watches.
+    """
+    name = properties.get(POLICY_RULES_FILE, "").strip()
+    if name and not any(Path(name) in watched for watched in files):
+        raise PolicyLoadError(
+            f"{POLICY_RULES_FILE}={name}: no policy reads the file; set {CREATE_TOPIC.class_key} and the like to"
+            f" {RulesPolicy.__module__}:{RulesPolicy.__qualname__}"
+        )

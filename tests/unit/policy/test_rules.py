@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,9 +22,10 @@ from klamm.policy import (
     ProduceDetails,
     Throttle,
 )
-from klamm.policy.kinds import read_specs
+from klamm.policy.kinds import GATEWAY_KINDS, read_specs
 from klamm.policy.loader import load_policy
-from klamm.policy.rule_file import RuleFileError, parse_rules
+from klamm.policy.rule import RuleFileError
+from klamm.policy.rule_file import parse_rules
 from klamm.policy.rules import RulesPolicy
 from klamm.policy.testing import (
     a_config_change,
@@ -201,7 +203,10 @@ def test_a_refusal_names_rule_key_value_limit_and_remedy_in_one_line(
         ("rules: [{name: a, deletion: never}]", "rules[0].deletion: expected forbidden or allowed"),
         ("rules: [{name: a, configs: {k: {required: 1}}}]", "rules[0].configs.k.required: expected true or false"),
         ("rules: [{name: a, configs: {k: 5}}]", "rules[0].configs.k: expected a mapping with string keys, got 5"),
-        ("rules: [{name: a}, {name: a}]", "rules[1].name: 'a' is already the name of another rule"),
+        (
+            "rules: [{name: a, acks: all}, {name: a, acks: all}]",
+            "rules[1].name: 'a' is already the name of another rule",
+        ),
         ("rules: [{name: a, principals: [[b]]}]", "rules[0].principals[0]: expected a string"),
         ("rules: [{name: a, topics: prod-*}]", "rules[0].topics: 'prod-*' is a regular expression, in which *"),
         ("rules: [{name: a, topics: prod-*}]", "did you mean 'prod-.*'?"),
@@ -219,6 +224,202 @@ def test_a_wrong_file_is_refused_with_the_place(text: str, place: str) -> None:
     with pytest.raises(RuleFileError) as refused:
         parse_rules(text, source="rules.yaml")
     assert place in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("name: a", "rules[0]: the rule checks nothing; add one of naming, partitions"),
+        ("name: a, deletion: allowed, acks: any", "rules[0]: the rule checks nothing"),
+        ("name: a, topics: ", "rules[0].topics: has no value; set one, or leave the key out"),
+        ("name: a, naming: b, principals: []", "rules[0].principals: the list is empty"),
+        ("name: a, partitions: {}", "rules[0].partitions: checks nothing; give it min or max"),
+        ("name: a, partitions: {min: 0}", "rules[0].partitions.min: 0 is below 1"),
+        ("name: a, configs: {}", "rules[0].configs: checks nothing; name a config"),
+        (
+            "name: a, configs: {flush.ms: {required: false}}",
+            "rules[0].configs.flush.ms: checks nothing; give it required",
+        ),
+        ("name: a, actions: [delete], naming: b", "rules[0].naming: is checked for the actions create only"),
+        ("name: a, actions: [create, delete], naming: b", "rules[0].actions: nothing in the rule is checked for the"),
+        ("name: a, topics: b, group_naming: c", "rules[0].topics: group_naming concerns no topics"),
+        (
+            "name: a, topics: b, broker_configs: {num.io.threads: {max: 8}}",
+            "rules[0].topics: broker_configs concerns no",
+        ),
+        (
+            "name: a, actions: [client], client_id_naming: b, effect: throttle, delay_ms: 1",
+            "rules[0].actions: effect: throttle does not concern client",
+        ),
+        (
+            "name: a, naming: b, except_principals: ['.*']",
+            "rules[0].except_principals: the rule excepts all principals",
+        ),
+        (
+            "name: a, naming: b, principals: ['User:a'], except_principals: ['User:[a-z]']",
+            "excepts all principals that",
+        ),
+    ],
+)
+def test_rule_that_cannot_match_is_an_error_with_its_place(rule: str, message: str) -> None:
+    with pytest.raises(RuleFileError) as error:
+        parse_rules(f"rules: [{{{rule}}}]", source="rules.yaml")
+    assert message in str(error.value)
+
+
+def test_file_cut_at_any_byte_is_an_error_or_keeps_whole_rules() -> None:
+    text = textwrap.dedent(RULES)
+    whole = parse_rules(text, source="rules.yaml")
+    for end in range(len(text)):
+        try:
+            rules = parse_rules(text[:end], source="rules.yaml")
+        except RuleFileError:
+            continue
+        assert rules
+        assert all(rule.conditions for rule in rules)
+        assert [rule.name for rule in rules] == [rule.name for rule in whole[: len(rules)]]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("cleanup.policy: {max: 5}", "cleanup.policy.max: the config is no number but a LIST"),
+        ("cleanup.policy: {one_of: [shred]}", "cleanup.policy.one_of: Invalid value shred for configuration"),
+        ("cleanup.policy: {one_of: ['compact,delete']}", "one_of: 'compact,delete' is several elements; list each"),
+        ("compression.type: {one_of: [lz5]}", "compression.type.one_of: Invalid value lz5"),
+        ("preallocate: {one_of: [yep]}", "preallocate.one_of: Invalid value yep"),
+        (
+            "retention.ms: {max: 0.5}",
+            "retention.ms.max: Invalid value 0.5 for configuration retention.ms: Not a number",
+        ),
+        ("retention.ms: {max: -1}", "retention.ms.max: -1 stands for another value; list it in one_of"),
+        ("local.retention.ms: {min: -2}", "local.retention.ms.min: -2 stands for another value"),
+        ("min.cleanable.dirty.ratio: {max: 1.5}", "min.cleanable.dirty.ratio.max: Invalid value 1.5"),
+        ("min.cleanable.dirty.ratio: {max: .inf}", "min.cleanable.dirty.ratio.max: expected a number, got inf"),
+        ("segment.bytes: {max: 1kB}", "segment.bytes.max: Invalid value 1000"),
+        ("segment.bytes: {max: 7d}", "segment.bytes.max: expected a number, or one with a unit: B, kB"),
+        ("flush.messages: {max: 7d}", "flush.messages.max: expected a number, got '7d'"),
+        ("retention.ms: {max: 7d, one_of: [1d, 8d]}", "retention.ms.one_of: 691200000 is outside min and max"),
+        ("retention.ms: {max: 7d, one_of: [-1]}", "retention.ms.one_of: -1 is outside min and max of the same rule"),
+        ("retention.ms: {max: 7d, value: 8d}", "retention.ms.value: 691200000 breaks one_of, min or max"),
+        ("cleanup.policy: {one_of: [delete], value: [delete, compact]}", "value: delete,compact breaks one_of"),
+        ("flush.ms: {required: true, forbidden: true, value: 1}", "flush.ms: is both required and forbidden"),
+    ],
+)
+def test_values_that_a_config_cannot_have_are_errors_with_their_place(config: str, message: str) -> None:
+    with pytest.raises(RuleFileError) as error:
+        parse_rules(f"rules: [{{name: a, effect: override, configs: {{{config}}}}}]", source="rules.yaml")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "value", "is_allowed"),
+    [
+        ("retention.ms: {max: 7d}", "604800000", True),
+        ("retention.ms: {max: 7d}", "604800001", False),
+        ("retention.ms: {max: 7d}", "-1", False),
+        ("retention.ms: {one_of: [-1, 1d]}", "-1", True),
+        ("retention.bytes: {min: 1GiB}", "1073741823", False),
+        ("retention.bytes: {min: 1 GiB}", "-1", True),
+        ("min.cleanable.dirty.ratio: {max: 0.5}", "0.51", False),
+        ("min.cleanable.dirty.ratio: {one_of: [0.5]}", "0.50", True),
+        ("preallocate: {one_of: [false]}", "FALSE", True),
+        ("cleanup.policy: {one_of: [delete, compact]}", "compact, delete", True),
+        ("compression.gzip.level: {max: 5}", "-1", False),
+        ("compression.gzip.level: {max: 6}", "-1", True),
+        ("local.retention.ms: {max: 7d}", "-2", False),
+        ("local.retention.ms: {min: 7d}", "-2", True),
+        ("remote.copy.lag.ms: {max: 1d}", "-1", False),
+    ],
+)
+def test_limits_apply_to_what_a_value_stands_for(config: str, value: str, is_allowed: bool) -> None:
+    policy = RulesPolicy()
+    policy._rules = parse_rules(f"rules: [{{name: a, configs: {{{config}}}}}]", source="rules.yaml")
+    key = config.partition(":")[0]
+    defaults = {"retention.ms": "-1", "local.retention.ms": "-2"}
+    check = assert_allowed if is_allowed else assert_refused
+    check(policy, a_topic(configs={key: value}, defaults=defaults))
+    check(policy, a_config_change(sets={key: value}, defaults=defaults))
+
+
+def test_limit_of_local_retention_applies_when_the_retention_changes() -> None:
+    policy = RulesPolicy()
+    policy._rules = parse_rules("rules: [{name: a, configs: {local.retention.ms: {max: 1d}}}]", source="rules.yaml")
+    change = a_config_change(sets={"retention.ms": "86400001"}, defaults={"local.retention.ms": "-2"})
+    assert_refused(policy, change, match=r"local\.retention\.ms=-2 \(retention\.ms=86400001\) \(the broker's default\)")
+
+
+BROKERS = """
+    rules:
+      - name: brokers
+        broker_configs:
+          log.cleaner.threads: {min: 2}
+          message.max.bytes: {required: true, max: 1MiB}
+"""
+a_broker_change = partial(a_config_change, resource_type="BROKER", before={"message.max.bytes": "5"})
+
+
+@pytest.mark.parametrize(
+    ("details", "message"),
+    [
+        (a_broker_change("1", sets={"log.cleaner.threads": "2"}), None),
+        (a_broker_change("", sets={"log.cleaner.threads": "1"}), "log.cleaner.threads=1 of all brokers is below"),
+        (a_broker_change("1", sets={"message.max.bytes": "2000000"}), "message.max.bytes=2000000 of broker 1 is above"),
+        (a_broker_change("1", removes=["message.max.bytes"]), "message.max.bytes=(not set) of broker 1 is required"),
+        (
+            AlterConfigDetails(
+                "BROKER", "", {}, {"message.max.bytes": "5"}, removed=frozenset({"log.cleaner.threads"})
+            ),
+            "log.cleaner.threads=(not set) of all brokers is required; set log.cleaner.threads to at least 2.",
+        ),
+        (
+            AlterConfigDetails(
+                "BROKER",
+                "1",
+                {"message.max.bytes": "5"},
+                {"message.max.bytes": "5"},
+                removed=frozenset({"log.cleaner.threads"}),
+                defaults={"log.cleaner.threads": "1"},
+            ),
+            "log.cleaner.threads=1 (the broker's default) of broker 1 is below the minimum 2",
+        ),
+        (a_config_change("t", sets={"log.cleaner.threads": "1"}, resource_type="GROUP"), None),
+    ],
+)
+def test_rules_decide_on_configs_of_brokers(details: AlterConfigDetails, message: str | None) -> None:
+    policy = RulesPolicy()
+    policy._rules = parse_rules(textwrap.dedent(BROKERS), source="rules.yaml")
+    if message is None:
+        assert_allowed(policy, details)
+    else:
+        assert_refused(policy, details, match=re.escape(message))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rule", "message"),
+    [
+        (["create.topic"], "name: a, naming: b", None),
+        (["create.topic"], "name: a, configs: {flush.ms: {max: 1s}}", None),
+        (["create.topic"], "name: a, deletion: forbidden", "deletion: no policy is asked about the action delete; set"),
+        (["delete.topic"], "name: a, naming: b", "set create.topic.policy.class.name to the class"),
+        (
+            ["create.topic"],
+            "name: a, actions: [create, alter], configs: {flush.ms: {max: 1s}}",
+            "rules[0].configs: no policy is asked about the action alter; set alter.config.policy.class.name to",
+        ),
+        (["client"], "name: a, acks: all", "set flow.policy.class.name, in a gateway, to the class"),
+    ],
+)
+def test_rule_without_a_policy_class_for_its_action_is_an_error(
+    tmp_path: Path, kinds: list[str], rule: str, message: str | None
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(f"rules: [{{{rule}}}]")
+    properties = {f"{kind}.policy.class.name": "klamm.policy.rules:RulesPolicy" for kind in kinds}
+    (spec,) = read_specs(properties, GATEWAY_KINDS)
+    loaded = load_policy(spec, {"policy.rules.file": str(path)})
+    with nullcontext() if message is None else pytest.raises(PolicyLoadError, match=re.escape(message)):
+        loaded.check_kinds(spec)
 
 
 def test_a_broker_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
@@ -253,13 +454,13 @@ def test_a_change_of_the_file_is_watched(tmp_path: Path) -> None:
 )
 def test_rules_only_compute_unless_a_pattern_is_up_to_re(tmp_path: Path, pattern: str, only_computes: bool) -> None:
     path = tmp_path / "rules.yaml"
-    path.write_text(f"rules: [{{name: a, partitions: {{max: 3}}}}, {{name: b, topics: '{pattern}'}}]")
+    path.write_text(f"rules: [{{name: a, partitions: {{max: 3}}}}, {{name: b, naming: '{pattern}'}}]")
     assert make_policy(RulesPolicy, policy_rules_file=str(path)).only_computes == only_computes
 
 
 @pytest.mark.parametrize("pattern", ["prod-.*", "[a-z*]*", r"\d*x", "(ab)*", "x[-]*", ".*", "a+", "a{0,}"])
 def test_what_repeats_more_than_one_character_is_no_wildcard_of_shells(pattern: str) -> None:
-    assert parse_rules(f"rules: [{{name: a, topics: '{pattern}'}}]", source="rules.yaml")
+    assert parse_rules(f"rules: [{{name: a, naming: '{pattern}'}}]", source="rules.yaml")
 
 
 def rules_of(text: str, tmp_path: Path) -> RulesPolicy:

@@ -11,7 +11,6 @@ import pytest
 from klamm.policy.details import TopicDetails
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import CREATE_TOPIC
-from klamm.policy.rule_file import RuleFileError
 from klamm.policy_runtime import PolicyRuntime
 from klamm.policy_runtime.guard import make_instance
 from klamm.protocol.errors import PolicyViolationError
@@ -143,10 +142,13 @@ def test_a_reload_that_began_before_a_change_does_not_undo_it(
     run(main, {**POLICY, **file("a")})
 
 
-def test_a_file_is_checked_even_when_no_policy_uses_it(file: Callable[[str], dict[str, str]]) -> None:
+def test_rules_file_that_no_policy_reads_is_an_error(file: Callable[[str], dict[str, str]]) -> None:
     async def main(runtime: PolicyRuntime) -> None:
-        await runtime.check(file("b"), validate_only=False)
-        with pytest.raises(RuleFileError):
-            await runtime.check(file(""), validate_only=False)
+        with pytest.raises(
+            PolicyLoadError, match=r"a\.yaml: no policy reads the file; set create\.topic\.policy\.class"
+        ):
+            await runtime.check(file("a"), validate_only=False)
 
     run(main, {})
+    with pytest.raises(PolicyLoadError, match="no policy reads the file"):
+        run(main, file("a"))

@@ -12,7 +12,6 @@ from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.broker.configs.own_settings import with_dynamic_values
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy.errors import PolicyLoadError
-from klamm.policy.rule_file import RuleFileError
 from klamm.policy_runtime import PolicyRuntime
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import ResourceType
@@ -89,7 +88,7 @@ class PolicySettings:
         properties = self._with({**self._dynamic, decision.resource_name: decision.result})
         try:
             await self.runtime.check(properties, validate_only=validate_only)
-        except (PolicyLoadError, RuleFileError) as error:
+        except PolicyLoadError as error:
             raise InvalidRequestError(f"The policies cannot be used with this change: {error}") from None
 
     def follow(self, change: ConfigsChanged, values: Mapping[str, str]) -> None:

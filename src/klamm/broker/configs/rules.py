@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.configs.brokers import BrokerSchema, is_store_of_listener
 from klamm.configs.decision import ConfigDecision
+from klamm.configs.definitions import broker_configs
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import parse_node_id
@@ -105,8 +106,19 @@ def decide(
         changes=changes,
         before=current,
         replaced=None if operations is not None else frozenset(key for key, _ in alteration.replacement),
-        defaults=image.topic_default_texts() if resource_type is ResourceType.TOPIC else NOTHING_SET,
+        defaults=_inherited(resource_type, name, image, layers),
     )
+
+
+def _inherited(resource_type: ResourceType, name: str, image: ConfigImage, layers: BrokerLayers) -> Mapping[str, str]:
+    """Return the values of configs that a topic or a broker does not set itself, without secrets."""
+    if resource_type is ResourceType.TOPIC:
+        return image.topic_default_texts()
+    if resource_type is not ResourceType.BROKER:
+        return NOTHING_SET
+    below = replace(layers, dynamic=NOTHING_SET, cluster=NOTHING_SET if name == CLUSTER_DEFAULT else layers.cluster)
+    texts = {key: below.text(key) for key, definition in broker_configs().items() if not definition.is_sensitive}
+    return {key: text for key, text in texts.items() if text is not None}
 
 
 def _schema(

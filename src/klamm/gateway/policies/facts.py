@@ -46,6 +46,7 @@ _OWN_SOURCE: Final = {
     ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
 }
 """Source of the values that a resource sets itself, by type. Those of brokers depend on the name."""
+_INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
 
 
 async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiError]:
@@ -111,12 +112,16 @@ async def default_configs(admin: AdminClient) -> Mapping[str, str]:
     return {}
 
 
+def own_source(resource_type: ResourceType, name: str) -> ConfigSource:
+    """Return the source of the values that a resource sets itself."""
+    if resource_type is ResourceType.BROKER:
+        return ConfigSource.DYNAMIC_BROKER_CONFIG if name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return _OWN_SOURCE[resource_type]
+
+
 def own_configs(resource_type: ResourceType, name: str, described: Mapping[str, ConfigEntry]) -> dict[str, str]:
     """Return the configs that a resource sets itself. Secrets are hidden."""
-    if resource_type is ResourceType.BROKER:
-        own = ConfigSource.DYNAMIC_BROKER_CONFIG if name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-    else:
-        own = _OWN_SOURCE[resource_type]
+    own = own_source(resource_type, name)
     return {
         entry.name: HIDDEN if entry.value is None else entry.value
         for entry in described.values()
@@ -124,12 +129,14 @@ def own_configs(resource_type: ResourceType, name: str, described: Mapping[str, 
     }
 
 
-def inherited(described: Mapping[str, ConfigEntry]) -> dict[str, str]:
-    """Return the value of each topic config that is in force if the topic does not set it."""
+def inherited(
+    described: Mapping[str, ConfigEntry], own: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
+) -> dict[str, str]:
+    """Return the value of each config that is in force if the resource itself, with this source, does not set it."""
     found: dict[str, str] = {}
     for entry in described.values():
         values = [(synonym.source, synonym.value) for synonym in entry.synonyms] or [(entry.source, entry.value)]
-        value = next((value for source, value in values if source is not ConfigSource.DYNAMIC_TOPIC_CONFIG), None)
+        value = next((value for source, value in values if source is not own), None)
         if value is not None:
             found[entry.name] = value
     return found
@@ -193,5 +200,5 @@ def config_decision(
         changes=changes,
         before=before,
         replaced=replaced,
-        defaults=inherited(described) if resource_type is ResourceType.TOPIC else {},
+        defaults=inherited(described, own_source(resource_type, name)) if resource_type in _INHERITING else {},
     )

@@ -21,8 +21,12 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     wrong = []
     if tag != f"v{version}":
         wrong.append(f"the tag is {tag}, the version in src/klamm/__init__.py is {version}")
-    if f"\n## {version} (" not in (root / "CHANGELOG.md").read_text(encoding="utf-8"):
-        wrong.append(f"CHANGELOG.md has no section for {version}: run scripts/changelog.py {version}")
+    if not re.search(
+        rf"^## {re.escape(version or '')} \(\d{{4}}-\d\d-\d\d\)$",
+        (root / "CHANGELOG.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    ):
+        wrong.append(f"CHANGELOG.md has no section '## {version} (YYYY-MM-DD)'")
     archive = root / "tests" / "data" / f"klamm-{version}"
     missing = [suffix for suffix in ("tar.xz", "json") if not Path(f"{archive}.{suffix}").exists()]
     if missing:

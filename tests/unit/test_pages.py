@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-FOLDERS: Final = ("docs", "benchmarks", "changelog.d", "examples", "tests")
+FOLDERS: Final = ("docs", "benchmarks", "examples", "tests")
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))])
 FENCE: Final = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 CODE: Final = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
@@ -42,9 +42,7 @@ def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
-        # A release moves what stands in changelog.d into CHANGELOG.md.
-        folder = ROOT if page.parent.name == "changelog.d" else page.parent
-        target = (folder / path).resolve() if path else page
+        target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{name_of(page)} links to {link}"
         assert not anchor or target.suffix != ".md" or anchor in anchors_of(target), f"{name_of(page)} links to {link}"
 

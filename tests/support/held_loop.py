@@ -108,6 +108,14 @@ def a_held_broker(data_dir: Path, *arguments: str) -> Iterator[HeldLoop]:
 
 
 @contextmanager
+def callbacks_of_this_thread() -> Iterator[HeldLoop]:
+    """Measure the callbacks of event loops that run in the thread of the test."""
+    held = HeldLoop()
+    with _timed(held, threading.current_thread()), _without_pauses_for_garbage():
+        yield held
+
+
+@contextmanager
 def _timed(held: HeldLoop, thread: threading.Thread) -> Iterator[None]:
     handle_class: Any = asyncio.Handle
     run = handle_class._run

@@ -120,6 +120,7 @@ class RelayRig:
         shared: Shared,
         transport: Callable[[socket.socket], PlainTransport] = PlainTransport,
         *,
+        upstream_transport: Callable[[socket.socket], PlainTransport] = PlainTransport,
         broker: tuple[str, int] | None = None,
     ) -> None:
         """Connect the relay.
@@ -127,6 +128,7 @@ class RelayRig:
         Args:
             shared: Objects of the gateway.
             transport: Makes the relay's side of the client's connection.
+            upstream_transport: Makes the relay's side of the upstream connection.
             broker: Address of a real broker as the upstream. The rig's ``upstream`` is then connected to nothing.
         """
         self.shared = shared
@@ -138,7 +140,7 @@ class RelayRig:
             near_upstream.setblocking(False)
         self.client, self.upstream = Side(client), Side(upstream)
         peer = Peer(host="127.0.0.1", port=1, node_id=1)
-        self.relay = Relay(shared, peer, transport(near_client), PlainTransport(near_upstream))
+        self.relay = Relay(shared, peer, transport(near_client), upstream_transport(near_upstream))
 
     def __enter__(self) -> Self:
         self.relay.start()

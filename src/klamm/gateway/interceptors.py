@@ -138,10 +138,11 @@ class RequestFilter:
 
     request: type[Message]
     response: type[Message]
-    judge: Callable[[Any, InterceptedCall], Message | DividedRequest | Postponed | None]
+    judge: Callable[[Any, InterceptedCall], Message | DividedRequest | Postponed | ApiError | None]
     """Takes the decoded request and its context, whose ``forward`` and ``call`` must not be used. Returns None to
     forward the bytes as received, another message of class ``request`` to forward that one, a ``DividedRequest`` to
-    change the response too, or a message of class ``response`` to answer at once. A response to Produce with ``acks=0``
+    change the response too, a message of class ``response`` to answer at once, or an error for all parts of the
+    request. A response to Produce with ``acks=0``
     closes the connection instead, as in Kafka. ``Postponed`` has the request judged again later.
     """
 

@@ -10,6 +10,9 @@ Responses
 Back-pressure
     Bytes that a socket does not take are kept, and nothing more is read from the other side until they are sent. A
     client that does not read its responses is not read from either, because the gateway itself answers some requests.
+Turns
+    A connection whose requests or responses keep the event loop busy stops after a few milliseconds and continues when
+    the others have had their turn (``server.turns``).
 Ends
     When the client closes its side, requests already received are still forwarded and answered, for a limited time.
     When it resets the connection, a request that an interceptor works at is still completed.
@@ -22,11 +25,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import ConnectionLostError
-from klamm.gateway.cutter import NEED, PASS, TAKE, FrameCutter
+from klamm.gateway.cutter import NEED, PASS, STOP, TAKE, FrameCutter
 from klamm.gateway.exchange import RelayedExchange
 from klamm.gateway.requests import RequestJudge
 from klamm.gateway.streams import LEAST_BYTES, MOST_BYTES, RelayedSocket
@@ -88,6 +92,9 @@ class Relay:
         self._traffic = shared.traffic
         self._pacer = shared.pacer
         self._backlog = shared.backlog
+        self._turns = shared.turns
+        self._turn_ends_at = 0.0
+        self._waits_for_turn = False
         self._loop = loop
         self._client = RelayedSocket(
             client, loop, shared.backlog, on_readable=self._on_client_readable, on_drained=self._on_drained
@@ -191,6 +198,16 @@ class Relay:
             raise ConnectionLostError(str(error)) from error
         self._update()
 
+    def is_turn_over(self) -> bool:
+        """Return whether other connections have their turn next. If so, this one continues after them."""
+        if time.perf_counter() < self._turn_ends_at:
+            return False
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._turns.wait()
+            self._loop.call_soon(self._take_turn)
+        return True
+
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Run an interceptor; no further request is read until it is done."""
         self._task = self._loop.create_task(work)
@@ -211,7 +228,18 @@ class Relay:
 
     # -- events
 
+    def _start_turn(self) -> None:
+        if not self._waits_for_turn:
+            self._turn_ends_at = self._turns.ends_at()
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._turn_ends_at = self._turns.take()
+        if self._may_resume or self._may_resume_responses:
+            self._resume()
+
     def _on_client_readable(self) -> None:
+        self._start_turn()
         try:
             try:
                 count = self._client.stream.receive_into(self._room(self._upstream))
@@ -242,7 +270,8 @@ class Relay:
             self._pacer.on_read(count, self._loop)
         if side.may_hide:
             side.read_pending_soon()
-        if not self._is_flowing or self._client.is_blocked or self._upstream.is_blocked or self._requests.is_stopped:
+        is_stopped = self._requests.is_stopped or self._responses.is_stopped
+        if not self._is_flowing or self._client.is_blocked or self._upstream.is_blocked or is_stopped:
             self._update()
 
     def _cut_kept(self) -> None:
@@ -251,12 +280,16 @@ class Relay:
         Requests are kept while an interceptor works, while many are in flight, and while the client does not read. The
         gateway's own responses are sent here too: requests that were kept because of them have no other trigger.
         """
-        while self._requests.is_stopped and self._may_resume and not self.exchanges:
+        while self._may_resume and not self.exchanges and not self.is_turn_over():
             self._cut_once(None)
 
     @property
     def _may_resume(self) -> bool:
         return self._requests.is_stopped and self._task is None and not self._client.is_blocked and not self.is_closed
+
+    @property
+    def _may_resume_responses(self) -> bool:
+        return self._responses.is_stopped and not self._client.is_blocked and not self.is_closed
 
     def _cut_once(self, chunk: memoryview | None) -> None:
         """Forward the requests in a chunk, or in the kept bytes."""
@@ -273,8 +306,20 @@ class Relay:
         if self._answers_next:
             self._flush_answers()
 
-    def _on_upstream_readable(self) -> None:
+    def _cut_responses(self, chunk: memoryview | None) -> None:
+        """Relay the responses in a chunk, or in the kept bytes."""
         out: list[Piece] = []
+        if chunk is None:
+            self._responses.resume(out)
+        else:
+            self._responses.cut(chunk, out)
+        if self._answers_next and self._responses.is_between_frames:
+            out.extend(self._ready_answers())
+        if out:
+            self._traffic.to_clients += self._client.send(out)
+
+    def _on_upstream_readable(self) -> None:
+        self._start_turn()
         try:
             count = self._upstream.stream.receive_into(self._room(self._client))
             if count is None:
@@ -286,11 +331,7 @@ class Relay:
                 return
             self._traffic.from_upstream += count
             self._received += count
-            self._responses.cut(_BUFFER[:count], out)
-            if self._answers_next and self._responses.is_between_frames:
-                out.extend(self._ready_answers())
-            if out:
-                self._traffic.to_clients += self._client.send(out)
+            self._cut_responses(_BUFFER[:count])
             if self._requests.is_stopped and self._may_resume:
                 self._cut_once(None)
                 self._cut_kept()
@@ -301,14 +342,17 @@ class Relay:
     def _on_drained(self, error: OSError | None) -> None:
         if error is not None:
             self.close(f"the connection broke: {error}")
-        elif self._may_resume:
+        elif self._may_resume or self._may_resume_responses:
+            self._start_turn()
             self._resume()
         else:
             self._update()
 
     def _resume(self) -> None:
-        """Send the gateway's own responses whose turn it is, and forward the kept requests."""
+        """Relay the kept responses, send the gateway's own whose turn it is, and forward the kept requests."""
         try:
+            if self._may_resume_responses:
+                self._cut_responses(None)
             self._flush_answers()
             self._cut_once(None)
             self._cut_kept()
@@ -323,6 +367,7 @@ class Relay:
         if self.is_closed or task.cancelled():
             return
         if error is None:
+            self._start_turn()
             self._resume()
         elif isinstance(error, ProtocolError):
             self._break(error)
@@ -366,6 +411,8 @@ class Relay:
             raise ProtocolError(f"The upstream sent a response of {size} bytes where one of a few is expected")
         if available < total:
             return NEED, total, ()
+        if self.is_turn_over():
+            return STOP, 0, ()
         self.exchanges.popleft()
         self._hold(-exchange.kept_bytes)
         return TAKE, total, on_response(chunk[position : position + total])
@@ -401,16 +448,18 @@ class Relay:
 
     def _update(self) -> None:
         """Resume reading where there is room for the bytes, and close the connection when an end is reached."""
-        is_free = not (self._client.is_blocked or self._upstream.is_blocked or self._requests.is_stopped)
+        is_stopped = self._requests.is_stopped or self._responses.is_stopped
+        is_free = not (self._client.is_blocked or self._upstream.is_blocked or is_stopped)
         if self.is_closed or (is_free and self._is_flowing):
             return
         if self._upstream_ended:
-            if not self._client.is_blocked:
+            if not self._client.is_blocked and not self._responses.is_stopped:
                 self.close(None)
                 return
         elif (self._client_ended or self._is_draining) and not self._upstream.is_blocked:
             # A response that is relayed unread has left the queue when its first bytes have arrived.
-            is_done = not self.exchanges and self._responses.is_empty and self._task is None
+            is_busy = self._task is not None or self._waits_for_turn
+            is_done = not self.exchanges and self._responses.is_empty and not is_busy
             if is_done and not self._client.is_blocked and (self._client_ended or self._requests.is_empty):
                 self.close(None)
                 return
@@ -425,7 +474,7 @@ class Relay:
                 or (self._is_draining and self._requests.is_empty)
             )
         )
-        self._upstream.set_reading(not (self._upstream_ended or self._client.is_blocked))
+        self._upstream.set_reading(not (self._upstream_ended or self._client.is_blocked or self._responses.is_stopped))
 
     def _break(self, error: Exception) -> None:
         """Close the connection after an error of any kind, because requests and responses may no longer match."""

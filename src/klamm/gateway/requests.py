@@ -48,13 +48,14 @@ from klamm.gateway.wire import (
 )
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
 from klamm.protocol.messages.produce import ProduceRequest
-from klamm.server.codec import coded
+from klamm.server.attempt import ApiError
+from klamm.server.codec import ELEMENTS_AT_ONCE, LARGE_FRAME_BYTES, coded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from klamm.gateway.addresses import Carrier
     from klamm.gateway.cutter import Judgement, Piece
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from klamm.gateway.peer import ConnectionWatch
     from klamm.gateway.shared import OpenRelay, Shared
     from klamm.protocol.schema import Message
-    from klamm.server.attempt import ApiError
 
 MOST_IN_FLIGHT: Final = 1024
 """Maximum number of requests without a response. Beyond it, the gateway reads no further request of the connection."""
@@ -94,6 +94,8 @@ class RequestJudge:
         self._calls: InterceptedRequest | None = None
         self._learned: object = None
         """Result of the work for which a filter postponed its decision on the next request; None at all other times."""
+        self._request: Any = None
+        """The next request, if it was decoded before its judgement began or was postponed; None at all other times."""
         self._occupied = 0
         """Bytes of the budget that the request at work takes."""
         interception = shared.interception
@@ -116,6 +118,7 @@ class RequestJudge:
             or self._login.is_waiting
             or len(relay.exchanges) >= MOST_IN_FLIGHT
             or relay.held_bytes > MOST_HELD_BYTES
+            or relay.is_turn_over()
             or self._renews()
         ):
             return STOP, 0, ()
@@ -170,7 +173,7 @@ class RequestJudge:
         total = head.size + SIZE_BYTES
         if isinstance(self._login, PassedLogin) and not self._login.is_open and head.api_key not in LOGIN_APIS:
             return self._login.leave_to_upstream(head)
-        if self._watch is not None and self._login.is_open and self._learned is None:
+        if self._watch is not None and self._login.is_open and not self._is_repeated:
             self._watch.on_request(head.api_key, head.client_id)
             if head.api_key == ApiKey.JOIN_GROUP:
                 if available < total <= MOST_DECODED_BYTES:
@@ -179,12 +182,17 @@ class RequestJudge:
         if head.api_key in self._decoded:
             if available < self._decodable(head):
                 return NEED, total, ()
-            if self._learned is None:
+            if not self._is_repeated:
                 self._shared.counts.count(head.api_key, head.client_id)
             return self._decode(head, chunk[position : position + total], body)
         if head.api_key == ApiKey.PRODUCE:
             return self._produce(head, chunk[position : position + min(total, available, _ACKS_WITHIN)], total, body)
         return self._pass(head, chunk, position, body)
+
+    @property
+    def _is_repeated(self) -> bool:
+        """Whether the next request was seen before, because its judgement was postponed."""
+        return self._learned is not None or self._request is not None
 
     def _decodable(self, head: RequestHead) -> int:
         """Return the size of a request that must be decoded.
@@ -224,12 +232,13 @@ class RequestJudge:
         refusable = REFUSABLE.get(head.api_key)
         request = None
         if refusable is not None and refusable.request is not None:
-            request = decode_request(refusable.request, head, frame, body)
+            request = self._read(refusable.request, head, frame, body)
+            if request is None:
+                return STOP, 0, ()
         if refusable is None or head.api_version < refusable.first_version or not _has_response(head, frame, body):
             raise ProtocolError(f"Client id {(head.client_id or '')[:100]!r} is refused: {error.error_message}")
         self._shared.counts.count(head.api_key, head.client_id)
-        self._answer(head, refusal(head.api_key, head.api_version, request, error))
-        return TAKE, total, ()
+        return self._reject(head, request, error, total)
 
     def _pass(
         self,
@@ -323,11 +332,29 @@ class RequestJudge:
         size = sum(map(len, pieces)) + body - SIZE_BYTES
         return [size.to_bytes(SIZE_BYTES), frame[SIZE_BYTES:body], *pieces]
 
-    def _answer(self, head: RequestHead, response: Message, api_version: int | None = None) -> None:
-        """Add a response of the gateway itself to the queue."""
-        version = head.api_version if api_version is None else api_version
-        answer = response_frame(response, version, head.correlation_id)
-        self._relay.expect(RelayedExchange(head.correlation_id, answer=answer, kept_bytes=len(answer)))
+    def _answer_with(self, make: Callable[[], bytes], head: RequestHead, size: int) -> Judgement:
+        """Answer a request of ``size`` bytes; in the codec thread if it is long.
+
+        Args:
+            make: Function that returns the frame of the response.
+            head: Header of the request.
+            size: Size of the request in bytes. The response is about as long.
+        """
+
+        async def answer() -> None:
+            frame = await coded(make, size)
+            self._relay.expect(RelayedExchange(head.correlation_id, answer=frame, kept_bytes=len(frame)))
+
+        if size >= LARGE_FRAME_BYTES:
+            self._relay.run(answer())
+        else:
+            frame = make()
+            self._relay.expect(RelayedExchange(head.correlation_id, answer=frame, kept_bytes=len(frame)))
+        return TAKE, size, ()
+
+    def _reject(self, head: RequestHead, request: Message | None, error: ApiError, size: int) -> Judgement:
+        """Answer a request of ``size`` bytes with an error."""
+        return self._answer_with(partial(_rejection, head, request, error), head, size)
 
     def _produce(self, head: RequestHead, frame: memoryview, total: int, body: int) -> Judgement:
         """Forward a Produce request of which only the first bytes are known, at least up to ``acks``."""
@@ -404,8 +431,9 @@ class RequestJudge:
         served = self._shared.served
         first, last = served[ApiKey.API_VERSIONS]
         if not first <= head.api_version <= last:
-            self._answer(head, unsupported_version(served), 0)
-            return TAKE, len(frame), ()
+            return self._answer_with(
+                partial(response_frame, unsupported_version(served), 0, head.correlation_id), head, len(frame)
+            )
 
         if self._watch is not None:
             request: ApiVersionsRequest = decode_request(ApiVersionsRequest, head, frame, body)
@@ -425,12 +453,17 @@ class RequestJudge:
         asked = interception.filters.get(head.api_key)
         interceptor = interception.interceptors.get(head.api_key)
         if asked is not None:
-            request = decode_request(asked.request, head, frame, body)
+            request = self._read(asked.request, head, frame, body)
+            if request is None:
+                return STOP, 0, ()
             context = InterceptedRequest(self._shared, self._relay, head, learned=self._learned)
             self._learned = None
             judged = asked.judge(request, context)
             if isinstance(judged, Postponed):
+                self._request = request
                 return self._postpone(judged)
+            if isinstance(judged, ApiError):
+                return self._reject(head, request, judged, len(frame))
             if judged is not None:
                 return self._judged(head, frame, body, asked, judged)
         while interceptor is not None and interceptor.claims is not None and not interceptor.claims(frame[body:]):
@@ -441,6 +474,33 @@ class RequestJudge:
             self._relay.run(self._intercept(head, interceptor, kept, body))
             return TAKE, len(frame), ()
         return self._pass_whole(head, frame, body)
+
+    def _read(self, request_class: type[Message], head: RequestHead, frame: memoryview, body: int) -> Any:
+        """Return the decoded request; None while the codec thread decodes one with many elements.
+
+        Raises:
+            ProtocolError: The request is malformed.
+        """
+        request, self._request = self._request, None
+        if request is not None:
+            return request
+        if len(frame) < LARGE_FRAME_BYTES:
+            return decode_request(request_class, head, frame, body)
+        with contextlib.suppress(TooManyElementsError):
+            return decode_request(request_class, head, frame, body, max_elements=ELEMENTS_AT_ONCE)
+        kept = memoryview(bytes(frame))  # the thread reads it after this callback
+
+        async def read() -> None:
+            try:
+                self._request = await coded(partial(decode_request, request_class, head, kept, body), len(kept))
+            except ProtocolError as error:
+                self._relay.end_requests(error)
+            finally:
+                self._vacate()
+
+        self._occupy(_DECODED_WEIGHT * len(frame))
+        self._relay.run(read())
+        return None
 
     def _postpone(self, postponed: Postponed) -> Judgement:
         """Stop the requests until a filter has learned what it needs, and have it judge this one again."""
@@ -473,8 +533,9 @@ class RequestJudge:
         if isinstance(judged, asked.response):
             if not has_response:
                 raise ProtocolError("A policy refused a Produce request with acks=0")
-            self._answer(head, judged)
-            return TAKE, len(frame), ()
+            return self._answer_with(
+                partial(response_frame, judged, head.api_version, head.correlation_id), head, len(frame)
+            )
         if isinstance(judged, DividedRequest):
             return self._divided(head, frame, body, asked, judged)
         forwarded, held = self._forwarded(head, judged)
@@ -535,6 +596,12 @@ class RequestJudge:
 
 def _claimed(interceptor: Interceptor, head: RequestHead, frame: memoryview, body: int) -> Any:
     return decode_request(interceptor.request, head, frame, body, is_whole=interceptor.claims is not None)
+
+
+def _rejection(head: RequestHead, request: Message | None, error: ApiError) -> bytes:
+    """Return the response frame to a rejected request."""
+    response = refusal(head.api_key, head.api_version, request, error)
+    return response_frame(response, head.api_version, head.correlation_id)
 
 
 def _swallow(_frame: memoryview) -> Sequence[Piece]:

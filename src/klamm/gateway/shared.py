@@ -13,6 +13,7 @@ from klamm.gateway.interceptors import NO_INTERCEPTION
 from klamm.gateway.pacing import Pacer
 from klamm.gateway.streams import Backlog
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+from klamm.server.turns import Turns
 
 if TYPE_CHECKING:
     from collections import deque
@@ -49,6 +50,10 @@ class OpenRelay(Protocol):
     @property
     def is_intercepting(self) -> bool:
         """Return whether an interceptor is at work."""
+        ...
+
+    def is_turn_over(self) -> bool:
+        """Return whether other connections have their turn next. If so, this one continues after them."""
         ...
 
     def run(self, work: Coroutine[None, None, None]) -> None:
@@ -118,6 +123,7 @@ class Shared:
     response_budget: HeldBudget = field(default_factory=HeldBudget)
     """Budget of its own, so that clients with unfinished requests cannot keep others from their responses."""
     backlog: Backlog = field(default_factory=Backlog)
+    turns: Turns = field(default_factory=Turns)
     pacer: Pacer = field(default_factory=Pacer)
     traffic: RelayedTraffic = field(default_factory=RelayedTraffic)
     counts: RequestCounts = field(default_factory=RequestCounts)

@@ -30,7 +30,7 @@ loop for the interpreter lock.
 """
 LARGE_FRAME_BYTES: Final = 32 * 1024
 """Frame size in bytes from which decoding may take milliseconds."""
-_ELEMENTS_AT_ONCE: Final = 1000
+ELEMENTS_AT_ONCE: Final = 1000
 """Number of elements that may be decoded on the event loop when the rest of a large frame is record data."""
 LONG_PAUSES: Final = 2
 """Number of pauses of a handler from which its response counts as long and is encoded in the thread."""
@@ -77,7 +77,7 @@ async def read_large_request(
     """
     if route.is_mostly_data:
         try:
-            return read_request(route, header, frame, max_elements=_ELEMENTS_AT_ONCE)
+            return read_request(route, header, frame, max_elements=ELEMENTS_AT_ONCE)
         except TooManyElementsError:
             pass  # the frame has many small elements after all
     return await _in_thread(partial(read_request, route, header, frame), stopwatch)

@@ -41,11 +41,21 @@ class Turns:
         """Return the end of a turn that starts now, by ``time.perf_counter``. The more wait, the shorter it is."""
         return time.perf_counter() + min(SLICE_S, ROUND_S / (self._waiting + 1))
 
+    def wait(self) -> None:
+        """Count a connection that waits for its next turn, until ``take``."""
+        self._waiting += 1
+
+    def take(self) -> float:
+        """Start the turn of a connection that waits; return its end."""
+        self._waiting -= 1
+        return self.ends_at()
+
     async def next(self) -> float:
         """Let all other connections have their turn; return the end of the new turn."""
-        self._waiting += 1
+        self.wait()
         try:
             await asyncio.sleep(0)
-        finally:
-            self._waiting -= 1
-        return self.ends_at()
+        except BaseException:
+            self.take()
+            raise
+        return self.take()

@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.client.errors import ConnectionLostError
+from klamm.client.transport import PlainTransport
 from klamm.gateway import requests
-from klamm.gateway.interceptors import Interception, Interceptor
+from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
+from klamm.gateway.wire import response_frame
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from klamm.server.codec import LARGE_FRAME_BYTES
+from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from klamm.server.attempt import ApiError
+from klamm.server.codec import ELEMENTS_AT_ONCE, LARGE_FRAME_BYTES
+from tests.support.held_loop import callbacks_of_this_thread
 from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import socket
+    from collections.abc import Awaitable, Callable, Sequence
 
     from klamm.gateway.interceptors import InterceptedCall
 
@@ -56,6 +64,26 @@ def played(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(limited())
 
 
+COMMIT = request_frame(
+    OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="t",
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=number, committed_offset=0)
+                    for number in range(LARGE_FRAME_BYTES // 8)
+                ],
+            )
+        ],
+    ),
+    9,
+    correlation_id=1,
+)
+MAX_HELD_S = 0.03
+"""Of processor time, in one callback of the event loop. A turn is 5 ms."""
+
+
 class Gate:
     """A function that waits until the test releases it."""
 
@@ -90,6 +118,94 @@ def test_other_connections_are_served_while_a_long_message_is_coded(step: str, m
         assert gate.was_released
 
     played(test)
+
+
+@pytest.mark.parametrize(("step", "is_denied"), [("decode_request", False), ("refusal", True)])
+def test_other_connections_are_served_while_a_long_offset_commit_is_judged(
+    step: str, is_denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[OffsetCommitRequest] = []
+
+    def judge(commit: OffsetCommitRequest, _context: InterceptedCall) -> ApiError | None:
+        judged.append(commit)
+        return ApiError(ErrorCode.INVALID_GROUP_ID, None) if is_denied else None
+
+    async def test() -> None:
+        original = getattr(requests, step)
+        gate = Gate(original)
+        on_loop = {"max_elements": ELEMENTS_AT_ONCE}
+        monkeypatch.setattr(
+            requests, step, lambda *args, **more: (original if more == on_loop else gate)(*args, **more)
+        )
+        asked = RequestFilter(request=OffsetCommitRequest, response=OffsetCommitResponse, judge=judge)
+        shared = shared_objects(Interception(filters={OffsetCommitRequest.API_KEY: asked}))
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            sending = asyncio.create_task(rig.client.send(COMMIT))
+            await until(lambda: gate.is_entered)
+            assert await other.is_served()
+            gate.release()
+            if not is_denied:
+                assert await rig.upstream.read(len(COMMIT)) == COMMIT
+                await rig.upstream.send(response(1, b"answer"))
+            assert (await rig.client.read_frame())[:4] == (1).to_bytes(4)
+            await sending
+            assert shared.counts.counts.total() == len(judged) + 1
+        assert gate.was_released
+
+    played(test)
+
+
+class Everything(PlainTransport):
+    """Connection whose first read returns all of ``received``, and whose peer takes any number of bytes at once."""
+
+    __slots__ = ("received", "taken")
+
+    def __init__(self, connected: socket.socket, received: bytes) -> None:
+        super().__init__(connected)
+        self.received = received
+        self.taken = 0
+
+    def receive_into(self, view: memoryview) -> int | None:
+        if super().receive_into(view[:1]) is None:
+            return None
+        view[: len(self.received)] = self.received
+        return len(self.received)
+
+    def send_views(self, views: Sequence[memoryview]) -> int:
+        size = sum(map(len, views))
+        self.taken += size
+        return size
+
+
+@pytest.mark.parametrize(
+    ("frame", "count"),
+    [
+        pytest.param(request(18, 99), 20_000, id="answered by the gateway"),
+        pytest.param(request_frame(ApiVersionsRequest(), 3), 1_000, id="with a response that it decodes"),
+    ],
+)
+def test_pipelined_requests_of_one_connection_do_not_hold_the_event_loop(frame: bytes, count: int) -> None:
+    api = ApiVersionsResponse.ApiVersion
+    answer = ApiVersionsResponse(api_keys=[api(api_key=key, min_version=0, max_version=9) for key in range(80)])
+    ends: list[Everything] = []
+
+    def transport(connected: socket.socket) -> Everything:
+        received = response_frame(answer, 3, 1) if ends else frame
+        ends.append(Everything(connected, received * count))
+        return ends[-1]
+
+    async def test() -> None:
+        with RelayRig(shared_objects(), transport, upstream_transport=transport) as rig:
+            await rig.client.send(b"x")
+            await until(lambda: len(rig.relay.exchanges) == count or ends[0].taken > 0)
+            if not ends[0].taken:
+                await rig.upstream.send(b"x")
+            await until(lambda: ends[0].taken > 0 and rig.relay.is_idle)
+
+    with callbacks_of_this_thread() as held:
+        played(test)
+        assert held.longest().seconds < MAX_HELD_S
+    assert ends[0].taken >= 20 * count
 
 
 def test_requests_before_a_long_malformed_one_are_answered_and_those_after_it_are_not_forwarded() -> None:

@@ -47,6 +47,9 @@ class FakeRelay:
         self.is_intercepting = False
         self.session = None
 
+    def is_turn_over(self) -> bool:
+        return False
+
     def expect(self, exchange: RelayedExchange) -> None:
         self.exchanges.append(exchange)
 
@@ -92,7 +95,16 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
     produced = [request_frame(ProduceRequest(transactional_id=name, acks=acks), version)
                 for version in (3, 9, 11) for name in (None, "t") for acks in (0, 1, -1)]  # fmt: skip
     produced += [request_frame(ListGroupsRequest(), 0)]
-    whole = [*produced, *(request_frame(sample(cls, version), version) for cls, version in valid_requests())]
+    # Requests behind one of a login wait for its response, which never comes here.
+    logins = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+    whole = [
+        *produced,
+        *(
+            request_frame(sample(cls, version), version)
+            for cls, version in valid_requests()
+            if cls.API_KEY not in logins
+        ),
+    ]
     answers = Interception(filters={ApiKey.LIST_GROUPS: RequestFilter(
         request=ListGroupsRequest, response=ListGroupsResponse, judge=lambda *_: ListGroupsResponse(groups=[])
     )})  # fmt: skip

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.gateway.interceptors import DividedRequest, Postponed, RequestFilter
 from klamm.gateway.policies.parts import in_order
 from klamm.gateway.policies.verdicts import OBJECT_BYTES, remembered_answers
-from klamm.gateway.refusals import refusal
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
@@ -227,11 +226,11 @@ class FlowJudge:
 
     def judge_commit(
         self, request: OffsetCommitRequest | TxnOffsetCommitRequest, context: InterceptedCall
-    ) -> Message | Postponed | None:
+    ) -> ApiError | Postponed | None:
         """Ask the policy about the name of a group whose offsets are about to be committed, in a transaction or not."""
         answer = self._ask_group(request.group_id, context)
         if isinstance(answer, ApiError):
-            return refusal(request.API_KEY, context.api_version, request, ApiError(_group_error(answer), None))
+            return ApiError(_group_error(answer), None)
         return answer if isinstance(answer, Postponed) else None
 
     def _ask_group(self, group_id: str, context: InterceptedCall) -> ApiError | Answer | Postponed | None:

@@ -17,16 +17,24 @@ from klamm.cli.output import write
 from klamm.configs.definitions import POLICY_RULES_FILE, topic_configs
 from klamm.display import counted
 from klamm.policy.answers import Override
-from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, Details, TopicDetails
-from klamm.policy.errors import PolicyLoadError
+from klamm.policy.details import (
+    AlterConfigDetails,
+    CreatePartitionsDetails,
+    DeleteTopicDetails,
+    Details,
+    TopicDetails,
+    overridden,
+)
+from klamm.policy.errors import PolicyFailedError, PolicyLoadError
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
 from klamm.policy.loader import load_policy
-from klamm.protocol.errors import KafkaApiError
+from klamm.policy_runtime.decision import TWICE
+from klamm.protocol.errors import InvalidConfigError, KafkaApiError
 from klamm.security.principals import ANONYMOUS, principal_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import ConfigEntry
 
@@ -94,15 +102,42 @@ def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, princip
     for topic in topics:
         verdict, code, message = "allowed", None, None
         try:
-            answer = method(_details(kind, topic, principal))
-            if isinstance(answer, Override):
-                verdict, message = "overridden", answer.reason
+            reason = _judge(method, _details(kind, topic, principal))
+            if reason is not None:
+                verdict, message = "overridden", reason
         except KafkaApiError as refusal:
             verdict, code, message = "refused", refusal.error_code.name, refusal.error_message
         except (Exception, SystemExit) as error:  # noqa: BLE001 -- it is the policy that is tested
             verdict, message = "failed", f"{type(error).__name__}: {error}"
         verdicts.append(Verdict(topic=topic.name, kind=kind, verdict=verdict, code=code, message=message))
     return verdicts
+
+
+def _judge(method: Callable[[Details], object], details: Details) -> str | None:
+    """Ask a policy about a request and about the result of its override, as a broker does.
+
+    Returns:
+        The reason of the override; None without one. Errors that deny the request propagate.
+    """
+    answer = method(details)
+    if not isinstance(answer, Override):
+        return None
+    changed = overridden(details, answer)
+    _check_values(answer, details)
+    if isinstance(method(changed), Override):
+        raise PolicyFailedError(TWICE)
+    return answer.reason
+
+
+def _check_values(override: Override, details: Details) -> None:
+    """Raise the error of a broker for values of an override that a topic cannot have."""
+    known = getattr(details, "defaults", {})
+    for name, value in override.configs.items():
+        definition = topic_configs().get_definition(name)
+        if definition is None and name not in known and value is not None:
+            raise InvalidConfigError(f"Unknown topic config name: {name}")
+        if definition is not None and value is not None:
+            definition.parse(value)
 
 
 def _details(kind: str, topic: ExistingTopic, principal: str) -> Details:

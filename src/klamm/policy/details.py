@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from klamm.policy.answers import Override
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -77,6 +80,8 @@ class AlterConfigDetails:
     """For TOPIC and BROKER, the values of configs where ``result`` does not set one, without secrets. A value that is
     unknown is missing. Otherwise empty.
     """
+    before: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """All configs set on the resource before the change."""
 
     def __post_init__(self) -> None:
         """Replace the caller's mappings with read-only copies."""
@@ -185,3 +190,37 @@ Details: TypeAlias = (
 
 RequestMetadata = TopicDetails
 """Name of ``TopicDetails`` in released Kafka."""
+
+
+def overridden(details: Details, override: Override) -> Details:
+    """Return what a policy sees of a request after its override, for decisions that are not carried out.
+
+    Raises:
+        InvalidRequestError: The override sets numbers of a topic with assigned replicas.
+    """
+    if isinstance(details, TopicDetails):
+        count, factor = override.num_partitions, override.replication_factor
+        if details.replicas_assignments is not None and (count, factor) != (None, None):
+            raise InvalidRequestError("The policy sets numbers of a topic with assigned replicas.")
+        return replace(
+            details,
+            configs=_changed(details.configs, override),
+            num_partitions=details.num_partitions if count is None else count,
+            replication_factor=details.replication_factor if factor is None else factor,
+        )
+    if isinstance(details, AlterConfigDetails):
+        result = _changed(details.result, override)
+        names = [*details.configs, *(name for name in override.configs if name not in details.configs)]
+        return replace(
+            details,
+            configs={name: result.get(name) for name in names if result.get(name) != details.before.get(name)},
+            result=result,
+            removed=frozenset(details.before).difference(result),
+        )
+    if isinstance(details, ProduceDetails) and override.acks is not None:
+        return replace(details, acks=override.acks)
+    return details
+
+
+def _changed(configs: Mapping[str, str], override: Override) -> dict[str, str]:
+    return {name: value for name, value in {**configs, **override.configs}.items() if value is not None}

@@ -112,6 +112,7 @@ def a_config_change(
         LISTENER,
         removed=frozenset(before or ()).difference(result),
         defaults=defaults or {},
+        before=before or {},
     )
 
 

@@ -84,6 +84,7 @@ def alter_config_details(decision: ConfigDecision, requester: Requester, *, vali
         validate_only=validate_only,
         removed=frozenset(decision.before).difference(result),
         defaults=decision.defaults,
+        before=decision.before,
     )
 
 

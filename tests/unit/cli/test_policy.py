@@ -81,6 +81,34 @@ def test_a_policy_in_a_file_or_module_is_asked(name: str, files: Path, capsys: p
     }
 
 
+OVERRIDES = """
+    rules:
+      - {name: few, effect: override, partitions: {max: 4}, configs: {flush.ms: {max: 1s}}}
+      - {name: many, topics: "l.*", partitions: {min: 6}}
+      - {name: more, topics: "b.*", effect: override, partitions: {min: 8}}
+      - {name: frugal, topics: "f.*", configs: {flush.ms: {forbidden: true}}}
+"""
+
+
+def test_result_of_an_override_is_judged(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "rules.yaml").write_text(textwrap.dedent(OVERRIDES))
+    (files / "topics.yaml").write_text(
+        "topics: {orders: {partitions: 9}, loud: {partitions: 9}, big: {partitions: 2},"
+        " fast: {partitions: 2, configs: {flush.ms: 5000}}, slow: {partitions: 2, configs: {flush.ms: 1000}}}"
+    )
+    arguments = ["--rules", str(files / "rules.yaml"), "--topics-file", str(files / "topics.yaml"), "-o", "json"]
+    assert main(["policy", "test", *arguments]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert {entry["topic"]: (entry["verdict"], entry["code"]) for entry in document["verdicts"]} == {
+        "orders": ("overridden", None),
+        "loud": ("refused", "POLICY_VIOLATION"),
+        "big": ("refused", "UNKNOWN_SERVER_ERROR"),
+        "fast": ("refused", "POLICY_VIOLATION"),
+        "slow": ("allowed", None),
+    }
+    assert (document["refused"], document["overridden"]) == (3, 1)
+
+
 @pytest.mark.process
 def test_topics_of_a_cluster_are_judged_by_what_they_set(
     files: Path, klamm_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]

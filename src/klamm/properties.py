@@ -80,12 +80,18 @@ def _decode(content: bytes) -> str:
         return content.decode("latin-1")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean NAME?`` for the most similar known name, an empty string if none is similar."""
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return ``; did you mean NAME?`` for the most similar known name, an empty string if none is similar.
+
+    Args:
+        name: Unknown name.
+        known: Names to choose from.
+        cutoff: Least similarity, from 0 to 1 (``difflib.get_close_matches``).
+    """
     from difflib import get_close_matches  # noqa: PLC0415  # needed only after a mistake
 
     by_folded = {each.casefold(): each for each in known}
-    close = get_close_matches(name.casefold(), by_folded, n=1)
+    close = get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
     return f"; did you mean {by_folded[close[0]]}?" if close else ""
 
 

@@ -43,6 +43,8 @@ def run(
     on_progress: Callable[[tuple[FlowProgress, ...]], None] | None = None,
     stop: threading.Event | None = None,
     overrides: Mapping[str, str] | None = None,
+    strict: bool = False,
+    ignore_transforms: bool = False,
 ) -> int:
     """Mirror until a signal arrives, everything is copied, or every flow has failed.
 
@@ -54,6 +56,8 @@ def run(
         on_progress: Called about once per second and at the end. None: progress is logged when it changes.
         stop: Event that ends the mirror. None: SIGINT and SIGTERM end it.
         overrides: Keys that replace those of the file.
+        strict: Whether keys without an effect are errors.
+        ignore_transforms: Whether to copy records unchanged although the file sets transforms.
 
     Returns:
         0: done. 1: a flow failed, a partition stopped, a topic was rejected, or a flow gave up because it waits for
@@ -66,6 +70,7 @@ def run(
         return EXIT_USAGE
     try:
         settings = parse_settings(resolve({**properties, **(overrides or {})}), target_aliases=clusters)
+        settings.check_keys(strict=strict, ignore_transforms=ignore_transforms)
         settings.check_clients()
         settings.log_notes(logger)
         if plan:

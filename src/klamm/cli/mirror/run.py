@@ -59,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
             on_progress=display.show,
             stop=stop,
             overrides=_overrides(options),
+            strict=options.strict,
+            ignore_transforms=options.ignore_transforms,
         )
 
 
@@ -100,6 +102,10 @@ def _parser() -> CommandParser:
         "--checkpoint",
         metavar="DIR",
         help="Spark's checkpoint directory (klamm.checkpoint.dir)",
+    )
+    parser.add_argument("--strict", action="store_true", help="reject keys without an effect, instead of a warning")
+    parser.add_argument(
+        "--ignore-transforms", action="store_true", help="copy records unchanged although FILE sets transforms"
     )
     parser.add_argument("--until-caught-up", action="store_true", help="end when everything is copied")
     return parser

@@ -14,6 +14,31 @@ if TYPE_CHECKING:
 Role = Literal["producer", "consumer", "admin"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
 SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
+SECURITY_KEYS: Final = frozenset(
+    {
+        "security.protocol",
+        "sasl.jaas.config",
+        "sasl.kerberos.service.name",
+        "sasl.mechanism",
+        "sasl.oauthbearer.token.endpoint.url",
+        "ssl.cipher.suites",
+        "ssl.enabled.protocols",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.protocol",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Supported security properties."""
+_UNSUPPORTED: Final = "klamm's clients do not support it"
 _CLIENT_ID: Final = "client.id"
 _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "admin": {"request.timeout.ms": 1},
@@ -53,11 +78,16 @@ class ClusterSettings:
 class ClientProperties(dict[str, str]):
     """Properties of one client, each with the key in the file it was read from."""
 
-    def __init__(self, properties: Mapping[str, str], origins: Mapping[str, str], passed_over: Iterable[str]) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        origins: Mapping[str, str],
+        places: Mapping[str, str],
+    ) -> None:
         super().__init__(properties)
         self.origins = dict(origins)
-        self.passed_over = frozenset(passed_over)
-        """Keys of the file at places where only security properties count."""
+        self.places = dict(places)
+        """Property by key of the file, also for keys that another one takes precedence over."""
 
 
 def of_flow(
@@ -86,36 +116,51 @@ def _of_client(properties: Mapping[str, str], flow: str, side: str, alias: str, 
         places.append(f"{flow}producer.override.")
     found: dict[str, str] = {}
     origins: dict[str, str] = {}
-    passed_over: list[str] = []
+    by_key: dict[str, str] = {}
     for prefix in places:
         for key, value in with_prefix(properties, prefix).items():
             if prefix not in ("", f"{alias}.", cluster) or key.startswith(SECURITY_PREFIXES):
                 found[key], origins[key] = value, prefix + key
-            elif prefix and key.partition(".")[0] not in ROLES:
-                passed_over.append(prefix + key)
-    return ClientProperties(found, origins, passed_over)
+                by_key[prefix + key] = key
+    return ClientProperties(found, origins, by_key)
 
 
-def without_meaning(flows: Iterable[Mapping[str, ClientProperties]]) -> tuple[str, ...]:
-    """Return the keys of the file that none of klamm's clients supports, in alphabetical order.
+def properties_of(role: str | None) -> frozenset[str]:
+    """Return the supported properties of the clients with a role. None: the security properties."""
+    if role is None:
+        return SECURITY_KEYS
+    return frozenset({_CLIENT_ID, *_NUMBERS[role], *_HONOURED[role], *SECURITY_KEYS})
+
+
+ALL_PROPERTIES: Final = frozenset().union(*(properties_of(role) for role in ROLES))
+"""Supported properties of clients with any role."""
+
+
+def reasons_without_effect(flows: Iterable[Mapping[str, ClientProperties]]) -> dict[str, str | None]:
+    """Return the keys of the file for clients, each with the reason why it has no effect. None: it has one.
 
     Args:
         flows: Client properties of each flow, as ``of_flow`` returns them.
     """
-    seen: set[str] = set()
-    honoured: set[str] = set()
+    reasons: dict[str, str | None] = {}
     for flow in flows:
         for name, client in flow.items():
             role = name.partition(".")[2]
-            seen |= {*client.origins.values(), *client.passed_over}
-            honoured |= {client.origins[key] for key, value in client.items() if _has_meaning(role, key, value)}
-    return tuple(sorted(seen - honoured))
+            for key, client_property in client.places.items():
+                if reasons.get(key, "") is not None:
+                    reasons[key] = _reason(role, client_property, client)
+    return reasons
 
 
-def _has_meaning(role: str, key: str, value: str) -> bool:
-    if key.startswith(SECURITY_PREFIXES) or key in {_CLIENT_ID, *_NUMBERS[role], *_HONOURED[role]}:
-        return True
-    return value.strip().lower() in _AS_IT_IS.get(key, ())
+def _reason(role: str, key: str, client: ClientProperties) -> str | None:
+    """Return why a property of a client has no effect. None: it has one."""
+    if key not in properties_of(role):
+        return None if client[key].strip().lower() in _AS_IT_IS.get(key, ()) else _UNSUPPORTED
+    protocol = client.get("security.protocol", "PLAINTEXT").strip().upper()
+    is_tls, is_sasl = protocol.endswith("SSL"), protocol.startswith("SASL_")
+    if (key.startswith("ssl.") and not is_tls) or (key.startswith("sasl.") and not is_sasl):
+        return f"security.protocol is {protocol}"
+    return None
 
 
 def check_clients(clients: Mapping[str, ClientProperties], aliases: Mapping[str, str]) -> None:

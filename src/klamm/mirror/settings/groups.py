@@ -56,6 +56,11 @@ class HeartbeatSettings:
     clients: Mapping[str, ClientProperties]
     """Client properties by ``target.producer`` and ``target.admin``."""
 
+    @property
+    def target_clients(self) -> dict[str, ClientProperties]:
+        """Properties of the clients of the target, the only ones that heartbeats need."""
+        return {name: client for name, client in self.clients.items() if name.startswith("target.")}
+
 
 def parse_groups(
     reader: KeyReader, *, checkpoints_topic: str, has_syncs: bool

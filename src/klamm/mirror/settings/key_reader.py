@@ -43,10 +43,8 @@ class KeyReader:
         prefixes: tuple[str, ...] = (self._flow, "")
         if worker:
             prefixes = ("", self._target, self._flow) if key.startswith(_FROM_TOP) else (self._target, self._flow, "")
-        for prefix in prefixes:
-            if (value := self._properties.get(prefix + key)) is not None:
-                return prefix + key, value.strip()
-        return None
+        values = {prefix + key: self._properties.get(prefix + key) for prefix in prefixes}  # every place counts as read
+        return next(((place, value.strip()) for place, value in values.items() if value is not None), None)
 
     def find_in_flow(self, key: str) -> tuple[str, str] | None:
         """Return the full key and its value at ``A->B.k``, for keys that count only there. None: it is not set."""

@@ -26,11 +26,34 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "header.converter": "records are copied byte for byte",
     "connector.class": "flows are named by A->B.enabled",
     "name": "flows are named by A->B.enabled",
-    "group.id": "the mirror is not a consumer group; the value is only a prefix of its transactional ids",
     "metric.reporters": "there is no JMX",
     "consumer.poll.timeout.ms": "the mirror waits for data on its own connections",
+    "offset.flush.timeout.ms": "source offsets are written in the background",
+    "metric.names.formats": "there is no JMX",
+    "client.id": "clients are named after their flow",
+    "config.action.reload": "the mirror does not watch config providers",
+    "connector.client.config.override.policy": "there is no Connect worker",
+    "connector.plugin.version": "there is no Connect worker",
+    "plugin.path": "there is no Connect worker",
+    "plugin.discovery": "there is no Connect worker",
 }
 """Keys of MirrorMaker 2 that have no effect here, with the reason. Logged once at startup."""
+_ACCEPTED_PREFIXES: Final[Mapping[str, str]] = {
+    "config.storage.": "the mirror keeps no configuration on the target",
+    "status.storage.": "the mirror keeps no status on the target",
+    "key.converter.": "records are copied byte for byte",
+    "value.converter.": "records are copied byte for byte",
+    "header.converter.": "records are copied byte for byte",
+    "internal.": "records are copied byte for byte",
+    "errors.": "records are copied byte for byte, no step can fail for a single one",
+    "tasks.max.": "Spark places the tasks",
+    "task.": "Spark places the tasks",
+    "worker.": "there is no Connect worker",
+    "rest.": "there is no REST server",
+    "admin.listeners": "there is no REST server",
+    "topic.creation.": "remote topics have the partitions and configs of their source topics",
+}
+_TRANSFORMS: Final = ("transforms", "predicates")
 
 POSITIONS_TOPIC: Final = "offset.storage."
 """Prefix of the Connect worker's keys for its offsets topic."""
@@ -76,6 +99,23 @@ DEPRECATED: Final[Mapping[str, str]] = {
         "with IncrementalAlterConfigs"
     ),
 }
+
+
+def accepted_without_effect(key: str) -> str | None:
+    """Return why a key of MirrorMaker has no effect here, or None if it should have one."""
+    if (reason := ACCEPTED_WITHOUT_EFFECT.get(key)) is not None:
+        return reason
+    return next((reason for prefix, reason in _ACCEPTED_PREFIXES.items() if key.startswith(prefix)), None)
+
+
+def is_transform(key: str) -> bool:
+    """Return whether a key configures single message transforms or their predicates."""
+    return key in _TRANSFORMS or key.startswith(tuple(f"{prefix}." for prefix in _TRANSFORMS))
+
+
+def is_of_heartbeats(key: str) -> bool:
+    """Return whether a key counts for heartbeats, which do not need an enabled flow."""
+    return key in ("enabled", "admin.timeout.ms") or key.startswith(("emit.heartbeats.", "heartbeats.topic."))
 
 
 class IncrementalAlterConfigs(StrEnum):

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from klamm.configs.names import is_of_topic_characters
 from klamm.mirror.naming import DefaultReplicationPolicy
-from klamm.mirror.settings.clients import SECURITY_PREFIXES, ClusterSettings, check_clients, of_flow, without_meaning
+from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flow
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.settings.key_reader import KeyReader
-from klamm.mirror.settings.keys import (
-    ACCEPTED_WITHOUT_EFFECT,
-    DEPRECATED,
-    ONLY_OF_FLOWS,
-    READ_IN_CASE,
-    parse_seconds,
-)
+from klamm.mirror.settings.keys import DEPRECATED, parse_seconds
+from klamm.mirror.settings.unused_keys import RecordedProperties, flow_key, unused_keys
 from klamm.properties import SettingsError, parse_bool, parse_list, split_address, split_servers
 
 if TYPE_CHECKING:
@@ -31,10 +26,6 @@ METRICS_LISTEN: Final = "klamm.metrics.listen"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _LEASE: Final = "klamm.lease.seconds"
-_OPEN_PREFIXES: Final = (*SECURITY_PREFIXES, "spark.", "config.providers")
-"""Prefixes of keys for clients, config providers and Spark, which check their keys themselves."""
-_OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
-"""Prefixes of client properties at ``A->B.``. MirrorMaker ignores them at top level, and so does klamm."""
 _LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
 
 
@@ -58,9 +49,13 @@ class MirrorSettings:
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys ``spark.*`` for the Spark session."""
     notes: tuple[str, ...] = ()
-    """Notes about keys that have no effect here, with the reasons. Logged once."""
+    """Notes about keys of MirrorMaker that have no effect here, with the reasons. Logged once."""
     warnings: tuple[str, ...] = ()
     """Warnings about deprecated keys and risky settings."""
+    unused: tuple[str, ...] = ()
+    """Warnings about keys that are unknown, at a wrong place, or not supported."""
+    transforms: tuple[str, ...] = ()
+    """Keys that set single message transforms and predicates, which do not exist here."""
 
     def require_flows(self) -> tuple[FlowSettings, ...]:
         """Return the flows, for commands that need at least one.
@@ -72,6 +67,24 @@ class MirrorSettings:
             raise SettingsError("no flow is enabled: expected a key such as A->B.enabled=true")
         return self.flows
 
+    def check_keys(self, *, strict: bool = False, ignore_transforms: bool = False) -> None:
+        """Check that no key asks for something that the mirror would not do.
+
+        Args:
+            strict: Whether to reject all keys without an effect, except those of ``notes``.
+            ignore_transforms: Whether to copy records unchanged although the file sets transforms.
+
+        Raises:
+            SettingsError: There are such keys.
+        """
+        if self.transforms and not ignore_transforms:
+            raise SettingsError(
+                f"{', '.join(self.transforms)}: transforms do not exist here, so records would be copied unchanged, "
+                "even if they should be masked or dropped. Remove the keys, or copy unchanged with --ignore-transforms"
+            )
+        if strict and self.unused:
+            raise SettingsError("; ".join((*self.unused, "remove these keys, or run without --strict")))
+
     def check_clients(self) -> None:
         """Check the properties of all clients and load their files, such as key stores.
 
@@ -81,19 +94,20 @@ class MirrorSettings:
         for flow in self.flows:
             check_clients(flow.clients, {"source": flow.source.alias, "target": flow.target.alias})
         for pair in self.heartbeats:
-            to_target = {name: client for name, client in pair.clients.items() if name.startswith("target.")}
-            check_clients(to_target, {"target": pair.target.alias})
+            check_clients(pair.target_clients, {"target": pair.target.alias})
 
     def log_notes(self, logger: logging.Logger) -> None:
         """Log the notes and warnings about the file."""
         for note in self.notes:
             logger.info("%s", note)
-        for warning in self.warnings:
+        for warning in (*self.warnings, *self.unused):
             logger.warning("%s", warning)
+        if self.transforms:
+            logger.warning("%s: no effect: records are copied unchanged", ", ".join(self.transforms))
 
 
 def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[str] = ()) -> MirrorSettings:
-    """Return the settings of a file. Unknown keys are ignored, with a note.
+    """Return the settings of a file. Unknown keys are ignored, with a warning.
 
     Args:
         properties: Keys and values of the file.
@@ -103,10 +117,11 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         SettingsError: A value is wrong, an address is missing, or neither a flow nor heartbeats are enabled.
     """
     aliases = tuple(dict.fromkeys(parse_list(properties.get("clusters", ""))))
-    properties = _Recorded(properties, aliases)
     if not aliases:
         raise SettingsError("clusters: expected the aliases of the clusters, such as clusters=A,B")
     _check_aliases(properties, aliases)
+    properties = RecordedProperties(properties)
+    properties.read.add("clusters")
     for alias in target_aliases:
         if alias not in aliases:
             raise SettingsError(f"--clusters {alias}: expected aliases out of clusters={','.join(aliases)}")
@@ -134,7 +149,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         warnings.append(f"{nothing}; only heartbeats are written")
     if properties.get("spark.speculation", "false").strip().lower() == "true":
         raise SettingsError("spark.speculation=true: expected false; two copies of a task would write records twice")
-    return MirrorSettings(
+    settings = MirrorSettings(
         clusters=clusters,
         flows=flows,
         heartbeats=heartbeats,
@@ -142,9 +157,20 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         metrics_listen=_address(METRICS_LISTEN, properties.get(METRICS_LISTEN, "")),
         checkpoint_dir=properties.get(CHECKPOINT_DIR, "").strip() or None,
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
-        notes=_without_effect(properties, aliases) + (_unknown(properties, aliases, flows) if flows else ()),
         warnings=tuple(warnings),
+        transforms=_transforms(properties, aliases),
     )
+    if not flows:
+        return settings
+    clients = [flow.clients for flow in flows] + [pair.target_clients for pair in heartbeats]
+    unused = unused_keys(properties, aliases, [flow.name for flow in flows], clients)
+    return replace(settings, notes=unused.notes, unused=unused.warnings)
+
+
+def _transforms(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys that set transforms for a flow or for all flows."""
+    plain = ((key, _plain_key(key, aliases), value) for key, value in properties.items())
+    return tuple(key for key, name, value in plain if name in ("transforms", "predicates") and value.strip())
 
 
 def _address(key: str, value: str) -> tuple[str, int] | None:
@@ -184,19 +210,9 @@ def _check_aliases(properties: Mapping[str, str], aliases: Sequence[str]) -> Non
 
 def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
     for key in properties:
-        if _flow_key(key, aliases) is None and (flow := _LIKE_FLOW_KEY.fullmatch(key)) is not None:
+        if flow_key(key, aliases) is None and (flow := _LIKE_FLOW_KEY.fullmatch(key)) is not None:
             unknown = next((alias for alias in flow.groups() if alias not in aliases), flow["target"])
             raise SettingsError(f"{key}: {unknown} is not one of clusters={','.join(aliases)}")
-
-
-def _flow_key(key: str, aliases: Sequence[str]) -> tuple[str, str, str] | None:
-    """Return source, target and ``k`` of ``A->B.k``. None: another kind of key. Aliases may contain dots."""
-    source, _, rest = key.partition("->")
-    targets = [alias for alias in aliases if rest.startswith(f"{alias}.")]
-    if source not in aliases or not targets:
-        return None
-    target = max(targets, key=len)
-    return source, target, rest[len(target) + 1 :]
 
 
 def _is_enabled(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> bool:
@@ -212,74 +228,8 @@ def _heartbeats(
 
 
 def _plain_key(key: str, aliases: Sequence[str]) -> str:
-    flow = _flow_key(key, aliases)
+    flow = flow_key(key, aliases)
     return key if flow is None else flow[2]
-
-
-def _without_effect(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
-    found = ((key, ACCEPTED_WITHOUT_EFFECT.get(_of_worker(_plain_key(key, aliases), aliases))) for key in properties)
-    return (
-        *(f"{key} has no effect: {reason}" for key, reason in found if reason is not None),
-        *(
-            f"{key} has no effect: a cluster is not mirrored to itself"
-            for key in properties
-            if _is_of_itself(key, aliases)
-        ),
-        *(
-            f"{key} has no effect: {ONLY_OF_FLOWS[plain]}"
-            for key in properties
-            if _flow_key(key, aliases) is None and (plain := _of_worker(key, aliases)) in ONLY_OF_FLOWS
-        ),
-    )
-
-
-def _of_worker(key: str, aliases: Sequence[str]) -> str:
-    """Return a key without a cluster alias in front of it, as Connect worker keys may have."""
-    return next((key.removeprefix(f"{alias}.") for alias in aliases if key.startswith(f"{alias}.")), key)
-
-
-def _is_of_itself(key: str, aliases: Sequence[str]) -> bool:
-    flow = _flow_key(key, aliases)
-    return flow is not None and flow[0] == flow[1]
-
-
-class _Recorded(dict[str, str]):
-    """Properties of the file that record which keys were read."""
-
-    def __init__(self, properties: Mapping[str, str], aliases: Sequence[str]) -> None:
-        super().__init__(properties)
-        self._aliases = aliases
-        self.asked = {"clusters"}
-        """Keys that were read, without ``A->B.``."""
-
-    def get(self, key: str, default: Any = None, /) -> Any:
-        """Return the value, and record the key as known."""
-        self.asked.add(_plain_key(key, self._aliases))
-        return super().get(key, default)
-
-
-def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[FlowSettings]) -> tuple[str, ...]:
-    """Return notes about keys that were never read: they may be misspelt, or have no effect here."""
-    known = properties.asked | ACCEPTED_WITHOUT_EFFECT.keys() | DEPRECATED.keys() | READ_IN_CASE
-    open_prefixes = (*_OPEN_PREFIXES, *(f"{alias}." for alias in aliases))
-
-    def is_known(key: str) -> bool:
-        plain = _plain_key(key, aliases)
-        of_client = plain != key and plain.startswith(_OF_CLIENTS)
-        return plain in known or of_client or plain.startswith(open_prefixes) or _is_of_itself(key, aliases)
-
-    unknown = [key for key in properties if not is_known(key)]
-    meaningless = [
-        key
-        for key in without_meaning(flow.clients for flow in flows)
-        if not {key, _plain_key(key, aliases), _of_worker(key, aliases)} & known
-    ]
-    notes = []
-    if unknown:
-        notes.append(f"Unknown keys, ignored: {', '.join(unknown)}")
-    if meaningless:
-        notes.append(f"Client properties that klamm's clients do not support, ignored: {', '.join(meaningless)}")
-    return tuple(notes)
 
 
 def _circles(flows: Sequence[FlowSettings]) -> list[str]:

@@ -81,7 +81,12 @@ class MirrorQuery(StreamingQuery):
 
 
 def start(
-    spark: SparkSession, properties: Mapping[str, object] | str | Path, clusters: Sequence[str] = ()
+    spark: SparkSession,
+    properties: Mapping[str, object] | str | Path,
+    clusters: Sequence[str] = (),
+    *,
+    strict: bool = False,
+    ignore_transforms: bool = False,
 ) -> MirrorQuery:
     """Run a mirror as a streaming query in this session until ``query.stop()``.
 
@@ -90,6 +95,8 @@ def start(
         properties: Path of MirrorMaker's properties file, or its keys and values. Values may also be integers,
             booleans or paths. Keys ``spark.*`` have no effect, because the session already runs.
         clusters: Aliases of the target clusters to mirror to. Empty means all.
+        strict: Whether keys without an effect are errors, instead of warnings.
+        ignore_transforms: Whether to copy records unchanged although the properties set transforms.
 
     Returns:
         The query. It fails when every flow has failed: ``exception()`` and ``awaitTermination()`` then report the
@@ -104,6 +111,7 @@ def start(
         keys = {key: _as_in_a_file(key, value) for key, value in properties.items()}
     settings = parse_settings(resolve(keys), target_aliases=clusters)
     settings.require_flows()
+    settings.check_keys(strict=strict, ignore_transforms=ignore_transforms)
     settings.check_clients()
     check_session(spark)
     settings.log_notes(logger)

@@ -69,3 +69,17 @@ def test_clusters_that_are_away_are_reported_at_once(
     assert time.monotonic() - began < 20
     told = capsys.readouterr()
     assert "Connection refused" in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    ("line", "allowing", "rejecting"),
+    [("A.security.protocl=SSL", (), ("--strict",)), ("transforms=mask", ("--ignore-transforms",), ())],
+)
+def test_keys_without_an_effect_are_rejected_as_the_flags_say(
+    line: str, allowing: tuple[str, ...], rejecting: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, f"A->B.enabled=true\n{line}\n")
+    assert cli([*words("--plan", file), *rejecting]) == 2
+    assert f"{file}: {line.partition('=')[0]}" in capsys.readouterr().err
+    file.write_text(file.read_text() + "A->B.enabled=false\n")
+    assert cli([*words("--plan", file), *allowing]) == 0

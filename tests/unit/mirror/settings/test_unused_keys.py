@@ -1,0 +1,107 @@
+"""Keys of mm2.properties without an effect are listed, each with the reason and a key that has one."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
+from klamm.properties import SettingsError, parse_properties
+
+BASE = """
+clusters = A, B
+A.bootstrap.servers = a:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+"""
+SSL = "A.security.protocol=SSL\nA.ssl.truststore.location=t\n"
+
+
+def settings(text: str) -> MirrorSettings:
+    return parse_settings(parse_properties(BASE + text))
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("something.else", "it is unknown"),
+        ("tpoics", "it is unknown; did you mean topics?"),
+        ("A->B.tpoics", "it is unknown; did you mean A->B.topics?"),
+        ("B.tpoics", "it is unknown; did you mean A->B.topics?"),
+        ("klamm.exactly.onec", "it is unknown; did you mean klamm.exactly.once?"),
+        ("B.topics", "nothing reads it at this place; did you mean A->B.topics?"),
+        ("B.tasks.max", "nothing reads it at this place; did you mean A->B.tasks.max?"),
+        ("A.exactly.once.source.support",
+         "nothing reads it at this place; did you mean B.exactly.once.source.support?"),
+        ("A.offset.storage.topic", "nothing reads it at this place; did you mean B.offset.storage.topic?"),
+        ("B->A.topics", "B->A is not enabled"),
+        ("A.security.protocl", "klamm's clients do not support it; did you mean A.security.protocol?"),
+        ("sasl.mechanims", "klamm's clients do not support it; did you mean sasl.mechanism?"),
+        ("A.consumer.ssl.keystore.loaction",
+         "klamm's clients do not support it; did you mean A.consumer.ssl.keystore.location?"),
+        ("A.consumer.fetch.max.byte", "klamm's clients do not support it; did you mean A.consumer.fetch.max.bytes?"),
+        ("A.fetch.max.bytes", "nothing reads it at this place; did you mean A.consumer.fetch.max.bytes?"),
+        ("consumer.auto.offset.reset", "nothing reads it at this place; did you mean A->B.consumer.auto.offset.reset?"),
+        ("fetch.max.bytes", "nothing reads it at this place; did you mean A->B.consumer.fetch.max.bytes?"),
+        ("A.ssl.truststore.location", "security.protocol is PLAINTEXT"),
+        ("A.sasl.jaas.config", "security.protocol is PLAINTEXT"),
+        ("A.ssl.engine.factory.class", "klamm's clients do not support it"),
+        ("B.producer.linger.ms", "klamm's clients do not support it"),
+        ("B.producer.acks", "klamm's clients do not support it"),
+        ("A.frobnicate", "it is unknown"),
+        ("A->B.source.cluster.fetch.max.bytes", "nothing reads it at this place"),
+    ],
+)  # fmt: skip
+def test_a_key_without_an_effect_is_a_warning_and_with_strict_an_error(key: str, reason: str) -> None:
+    parsed = settings(f"{key} = 1\n")
+    (warning,) = parsed.unused
+    assert warning in (f"{key} has no effect: {reason}", f"{key}: no effect: {reason}")
+    parsed.check_keys()
+    with pytest.raises(SettingsError, match="remove these keys, or run without --strict"):
+        parsed.check_keys(strict=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("A->B.consumer.poll.timeout.ms=5", "the mirror waits for data on its own connections"),
+        ("B.config.storage.replication.factor=1", "the mirror keeps no configuration on the target"),
+        ("value.converter.schemas.enable=false", "records are copied byte for byte"),
+        ("A->A.enabled=true", "a cluster is not mirrored to itself"),
+        ("B->A.topics=x\nB->A.enabled=false", "B->A is not enabled"),
+    ],
+)
+def test_a_key_that_needs_no_effect_is_a_note(line: str, note: str) -> None:
+    parsed = settings(line + "\n")
+    assert parsed.notes == (f"{line.partition('=')[0]} has no effect: {note}",)
+    parsed.check_keys(strict=True)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "A->B.topics=x\ntopics=y\ngroups.blacklist=z\ntopics.blacklist=q\nconfig.properties.blacklist=a\n",
+        "B.exactly.once.source.support=disabled\ntransaction.boundary=poll\nklamm.exactly.once.shards=2\n",
+        "A.consumer.fetch.min.bytes=1\nA->B.source.consumer.fetch.min.bytes=1\nA->B.consumer.fetch.min.bytes=1\n",
+        "A->B.producer.override.acks=all\nB.producer.enable.idempotence=true\n",
+        SSL + "ssl.protocol=TLSv1.3\n",
+        "spark.ui.enabled=false\nklamm.lease.seconds=5\nconfig.providers=file\nklamm.on.source.loss=stop\n",
+        "B->A.emit.heartbeats.interval.seconds=2\nB->A.enabled=false\n",
+        "sync.group.offsets.enabled=true\nemit.offset-syncs.enabled=true\noffset-syncs.topic.location=source\n",
+        "emit.heartbeats.enabled=false\nheartbeats.topic.replication.factor=1\nemit.offset-syncs.enabled=false\n"
+        "offset-syncs.topic.location=target\nemit.checkpoints.enabled=false\ngroups=a\nrefresh.groups.enabled=false\n"
+        "checkpoints.topic.replication.factor=1\nsync.group.offsets.interval.seconds=5\n"
+        "offset-syncs.topic.replication.factor=1\n",
+    ],
+)
+def test_keys_with_an_effect_are_not_listed(lines: str) -> None:
+    """A key may be overridden by another one, or belong to a feature that is switched off."""
+    parsed = settings(lines)
+    assert (parsed.notes, parsed.unused) == ((), ())
+
+
+def test_transforms_are_rejected_unless_they_are_ignored() -> None:
+    parsed = settings("A->B.transforms=mask\nA->B.transforms.mask.type=org.example.Mask\npredicates=p\n")
+    assert (parsed.transforms, parsed.unused) == (("A->B.transforms", "predicates"), ())
+    with pytest.raises(SettingsError, match=r"^A->B\.transforms, predicates: transforms do not exist here"):
+        parsed.check_keys()
+    parsed.check_keys(ignore_transforms=True, strict=True)

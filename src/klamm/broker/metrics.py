@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from klamm.client_config_runtime.enforcement import report_enforced
+from klamm.client_config_runtime.enforcement import report_client_configs
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
 from klamm.policy_runtime.metrics import report_decisions
@@ -92,7 +92,7 @@ def _state(page: Page, services: Services) -> None:
     page.family("klamm_log_flush_failures_total", "counter", "Failed fsyncs of partitions.", [({}, failures)])
     states = Counter(group.state.value for group in services.groups.list_groups())
     page.family("klamm_groups", "gauge", "Groups.", [({"state": s}, n) for s, n in sorted(states.items())])
-    report_enforced(page, services.enforcement)
+    report_client_configs(page, services.client_configs, services.enforcement)
     _client_metrics(page, services.client_metrics)
     report_decisions(page, services.policies)
 

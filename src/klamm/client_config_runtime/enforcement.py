@@ -121,8 +121,14 @@ class EnforcementService:
         return enforced
 
 
-def report_enforced(page: Page, enforcement: EnforcementService) -> None:
-    """Add the number of enforced values to a page of metrics."""
+def report_client_configs(page: Page, service: ClientConfigSource, enforcement: EnforcementService) -> None:
+    """Add the numbers of skipped records and of enforced values to a page of metrics."""
+    page.family(
+        "klamm_skipped_client_config_records",
+        "gauge",
+        "Stored client configs and registrations that cannot be used, at most 1,000 of each; the page lists them.",
+        [({}, len(service.skipped))],
+    )
     page.family(
         "klamm_enforced_client_configs_total",
         "counter",

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+from klamm.client_config_runtime.source import SkippedRecords
 from klamm.client_configs.json_records import RecordFormatError
 from klamm.client_configs.registrations import (
+    TOPIC,
     Registration,
     decode_key,
     decode_value,
@@ -73,6 +75,8 @@ class RegistrationLog:
         self._bytes_total = 0
         self._lists: dict[ClientConfigEntity, dict[str, set[frozenset[str]]]] = {}
         self._image: dict[ClientConfigEntity, dict[str, tuple[str, ...]]] = {}
+        self.skipped = SkippedRecords(TOPIC)
+        """Records that cannot be read."""
         self._is_full = False
         self._appending = asyncio.Lock()
         """Serializes appends, because the first one creates the topic."""
@@ -91,6 +95,7 @@ class RegistrationLog:
         self._image.clear()
         self._bytes.clear()
         self._bytes_total = 0
+        self.skipped.begin()
         for key, value in self._records.read_all():
             self.apply(key, value)
 
@@ -105,7 +110,7 @@ class RegistrationLog:
             else:
                 self._learn(decode_value(entity, value))
         except RecordFormatError as error:
-            logger.warning("A registration record was skipped: %s", error)
+            self.skipped.put((key, value), str(error))
 
     async def register(self, registered: Registration) -> None:
         """Record a registration. One that is known already, or exceeds a limit, writes nothing.

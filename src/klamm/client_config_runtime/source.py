@@ -1,14 +1,50 @@
-"""Interface to the owner of all client configs."""
+"""Interface to the owner of all client configs, and what it cannot use of their stored records."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from klamm.client_configs.description import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
+
+logger = logging.getLogger(__name__)
+
+_MAX_SKIPPED: Final = 1000
+
+
+class SkippedRecords:
+    """Stored records that cannot be used, wholly or in part. Each is logged once. Used on the event loop only.
+
+    Args:
+        place: Where the records are stored, for messages.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._reasons: dict[Hashable, str] = {}
+        self._logged: dict[Hashable, str] = {}
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Reason of each skipped record, at most 1,000."""
+        return [f"{self._place}: {reason}" for reason in self._reasons.values()]
+
+    def begin(self) -> None:
+        """Start over, before all records are read again."""
+        self._logged, self._reasons = self._reasons, {}
+
+    def put(self, record: Hashable, reason: str) -> None:
+        """Record why a record is skipped; with an empty reason, that it is usable now."""
+        if not reason:
+            self._reasons.pop(record, None)
+        elif record in self._reasons or len(self._reasons) < _MAX_SKIPPED:
+            if reason not in (self._reasons.get(record), self._logged.get(record)):
+                logger.warning("%s: a record was skipped: %s", self._place, reason)
+            self._reasons[record] = reason
 
 
 class ClientConfigSource(Protocol):
@@ -22,6 +58,11 @@ class ClientConfigSource(Protocol):
     @property
     def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
         """Supported keys by client information, for each ``<user, client-id>``."""
+        ...
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Reason of each stored config and registration that cannot be used."""
         ...
 
     def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.rollout import PREFIX, parse_rollout
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
-from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
+from klamm.protocol.errors import InvalidRequestError, KafkaApiError, PolicyViolationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,6 +37,10 @@ class BrokerLimits:
     """``group.max.session.timeout.ms``"""
     allowed_keys: frozenset[str] | None = None
     """``client.configs.allowed.keys``. None means that all keys are allowed."""
+
+
+_ANY_LIMITS: Final = BrokerLimits(min_session_timeout_ms=1, max_session_timeout_ms=MAX_INT)
+"""Limits for values that are set already. Those of the broker may have changed since."""
 
 
 class Switch(StrEnum):
@@ -79,6 +83,17 @@ def check_value(name: str, value: str, limits: BrokerLimits) -> str:
         rollout = parse_rollout(name, value)
         return str(replace(rollout, value=_check_plain(name.removeprefix(PREFIX), rollout.value, limits)))
     return _check_plain(name, value, limits)
+
+
+def usable_configs(stored: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the configs of an entity that clients can use, and the reason for each of the others."""
+    configs, reasons = {}, []
+    for name, value in stored.items():
+        try:
+            configs[name] = check_value(name, value, _ANY_LIMITS)
+        except KafkaApiError as error:
+            reasons.append(str(error))
+    return configs, reasons
 
 
 def _check_plain(name: str, value: str, limits: BrokerLimits) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_SHOWN_BYTES: Final = 200
 
 
 class RecordFormatError(ValueError):
@@ -25,9 +28,19 @@ def decode_document(data: bytes | None) -> dict[str, Any]:
         RecordFormatError: The bytes are not a JSON object.
     """
     try:
-        document = json.loads(data or b"")
+        text = (data or b"").decode()
+        document = json.loads(text)
+        if "\\u" in text:
+            encode_document(document)  # fails for a lone surrogate
     except (ValueError, RecursionError) as error:
-        raise RecordFormatError(f"not JSON: {data!r}") from error
+        raise RecordFormatError(f"not JSON: {excerpt(data)}") from error
     if not isinstance(document, dict):
-        raise RecordFormatError(f"not a JSON object: {data!r}")
+        raise RecordFormatError(f"not a JSON object: {excerpt(data)}")
     return document
+
+
+def excerpt(data: bytes | None) -> str:
+    """Return the start of a key or value for a message."""
+    if data is None or len(data) <= _SHOWN_BYTES:
+        return repr(data)
+    return f"{data[:_SHOWN_BYTES]!r}..."

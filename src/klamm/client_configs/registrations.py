@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
-from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
+from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document, excerpt
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def decode_key(key: bytes | None) -> ClientConfigEntity:
     document = decode_document(key)
     user, client_id = document.get(EntityType.USER.value), document.get(EntityType.CLIENT_ID.value)
     if not isinstance(user, str) or not isinstance(client_id, str):
-        raise RecordFormatError(f"Registration key must have a user and a client id: {key!r}")
+        raise RecordFormatError(f"Registration key must have a user and a client id: {excerpt(key)}")
     return ClientConfigEntity.of_client(user, client_id)
 
 
@@ -99,7 +99,7 @@ def decode_value(entity: ClientConfigEntity, value: bytes) -> Registration:
     document = decode_document(value)
     information, supported = document.get("client_information"), document.get("supported_configs")
     if not isinstance(information, str) or not isinstance(supported, list) or not _all_strings(supported):
-        raise RecordFormatError(f"Registration value must have client information and configs: {value!r}")
+        raise RecordFormatError(f"Registration value must have client information and configs: {excerpt(value)}")
     return Registration(entity=entity, client_information=information, supported_configs=tuple(supported))
 
 

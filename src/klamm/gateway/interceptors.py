@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.gateway.peer import ConnectionWatch, Peer
@@ -161,6 +161,8 @@ class Interception:
     """API keys left out of ApiVersions, because their requests would bypass the interceptors."""
     report: Callable[[Page], None] = lambda _: None
     """Adds metrics to the gateway's page."""
+    warnings: Callable[[], Sequence[str]] = tuple
+    """Returns warnings for the gateway's page."""
     limits: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     """Highest version to offer in ApiVersions, by API key. Keys that are missing have no such limit."""
     reload: Callable[[], None] = lambda: None
@@ -209,6 +211,7 @@ def merged(one: Interception, other: Interception) -> Interception:
         filters={**one.filters, **other.filters},
         withheld=one.withheld | other.withheld,
         report=report,
+        warnings=lambda: [*one.warnings(), *other.warnings()],
         limits={**one.limits, **other.limits},
         reload=reload,
         admit=one.admit or other.admit,

@@ -20,6 +20,7 @@ from klamm.page.html import (
     Table,
     document,
     filter_form,
+    first_of,
     page_of,
     section,
     short,
@@ -223,6 +224,7 @@ def _warnings(gateway: Document, status: Document, topics: Document) -> list[str
         found.append(f"The upstream cannot be reached: {upstream['failure'] or 'no response yet'}")
     elif own["why_not_ready"]:
         found.append(f"The gateway is not ready: {own['why_not_ready']}")
+    found += first_of(status["warnings"])
     if topics["problem"]:
         found.append(f"Topics cannot be listed: {topics['problem']}")
     if status["silent"]:

@@ -30,6 +30,7 @@ async def process_status(app: GatewayApp) -> Document:
         "clients": found[:MOST_CLIENTS],
         "clients_left_out": max(0, len(found) - MOST_CLIENTS),
         "policies": [] if policies is None else [policies_document(policies)],
+        "warnings": list(shared.interception.warnings()),
         "connections": dict(Counter(str(relay.peer.node_id) for relay in shared.relays)),
         "attempts": [[address, is_open, count] for (address, is_open), count in app.upstream.attempts.items()],
     }
@@ -61,6 +62,7 @@ async def merged_status(statuses: Sequence[Document | None]) -> Document:
         "clients": await merged_clients(status["clients"] for status in known),
         "clients_left_out": sum(status["clients_left_out"] for status in known),
         "policies": merged_policies([policies for status in known for policies in status["policies"]]),
+        "warnings": list(dict.fromkeys(warning for status in known for warning in status["warnings"])),
         "connections": dict(connections),
         "attempts": [[address, is_open, count] for (address, is_open), count in attempts.items()],
         "silent": len(statuses) - len(known),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "topology.json"
+_MAX_NODE_ID: Final = 2**31 - 1
 
 
 class Topology:
@@ -102,15 +103,10 @@ class Topology:
     def load(self) -> None:
         """Read the file. A missing file leaves the topology empty; so does a damaged one, with a warning."""
         try:
-            content = json.loads(self._path.read_text())
-            self._nodes = {
-                int(node_id): Address(host=str(host), port=int(port))
-                for node_id, (host, port) in content["nodes"].items()
-            }
-            self.cluster_id = content["cluster_id"]
+            self._nodes, self.cluster_id = _parsed(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             logger.warning("%s cannot be read and is ignored: %s", self._path, error)
 
     def save(self) -> None:
@@ -123,3 +119,31 @@ class Topology:
             os.replace(new, self._path)
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error.strerror or error)
+
+
+def _parsed(text: str) -> tuple[dict[int, Address], str | None]:
+    """Return the addresses by node id and the cluster id in a file.
+
+    Raises:
+        ValueError, RecursionError: The file is damaged.
+    """
+    match json.loads(text):
+        case {"nodes": dict(nodes), "cluster_id": None | str() as cluster_id} if cluster_id != "":
+            (cluster_id or "").encode()  # fails for a lone surrogate, as below
+        case _:
+            raise ValueError("nodes and cluster_id are missing")
+    return {_node_id(text): _address(at) for text, at in nodes.items()}, cluster_id
+
+
+def _node_id(text: str) -> int:
+    if not 0 <= (node_id := int(text)) <= _MAX_NODE_ID:
+        raise ValueError(f"{text} is no node id")
+    return node_id
+
+
+def _address(at: object) -> Address:
+    match at:
+        case [str(host), int(port)] if host.encode() and 0 < port <= MAX_PORT:
+            return Address(host=host, port=port)
+        case _:
+            raise ValueError("an address is not [HOST, PORT]")

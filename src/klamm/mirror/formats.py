@@ -36,6 +36,11 @@ class _Reader:
         self._at += layout.size
         return int(value)
 
+    def count(self, layout: struct.Struct) -> int:
+        if (value := self.number(layout)) < 0:
+            raise FormatError(f"{value} is no partition, offset or time")
+        return value
+
     def text(self) -> str:
         size = self.number(_INT16)
         if size < 0 or self._at + size > len(self._data):
@@ -83,7 +88,7 @@ class Heartbeat:
         """
         keys, values = _Reader(key), _Reader(value)
         values.version()
-        return cls(source_alias=keys.text(), target_alias=keys.text(), timestamp=values.number(_INT64))
+        return cls(source_alias=keys.text(), target_alias=keys.text(), timestamp=values.count(_INT64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +125,9 @@ class Checkpoint:
         return cls(
             group=keys.text(),
             topic=keys.text(),
-            partition=keys.number(_INT32),
-            upstream_offset=values.number(_INT64),
-            downstream_offset=values.number(_INT64),
+            partition=keys.count(_INT32),
+            upstream_offset=values.count(_INT64),
+            downstream_offset=values.count(_INT64),
             metadata=values.text(),
         )
 
@@ -155,7 +160,7 @@ class OffsetSync:
         keys, values = _Reader(key), _Reader(value)
         return cls(
             topic=keys.text(),
-            partition=keys.number(_INT32),
-            upstream_offset=values.number(_INT64),
-            downstream_offset=values.number(_INT64),
+            partition=keys.count(_INT32),
+            upstream_offset=values.count(_INT64),
+            downstream_offset=values.count(_INT64),
         )

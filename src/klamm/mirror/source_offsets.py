@@ -15,13 +15,16 @@ The leader epoch of a source offset is a second field of its value. MirrorMaker 
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from klamm.client.partitioner import murmur2
 
 _CONNECTOR: Final = "MirrorSourceConnector"
 _OWN: Final = "klamm-mirror"
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
 
 
 class SourcePartition(NamedTuple):
@@ -61,38 +64,25 @@ def value_bytes(last_mirrored_offset: int, leader_epoch: int = -1) -> bytes:
 
 def parse_key(key: bytes | memoryview | None) -> SourcePartition | None:
     """Return the partition whose source offset a key belongs to. None: a key of another connector or kind."""
-    try:
-        match json.loads(bytes(key or b"")):
-            case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}]:
-                return SourcePartition(cluster, topic, partition) if name == _CONNECTOR else None
-            case _:
-                return None
-    except ValueError:
-        return None
+    return _partition(_document(key), _CONNECTOR)
 
 
 def parse_value(value: bytes | memoryview | None) -> int | None:
     """Return the offset of the last mirrored record. None: a tombstone, or not a source offset."""
-    try:
-        match json.loads(bytes(value or b"")):
-            case {"offset": int(offset)}:
-                return offset
-            case _:
-                return None
-    except ValueError:
-        return None
+    match _document(value):
+        case {"offset": int(offset)} if -MAX_INT64 <= offset < MAX_INT64:
+            return offset
+        case _:
+            return None
 
 
 def parse_leader_epoch(value: bytes | memoryview | None) -> int:
     """Return the leader epoch of a source offset. -1: it has none, as those that MirrorMaker 2 writes."""
-    try:
-        match json.loads(bytes(value or b"")):
-            case {"leader_epoch": int(leader_epoch)}:
-                return leader_epoch
-            case _:
-                return -1
-    except ValueError:
-        return -1
+    match _document(value):
+        case {"leader_epoch": int(leader_epoch)} if 0 <= leader_epoch <= MAX_INT32:
+            return leader_epoch
+        case _:
+            return -1
 
 
 class ShardPlan(NamedTuple):
@@ -127,40 +117,53 @@ def shard_plan_value(plan: ShardPlan) -> bytes:
 
 def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | None:
     """Return the partition of a topic id's key, or the source cluster of a shard plan's key. None: another key."""
-    try:
-        match json.loads(bytes(key or b"")):
-            case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}]:
-                return SourcePartition(cluster, topic, partition) if name == _OWN else None
-            case [str(name), {"cluster": str(cluster), **rest}]:
-                return cluster if name == _OWN and not rest else None
-            case _:
-                return None
-    except ValueError:
-        return None
+    document = _document(key)
+    match document:
+        case [str(name), {"cluster": str(cluster), **rest}] if not rest:
+            return cluster if name == _OWN else None
+        case _:
+            return _partition(document, _OWN)
 
 
 def parse_topic_id(value: bytes | memoryview | None) -> UUID | None:
     """Return a stored topic id. None: the value is not a topic id."""
-    try:
-        match json.loads(bytes(value or b"")):
-            case {"topic_id": str(text)}:
+    match _document(value):
+        case {"topic_id": str(text)}:
+            with suppress(ValueError):
                 return UUID(text)
-            case _:
-                return None
-    except ValueError:
-        return None
+    return None
 
 
 def parse_shard_plan(value: bytes | memoryview | None) -> ShardPlan | None:
     """Return a stored shard plan. None: the value is not a shard plan."""
+    match _document(value):
+        case {"shards": int(shards), "before": str(before)}:
+            with suppress(ValueError):
+                counts = tuple(int(number) for number in before.split(",") if number)
+                if all(0 < count <= MAX_INT32 for count in (shards, *counts)):
+                    return ShardPlan(shards, counts)
+    return None
+
+
+def _document(data: bytes | memoryview | None) -> Any:
+    """Return the JSON document in a key or value; None if it is damaged."""
     try:
-        match json.loads(bytes(value or b"")):
-            case {"shards": int(shards), "before": str(before)}:
-                return ShardPlan(shards, tuple(int(number) for number in before.split(",") if number))
-            case _:
-                return None
-    except ValueError:
+        document = json.loads(text := bytes(data or b"").decode())
+        if "\\u" in text:
+            json.dumps(document, ensure_ascii=False).encode()  # fails for a lone surrogate
+    except (ValueError, RecursionError):
         return None
+    return document
+
+
+def _partition(document: object, connector: str) -> SourcePartition | None:
+    match document:
+        case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}] if (
+            name == connector and 0 <= partition <= MAX_INT32
+        ):
+            return SourcePartition(cluster, topic, partition)
+        case _:
+            return None
 
 
 def shard_of(topic: str, partition: int, shards: int) -> int:

@@ -25,6 +25,8 @@ DETAIL_ROWS: Final = 100
 """Rows of a table on the page of one topic or group, and in a JSON document."""
 UNKNOWN: Final = "unknown"
 _NUMBER: Final = re.compile("[0-9]{1,9}")
+_MAX_ALIKE: Final = 5
+"""Warnings of one kind that the page lists."""
 _MAX_TEXT: Final = 300
 """Limit for a displayed text in characters. Clients choose names and values of any length."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -105,6 +107,12 @@ def warning_list(warnings: Sequence[str]) -> str:
     if not warnings:
         return '<p class="good">No warnings.</p>'
     return f'<ul class="warnings bad">{"".join(f"<li>{shown(warning)}</li>" for warning in warnings)}</ul>'
+
+
+def first_of(warnings: Sequence[str]) -> list[str]:
+    """Return the first of many warnings of one kind, and how many more there are."""
+    more = len(warnings) - _MAX_ALIKE
+    return [*warnings[:_MAX_ALIKE], *([f"... and {more} more of this kind"] if more > 0 else ())]
 
 
 def filter_form(text: str, *, hint: str) -> str:

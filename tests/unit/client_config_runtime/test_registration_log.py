@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from klamm.client_config_runtime import registration_log
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import encode_key, registration
 from klamm.protocol.errors import StorageError
+from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.registrations import MemoryRecords
 
 APP1 = ClientConfigEntity.of_client("alice", "app1")
@@ -105,9 +109,24 @@ def test_a_record_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFi
     records.records.append((b"junk", b"junk"))
     register(RegistrationLog(records), "a/1", "acks")
     log = RegistrationLog(records)
+    for _ in range(2):
+        log.replay()
+        assert log.image == {APP1: {"a/1": ("acks",)}}
+        assert list(log.skipped.reasons) == ["__client_config_registrations: not JSON: b'junk'"]
+    assert caplog.text.count("was skipped") == 1
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.data())
+def test_damaged_registrations_are_skipped(data: st.DataObject) -> None:
+    records = MemoryRecords()
+    register(RegistrationLog(records), "a/1", "acks")
+    ((key, value),) = records.records
+    records.records += [(data.draw(damaged(key)), value), (key, data.draw(damaged(value)))]
+    log = RegistrationLog(records)
     log.replay()
-    assert log.image == {APP1: {"a/1": ("acks",)}}
-    assert "was skipped" in caplog.text
+    assert "acks" in log.image[APP1]["a/1"]
+    json.dumps([[str(entity), versions] for entity, versions in log.image.items()], ensure_ascii=False).encode()
 
 
 def test_what_could_not_be_written_is_not_known() -> None:

@@ -29,6 +29,7 @@ STATUS: dict[str, Any] = {
     ],
     "clients_left_out": 3,
     "policies": [],
+    "warnings": [f"topic: {HOSTILE}{number}" for number in range(7)],
     "connections": {"1": 1},
     "attempts": [["kafka-1:9092", True, 4], ["kafka-1:9092", False, 2]],
 }
@@ -99,6 +100,7 @@ def test_what_needs_attention_is_a_warning(tmp_path: Path, *, is_reachable: bool
     assert "Topics cannot be listed: " in warnings
     assert "Worker processes that did not answer in time: 1;" in warnings
     assert "3 clients left out" in warnings
+    assert "<li>... and 2 more of this kind</li>" in warnings
     assert "2 members of groups past the gateway" in warnings
     assert ("The upstream cannot be reached: " in warnings) is not is_reachable
     assert ("The cluster does not list 1 broker: 2" in warnings) is is_reachable

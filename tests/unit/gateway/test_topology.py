@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
 
 from klamm.gateway.topology import FILE_NAME, Topology
 from klamm.protocol.errors import ProtocolError
 from klamm.server.listeners import Address
+from tests.support.damaged_records import EXAMPLES, NESTED, damaged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,13 +52,22 @@ def test_the_brokers_of_another_cluster_are_dropped(tmp_path: Path, caplog: pyte
     assert "belongs to cluster one, the upstream is cluster two" in caplog.text
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"nodes": {"x": 1}}', '{"nodes": {"1": ["a"]}}'])
-def test_a_damaged_file_is_ignored(tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / FILE_NAME).write_text(content)
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damaged(b'{"cluster_id": "c", "nodes": {"1": ["a", 9092], "2": ["b", 9093]}}'))
+@example(NESTED)
+@example(b'{"nodes": {"1": ["a", 9092]}}')
+def test_damaged_file_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+    caplog.clear()
+    (tmp_path / FILE_NAME).write_bytes(content)
     topology = Topology(tmp_path)
     topology.load()
-    assert not topology.nodes
-    assert "is ignored" in caplog.text
+    if "is ignored" in caplog.text:
+        assert (topology.nodes, topology.cluster_id) == ({}, None)
+    for node_id, at in topology.nodes.items():
+        assert 0 <= node_id < 2**31
+        assert at.host.encode()
+        assert 0 < at.port < 2**16
+    topology.save()
 
 
 def test_a_gateway_serves_without_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

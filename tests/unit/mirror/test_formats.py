@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
+from tests.support.damaged_records import EXAMPLES, damaged
 
-INT64 = st.integers(-(2**63), 2**63 - 1)
-INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(0, 2**63 - 1)
+INT32 = st.integers(0, 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 
 
@@ -51,13 +52,25 @@ def test_what_is_written_is_read_again(  # noqa: PLR0917 - one argument per fiel
     assert Heartbeat.parse(heartbeat.key(), heartbeat.value()) == heartbeat
 
 
-@given(st.binary(max_size=40), st.binary(max_size=40))
-def test_other_bytes_are_distinguished_from_records(key: bytes, value: bytes) -> None:
-    for kind in (OffsetSync, Checkpoint, Heartbeat):
-        try:
-            kind.parse(key, value)
-        except FormatError:
-            continue
+RECORDS = (
+    OffsetSync(topic="orders", partition=3, upstream_offset=1000, downstream_offset=950),
+    Checkpoint(group="g1", topic="A.orders", partition=3, upstream_offset=1000, downstream_offset=950),
+    Heartbeat(source_alias="A", target_alias="B", timestamp=1_700_000_000_000),
+)
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.data(), st.sampled_from(RECORDS))
+def test_damaged_records_are_rejected_or_have_possible_values(
+    data: st.DataObject, record: OffsetSync | Checkpoint | Heartbeat
+) -> None:
+    key, value = (data.draw(damaged(part) | st.just(part)) for part in (record.key(), record.value()))
+    try:
+        parsed = record.parse(key, value)
+    except FormatError:
+        return
+    for number in (getattr(parsed, name) for name in parsed.__slots__):
+        assert isinstance(number, str) or number >= 0
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:

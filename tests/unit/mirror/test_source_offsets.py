@@ -3,7 +3,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.mirror.source_offsets import (
@@ -11,6 +11,7 @@ from klamm.mirror.source_offsets import (
     SourcePartition,
     key_bytes,
     parse_key,
+    parse_leader_epoch,
     parse_own_key,
     parse_shard_plan,
     parse_topic_id,
@@ -23,6 +24,7 @@ from klamm.mirror.source_offsets import (
     topic_id_value,
     value_bytes,
 )
+from tests.support.damaged_records import EXAMPLES, damaged
 
 
 def test_a_position_has_exactly_the_bytes_that_mirrormaker_writes() -> None:
@@ -105,3 +107,20 @@ def test_strange_values_are_nothing_that_is_remembered(value: bytes | None) -> N
 def test_the_partitions_of_a_topic_go_round_the_shards() -> None:
     """The shard of a partition must never change: other numbers here need other transactional ids."""
     assert [shard_of("orders", partition, 4) for partition in range(5)] == [0, 1, 2, 3, 0]
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.data())
+def test_damaged_records_count_as_missing(data: st.DataObject) -> None:
+    where = SourcePartition("A", "orders", 3)
+    key = data.draw(damaged(key_bytes(where)) | damaged(topic_id_key(where)))
+    parsed = parse_key(key) or parse_own_key(key)
+    if isinstance(parsed, SourcePartition):
+        assert 0 <= parsed.partition < 2**31
+        assert parsed.topic.encode()
+    offset = parse_value(value := data.draw(damaged(value_bytes(999, 7))))
+    assert offset is None or 0 <= resume_offset(offset) < 2**63
+    assert -1 <= parse_leader_epoch(value) < 2**31
+    parse_topic_id(data.draw(damaged(topic_id_value(UUID(int=7)))))
+    plan = parse_shard_plan(data.draw(damaged(shard_plan_value(ShardPlan(3, (1, 2))))))
+    assert plan is None or min(plan.shards, *plan.before) > 0

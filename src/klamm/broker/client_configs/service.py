@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from klamm.broker.long_decision import decide_in_slices
+from klamm.client_config_runtime.source import SkippedRecords
+from klamm.client_configs.definitions import usable_configs
 from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import (
@@ -56,6 +58,7 @@ class ClientConfigService:
         self._limits = limits
         self._now_ms = now_ms
         self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        self._skipped = SkippedRecords("Metadata")
         self._revision = Revision()
         self._listeners: list[Callable[[], None]] = []
         self.load()
@@ -64,10 +67,13 @@ class ClientConfigService:
         """Load the configs from the metadata store: at start, and after a failed commit."""
         self._revision.roll_back()
         self._configs.clear()
+        self._skipped.begin()
         for row in self._store.load_client_configs():
             entity = ClientConfigEntity(user=row.user, client_id=row.client_id, has_client_id=row.has_client_id)
-            if row.value is not None:
-                self._configs.setdefault(entity, {})[row.name] = row.value
+            configs, reasons = usable_configs({} if row.value is None else {row.name: row.value})
+            if configs:
+                self._configs.setdefault(entity, {}).update(configs)
+            self._skipped.put((entity, row.name), "".join(f"{entity}: {reason}" for reason in reasons))
         self._notify()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -95,6 +101,11 @@ class ClientConfigService:
     def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
         """Supported keys by client information, for each ``<user, client-id>``."""
         return self._registrations.image
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Reason of each stored config and registration that cannot be used."""
+        return [*self._skipped.reasons, *self._registrations.skipped.reasons]
 
     async def register(self, registered: Registration) -> None:
         """Record which configs an application supports.
@@ -150,6 +161,7 @@ class ClientConfigService:
 
     def _apply(self, changes: Sequence[ClientConfigChange]) -> None:
         for change in changes:
+            self._skipped.put((change.entity, change.name), "")
             configs = self._configs.setdefault(change.entity, {})
             if change.new is None:
                 configs.pop(change.name, None)

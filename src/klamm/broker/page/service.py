@@ -24,6 +24,7 @@ from klamm.page.html import (
     Table,
     document,
     filter_form,
+    first_of,
     link_to,
     page_of,
     section,
@@ -147,7 +148,7 @@ class BrokerPage:
 
     async def _warnings(self) -> list[str]:
         logs = self._services.logs
-        found = []
+        found = first_of(self._services.client_configs.skipped)
         if logs.offline_count:
             found.append(f"{counted(logs.offline_count, 'partition')} offline because an fsync failed")
         elif logs.flush_failures:

@@ -12,19 +12,18 @@ header     ``change``: id of the change, on its last record. Its writer waits un
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
+from klamm.client_configs.definitions import usable_configs
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
-from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document
+from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document, excerpt
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from klamm.client_config_runtime.source import SkippedRecords
     from klamm.server.author import Author
-
-logger = logging.getLogger(__name__)
 
 TOPIC: Final = "__klamm_client_configs"
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
@@ -72,15 +71,18 @@ def change_ids(records: Iterable[Record]) -> set[str]:
     }
 
 
-def apply_records(configs: dict[ClientConfigEntity, dict[str, str]], records: Sequence[Record]) -> None:
-    """Update configs by records in the order of the log. A record that cannot be read is skipped and logged."""
+def apply_records(
+    configs: dict[ClientConfigEntity, dict[str, str]], records: Sequence[Record], skipped: SkippedRecords
+) -> None:
+    """Update configs by records in the order of the log. Records and values that cannot be used are skipped."""
     for record in records:
         try:
             entity = decode_entity(record.key)
-            own = _decode_value(record.value)
+            own, reasons = usable_configs(_decode_value(record.value))
         except RecordFormatError as error:
-            logger.warning("Record %d of %s was skipped: %s", record.offset, TOPIC, error)
+            skipped.put(record.key, str(error))
             continue
+        skipped.put(record.key, f"{entity}: {'; '.join(reasons)}" if reasons else "")
         if own:
             configs[entity] = own
         else:
@@ -114,7 +116,7 @@ def decode_entity(key: bytes | None) -> ClientConfigEntity:
     document = decode_document(key)
     user, client_id = document.get(EntityType.USER.value, 0), document.get(EntityType.CLIENT_ID.value)
     if not _is_name(user) or not _is_name(client_id):
-        raise RecordFormatError(f"the key must have a user, and may have a client id: {key!r}")
+        raise RecordFormatError(f"the key must have a user, and may have a client id: {excerpt(key)}")
     if EntityType.CLIENT_ID.value in document:
         return ClientConfigEntity.of_client(user, client_id)
     return ClientConfigEntity.of_user(user)
@@ -126,7 +128,7 @@ def _decode_value(value: bytes | None) -> dict[str, str]:
         return {}
     configs = decode_document(value).get("configs")
     if not isinstance(configs, dict) or not all(isinstance(text, str) for text in configs.values()):
-        raise RecordFormatError(f"the value must have configs: {value!r}")
+        raise RecordFormatError(f"the value must have configs: {excerpt(value)}")
     return configs
 
 

@@ -40,6 +40,8 @@ HISTORY_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "segment.bytes": str(16 * 1024 * 1024),
 }
 _RECORD_VERSION: Final = 0
+_MAX_TIME_MS: Final = 253_402_300_799_999
+"""End of the year 9999, in milliseconds since the epoch."""
 
 
 def history_records(changes: Iterable[tuple[ClientConfigChange, Author]], *, at_ms: int) -> list[Record]:
@@ -92,6 +94,8 @@ def read_entries(
 
 def _entry(record: Record, resource_of: Callable[[bytes | None], str]) -> PutHistory:
     document = decode_document(record.value)
+    if not 0 <= record.timestamp <= _MAX_TIME_MS:
+        raise RecordFormatError(f"no time of a change: {record.timestamp} ms")
     return PutHistory(
         at_ms=record.timestamp,
         resource=resource_of(record.key),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.client_config_runtime.enforcement import EnforcementService, report_enforced
+from klamm.client_config_runtime.enforcement import EnforcementService, report_client_configs
 from klamm.client_config_runtime.view import client_documents
 from klamm.client_configs.kinds import GroupProtocol
 from klamm.clock import wall_clock_ms
@@ -59,7 +59,7 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
         await service.close()
 
     def report(page: Page) -> None:
-        report_enforced(page, enforcement)
+        report_client_configs(page, service, enforcement)
         page.family(
             "klamm_gateway_client_config_entities",
             "gauge",
@@ -73,6 +73,7 @@ def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> 
         features={CLIENT_CONFIGS_FEATURE: (1, 1)},
         clients=lambda: client_documents(registry, service, enforcement),
         report=report,
+        warnings=lambda: service.skipped,
         start=start,
         why_not_ready=service.why_not_ready,
         close=close,

@@ -24,7 +24,7 @@ from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.client.transport import ConnectionSettings
@@ -110,6 +110,11 @@ class UpstreamClientConfigs:
     def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
         """Supported keys by client information, for each ``<user, client-id>``."""
         return self._registrations.log.image
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Reason of each stored config and registration that cannot be used."""
+        return [*self.store.skipped.reasons, *self._registrations.log.skipped.reasons]
 
     def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
         """Return the configs that apply to the application ``<user, client-id>``."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.client.errors import CLUSTER_ERRORS, TransactionLostError, api_error
+from klamm.client_config_runtime.source import SkippedRecords
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
 from klamm.gateway.client_configs.config_log import TOPIC, apply_records, change_ids, config_records
@@ -133,6 +134,8 @@ class ClientConfigStore:
         self._limits = limits
         self._now_ms = now_ms
         self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        self.skipped = SkippedRecords(TOPIC)
+        """Records of the topic that cannot be used, wholly or in part."""
         self._listeners: list[Callable[[], None]] = []
         self._pending: deque[_PendingAlter] = deque()
         self._wanted = asyncio.Event()
@@ -156,11 +159,12 @@ class ClientConfigStore:
     def on_load(self, records: Sequence[Record]) -> None:
         """Replace all configs by those of the topic's records."""
         self._configs = {}
+        self.skipped.begin()
         self.on_records(records)
 
     def on_records(self, records: Sequence[Record]) -> None:
         """Apply further records of the topic."""
-        apply_records(self._configs, records)
+        apply_records(self._configs, records, self.skipped)
         for listener in self._listeners:
             listener()
         if self._last is not None and self._last.id in change_ids(records):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.partition import PartitionId
     from klamm.protocol.types import PartitionTuple
 
+logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 _TIMEOUT_S: Final = 15.0
 _NONE: Final[Mapping[PartitionTuple, UUID]] = MappingProxyType({})
+_SHOWN_BYTES: Final = 200
 _ATTEMPTS: Final = 40
 """Attempts to read a partition past an open transaction, over about two seconds."""
 
@@ -94,19 +97,23 @@ class SourceOffsetStore:
         return range(len(state.partitions))
 
     def _keep(self, raw_key: bytes, value: bytes | None, found: StoredSourceOffsets) -> None:
-        key = source_offsets.parse_key(raw_key)
-        if key is not None:
-            if key.cluster == self._source_alias:
-                _put(found.offsets, (key.topic, key.partition), source_offsets.parse_value(value))
-                found.leader_epochs[key.topic, key.partition] = source_offsets.parse_leader_epoch(value)
+        """Keep the content of a record. A damaged value is logged, and the key counts as missing."""
+        alias, key = self._source_alias, source_offsets.parse_key(raw_key)
+        own_key = source_offsets.parse_own_key(raw_key) if key is None else None
+        content: object
+        if key is not None and key.cluster == alias:
+            content = offset = source_offsets.parse_value(value)
+            _put(found.offsets, (key.topic, key.partition), offset)
+            found.leader_epochs[key.topic, key.partition] = source_offsets.parse_leader_epoch(value)
+        elif isinstance(own_key, SourcePartition) and own_key.cluster == alias:
+            content = topic_id = source_offsets.parse_topic_id(value)
+            _put(found.topic_ids, (own_key.topic, own_key.partition), topic_id)
+        elif own_key == alias:
+            content = found.shard_plan = source_offsets.parse_shard_plan(value)
+        else:
             return
-        match source_offsets.parse_own_key(raw_key):
-            case SourcePartition(cluster, topic, partition) if cluster == self._source_alias:
-                _put(found.topic_ids, (topic, partition), source_offsets.parse_topic_id(value))
-            case str(cluster) if cluster == self._source_alias:
-                found.shard_plan = source_offsets.parse_shard_plan(value)
-            case _:
-                pass
+        if content is None and value is not None:
+            logger.warning("%s: ignored the value %r of the key %r", self.topic, value[:_SHOWN_BYTES], raw_key)
 
     def write(
         self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID] = _NONE

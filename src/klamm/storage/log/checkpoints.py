@@ -32,6 +32,8 @@ OFFLINE: Final = "klamm-offline"
 """File in a partition directory after a failed fsync: the page cache may contain records that are not on disk."""
 PARTITION_METADATA: Final = "partition.metadata"
 _VERSION: Final = "0"
+_MAX_INT32: Final = 2**31 - 1
+_MAX_INT64: Final = 2**63 - 1
 
 
 class EpochStart(NamedTuple):
@@ -52,8 +54,13 @@ def read_offsets(path: Path) -> dict[str, int]:
         topic, _, rest = line.rpartition(" ")
         topic, _, partition = topic.rpartition(" ")
         try:
-            offsets[f"{topic}-{int(partition)}"] = int(rest)
+            offset = int(rest)
+            name = f"{topic}-{int(partition)}"
         except ValueError:
+            offset, name = -1, ""
+        if 0 <= offset <= _MAX_INT64:
+            offsets[name] = offset
+        else:
             logger.warning("%s: an unreadable line is ignored: %r", path, line)
     return offsets
 
@@ -110,7 +117,8 @@ def read_epochs(path: Path) -> list[EpochStart]:
             entry = EpochStart(int(epoch), int(offset))
         except ValueError:
             entry = EpochStart(-1, -1)
-        if entry.epoch < 0 or entry.start_offset < 0 or (epochs and entry <= epochs[-1]):
+        is_possible = 0 <= entry.epoch <= _MAX_INT32 and 0 <= entry.start_offset <= _MAX_INT64
+        if not is_possible or (epochs and entry <= epochs[-1]):
             logger.warning("%s is damaged and ignored, because of the line %r", path, line)
             return []
         epochs.append(entry)

@@ -40,7 +40,7 @@ NO_COORDINATOR: Final = -1
 UNUSABLE: Final = -1
 """Instead of a snapshot's offset: the snapshot cannot be used, and the whole log has to be read."""
 _CRC_PREFIX: Final = '{{"crc":"{:08x}",'
-"""Start of the snapshot file, with the checksum of the text behind it. Version 2 had no checksum."""
+"""Start of the snapshot file, with the checksum of the text behind it."""
 _CRC_PREFIX_SIZE: Final = len(_CRC_PREFIX.format(0))
 
 
@@ -336,11 +336,14 @@ class ProducerStates:
         try:
             stored = _checked(read_small(path))
             offset = int(stored["offset"])
-            for producer_id, epoch, last_used_ms, batches, *of_transactions in stored["producers"]:
+            for producer_id, epoch, last_used_ms, batches, timestamp, coordinator_epoch, first in stored["producers"]:
                 state = self._states[producer_id] = ProducerState(epoch, last_used_ms)
                 state.batches.extend(AppendedBatch(*batch) for batch in batches)  # no timestamp before version 4
-                if of_transactions:  # missing in version 1
-                    state.last_timestamp, state.coordinator_epoch, self._open[producer_id] = of_transactions
+                state.last_timestamp, state.coordinator_epoch, self._open[producer_id] = (
+                    timestamp,
+                    coordinator_epoch,
+                    first,
+                )
             self._open = {
                 key: first for key, first in sorted(self._open.items(), key=lambda item: item[1]) if first != NO_OFFSET
             }
@@ -365,8 +368,6 @@ def _checked(text: str) -> Any:
     Raises:
         ValueError: The file is damaged.
     """
-    if text.startswith('{"crc":') and text[:_CRC_PREFIX_SIZE] != _CRC_PREFIX.format(
-        crc32(text[_CRC_PREFIX_SIZE:].encode())
-    ):
+    if text[:_CRC_PREFIX_SIZE] != _CRC_PREFIX.format(crc32(text[_CRC_PREFIX_SIZE:].encode())):
         raise ValueError("wrong checksum")
     return json.loads(text)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from klamm.client_config_runtime.source import SkippedRecords
 from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.enforcement import enforced_values, held_acks
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
+from klamm.client_configs.plan import AlterEntry, AlterOp, ClientConfigChange, EntryPlan
+from klamm.client_configs.resolution import resolve
 from klamm.gateway.client_configs import store
-from klamm.gateway.client_configs.config_log import apply_records
-from klamm.gateway.client_configs.history_log import history_entries
+from klamm.gateway.client_configs.config_log import apply_records, config_records
+from klamm.gateway.client_configs.history_log import history_entries, history_records
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.records import Record
 from klamm.server.author import Author
+from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.fenced_log import FencedLog, FencedWriter
 
 if TYPE_CHECKING:
@@ -74,7 +83,7 @@ async def gateways(log: FencedLog, count: int) -> AsyncIterator[list[Gateway]]:
 def configs_in(log: FencedLog) -> dict[str, dict[str, str]]:
     """Return what a gateway that starts now reads, by user."""
     found: dict[ClientConfigEntity, dict[str, str]] = {}
-    apply_records(found, log.records)
+    apply_records(found, log.records, SkippedRecords("topic"))
     return {entity.user or "": own for entity, own in found.items()}
 
 
@@ -254,8 +263,91 @@ def test_entities_survive_the_log() -> None:
             ops = (AlterOp(key="acks", value="all", remove=False),)
             await one.alter(*(AlterEntry(components=each, ops=ops) for each in components))
             found: dict[ClientConfigEntity, dict[str, str]] = {}
-            apply_records(found, log.records)
+            apply_records(found, log.records, SkippedRecords("topic"))
             assert found == one.store.configs
             assert len(found) == len(components)
 
     asyncio.run(run())
+
+
+USER_A = ClientConfigEntity.of_user("a")
+GOOD = {"acks": "all", "session.timeout.ms": "9000", "heartbeat.interval.ms": "500", "rollout.acks": "10:1"}
+
+
+def stored(entity: ClientConfigEntity, configs: dict[str, str]) -> Record:
+    (record,) = config_records({entity: configs}, [(entity, AUTHOR)], change_id="c", at_ms=5)
+    return record
+
+
+def image_of(*records: Record) -> tuple[dict[ClientConfigEntity, dict[str, str]], SkippedRecords]:
+    configs: dict[ClientConfigEntity, dict[str, str]] = {}
+    skipped = SkippedRecords("topic")
+    apply_records(configs, records, skipped)
+    return configs, skipped
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("acks", "x"),
+        ("heartbeat.interval.ms", "1.5"),
+        ("session.timeout.ms", "9" * 11),
+        ("rollout.acks", "all"),
+        ("enforcement", "perhaps"),
+        ("unknown", "1"),
+    ],
+)
+def test_unusable_value_is_skipped_until_it_is_replaced(
+    caplog: pytest.LogCaptureFixture, name: str, value: str
+) -> None:
+    default = ClientConfigEntity.of_user(None)
+    bad = stored(default, GOOD | {name: value})
+    # when
+    configs, skipped = image_of(bad, stored(USER_A, GOOD), bad)
+    # then
+    assert configs == {default: {key: text for key, text in GOOD.items() if key != name}, USER_A: GOOD}
+    (reason,) = skipped.reasons
+    assert reason.startswith("topic: the default user: Invalid ")
+    assert name in reason
+    assert caplog.text.count("was skipped") == 1
+    apply_records(configs, [stored(default, GOOD)], skipped)
+    assert list(skipped.reasons) == []
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.data())
+def test_clients_are_served_beside_damaged_records(data: st.DataObject) -> None:
+    key, value, _, *_ = stored(USER_A, GOOD | {"enforcement": "on"})
+    assert key is not None
+    assert value is not None
+    bad = Record(key=data.draw(damaged(key) | st.just(key)), value=data.draw(damaged(value)))
+    other = ClientConfigEntity.of_user("other")
+    # when
+    configs, skipped = image_of(bad, stored(other, GOOD))
+    # then
+    assert configs[other] == GOOD
+    for user in ("a", "other", "b"):
+        application = ClientConfigEntity.of_client(user, "app")
+        assert resolve(configs, application) is not None
+        enforced = enforced_values(configs, application, is_on=True, limits=BrokerLimits())
+        assert held_acks(0, enforced) in {-1, 0, 1}
+    json.dumps([str(entity) for entity in configs] + list(skipped.reasons), ensure_ascii=False).encode()
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.data(), st.integers(-(2**63), 2**63 - 1))
+def test_damaged_history_is_skipped(data: st.DataObject, timestamp: int) -> None:
+    change = ClientConfigChange(entity=USER_A, name="acks", old=None, new="all")
+    (good,) = history_records([(change, AUTHOR)], at_ms=5)
+    assert good.key is not None
+    assert good.value is not None
+    bad = [
+        good._replace(timestamp=timestamp),
+        good._replace(key=data.draw(damaged(good.key))),
+        good._replace(value=data.draw(damaged(good.value))),
+    ]
+    entries = list(history_entries([*bad, good]))
+    assert entries[-1].new == "all"
+    for entry in entries:
+        assert datetime.fromtimestamp(entry.at_ms / 1000, UTC).year < 10_000
+        str(entry).encode()

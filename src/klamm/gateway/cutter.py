@@ -54,25 +54,46 @@ _SMALL_BYTES: Final = 64 * 1024
 class HeldBudget:
     """Budget of the bytes that all cutters of a process keep. Clients cannot fill the memory with unfinished frames.
 
+    When the budget is exceeded, the unfinished frame that was begun first is given up. Most frames are complete after
+    milliseconds, so this one belongs to a client that does not send the rest.
+
     Args:
         most_bytes: Limit in bytes. Frames of up to 64 KiB do not count.
     """
 
-    __slots__ = ("_most_bytes", "held_bytes")
+    __slots__ = ("_most_bytes", "_unfinished", "held_bytes")
 
     def __init__(self, most_bytes: int = DEFAULT_HELD_BYTES) -> None:
         self._most_bytes = most_bytes
+        self._unfinished: dict[FrameCutter, None] = {}
+        """Cutters that keep a part of a frame, oldest first."""
         self.held_bytes = 0
 
-    def change(self, before: int, after: int) -> None:
-        """Account for a cutter that kept ``before`` bytes and keeps ``after`` bytes now.
+    def change(self, before: int, after: int, unfinished: FrameCutter | None = None) -> None:
+        """Account for ``after`` bytes that are kept in place of ``before`` bytes.
+
+        Args:
+            before: Number of bytes kept so far.
+            after: Number of bytes kept now.
+            unfinished: Cutter that keeps a part of a frame; None for bytes that wait for the gateway itself.
 
         Raises:
             ProtocolError: The budget is exceeded; the caller closes the connection that needs more.
         """
         self.held_bytes += max(after - _SMALL_BYTES, 0) - max(before - _SMALL_BYTES, 0)
-        if after > before and after > _SMALL_BYTES and self.held_bytes > self._most_bytes:
-            raise ProtocolError(f"Unfinished and decoded frames of all connections exceed {self._most_bytes} bytes")
+        if after <= before or after <= _SMALL_BYTES:
+            return
+        if unfinished is not None:
+            self._unfinished[unfinished] = None
+        while self.held_bytes > self._most_bytes:
+            oldest = next(iter(self._unfinished), None)
+            if oldest is None or oldest is unfinished:
+                raise ProtocolError(f"Unfinished and decoded frames of all connections exceed {self._most_bytes} bytes")
+            oldest.give_up()
+
+    def forget(self, cutter: FrameCutter) -> None:
+        """Remove a cutter that keeps no part of a frame any more."""
+        self._unfinished.pop(cutter, None)
 
 
 def _pass_none(_chunk: memoryview, position: int, _end: int) -> int:
@@ -86,12 +107,21 @@ class FrameCutter:
         judge: Decides about each frame that does not pass without a judgement.
         budget: Budget of the bytes that all cutters keep.
         pass_run: Finds the frames that pass without a judgement.
+        on_given_up: Called when the rest of a frame has not arrived and others need the memory. It closes the
+            connection.
     """
 
-    __slots__ = ("_budget", "_held", "_judge", "_left", "_pass_run", "_wanted", "is_stopped")
+    __slots__ = ("_budget", "_held", "_judge", "_left", "_on_given_up", "_pass_run", "_wanted", "is_stopped")
 
-    def __init__(self, judge: Judge, budget: HeldBudget, pass_run: PassRun = _pass_none) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        budget: HeldBudget,
+        pass_run: PassRun = _pass_none,
+        on_given_up: Callable[[], None] = lambda: None,
+    ) -> None:
         self._judge = judge
+        self._on_given_up = on_given_up
         self._pass_run = pass_run
         self._budget = budget
         self._left = 0
@@ -110,6 +140,16 @@ class FrameCutter:
         """Return whether no byte of an unfinished frame has arrived or is kept."""
         return not self._left and not self._held
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Number of bytes kept of a frame that must be complete before it is judged."""
+        return 0 if self.is_stopped else len(self._held)
+
+    def give_up(self) -> None:
+        """Drop the part of a frame and have the connection closed."""
+        self.drop()
+        self._on_given_up()
+
     def cut(self, chunk: memoryview, out: list[Piece]) -> None:
         """Add bytes of the stream and append the bytes to pass on to ``out``. Slices of ``chunk`` are not copied.
 
@@ -119,7 +159,7 @@ class FrameCutter:
         if self._held or self.is_stopped:
             before = len(self._held)
             self._held += chunk
-            self._budget.change(before, len(self._held))
+            self._budget.change(before, len(self._held), None if self.is_stopped else self)
             if self.is_stopped or len(self._held) < self._wanted:
                 return
             chunk = self._unhold()
@@ -147,6 +187,7 @@ class FrameCutter:
     def _unhold(self) -> memoryview:
         held, self._held, self._wanted = self._held, bytearray(), 0
         self._budget.change(len(held), 0)
+        self._budget.forget(self)
         return memoryview(held)
 
     def _cut(self, chunk: memoryview, position: int, out: list[Piece]) -> None:
@@ -174,7 +215,7 @@ class FrameCutter:
 
     def _hold(self, rest: memoryview, wanted: int, *, stopped: bool) -> None:
         self._held, self._wanted, self.is_stopped = bytearray(rest), wanted, stopped
-        self._budget.change(0, len(self._held))
+        self._budget.change(0, len(self._held), None if stopped else self)
 
 
 def _append(chunk: memoryview, start: int, end: int, out: list[Piece]) -> None:

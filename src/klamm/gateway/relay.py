@@ -103,8 +103,8 @@ class Relay:
             upstream, loop, shared.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
         )
         self._judge = RequestJudge(shared, self)
-        self._requests = FrameCutter(self._judge, shared.request_budget, self._judge.pass_run)
-        self._responses = FrameCutter(self._judge_response, shared.response_budget, self._pass_responses)
+        self._requests = FrameCutter(self._judge, shared.request_budget, self._judge.pass_run, self._give_up)
+        self._responses = FrameCutter(self._judge_response, shared.response_budget, self._pass_responses, self._give_up)
         self._task: asyncio.Task[None] | None = None
         self._client_ended = False
         self._upstream_ended = False
@@ -157,19 +157,29 @@ class Relay:
         Args:
             now: Time of the event loop, in seconds.
             stuck_s: Seconds after which a side that takes none of its bytes is given up.
-            ended_s: Seconds after which a client that has closed its side gets no further response.
+            ended_s: Seconds after which a client that has closed its side gets no further response, and one that has
+                sent a part of a request is given up.
         """
         kept = self._client.kept_bytes, self._upstream.kept_bytes, self.held_bytes
         # A client whose requests are not read can have gone unseen. The connection waits for responses.
         waits = self.held_bytes or (self._requests.is_stopped and self.exchanges)
         received = self._received if waits else None
-        if not (any(kept) or self._client_ended or received is not None):
+        unfinished = self._requests.unfinished_bytes
+        is_idle = not any(kept) and received is None  # apart from the client
+        if is_idle and not self._client_ended and not unfinished:
             self._waiting = None
-        elif (state := (*kept, self._client.late_bytes, self._upstream.late_bytes, received)) != self._waiting:
+            return
+        state = (*kept, self._client.late_bytes, self._upstream.late_bytes, received, unfinished)
+        if state != self._waiting:
             self._waiting, self._waits_since = state, now
-        elif now - self._waits_since >= (min(stuck_s, ended_s) if self._client_ended else stuck_s):
+        elif now - self._waits_since >= (min(stuck_s, ended_s) if self._client_ended or is_idle else stuck_s):
             self._shared.refused["waiting"] += 1
-            self.close("one side does not take its bytes, or the upstream does not respond")
+            self.close("one side does not take or send its bytes, or the upstream does not respond")
+
+    def _give_up(self) -> None:
+        self._shared.refused["waiting"] += 1
+        logger.warning("Connection of %s closed: the rest of a request does not arrive", self.peer.name)
+        self.close(None)
 
     # -- used by the judge of requests
 

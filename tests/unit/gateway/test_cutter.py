@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,14 +93,17 @@ def test_a_stopped_stream_keeps_its_bytes_until_it_resumes() -> None:
     assert joined(out) == frame(1, 10) + frame(KEPT, 10)[::-1]
 
 
-def test_unfinished_frames_of_all_connections_share_a_budget() -> None:
+def test_oldest_unfinished_frame_is_given_up_when_all_exceed_the_budget() -> None:
     budget = HeldBudget(1_000_000)
-    cutters = [FrameCutter(judge, budget) for _ in range(3)]
+    given_up: list[int] = []
+    cutters = [FrameCutter(judge, budget, on_given_up=partial(given_up.append, number)) for number in range(4)]
     unfinished = memoryview((10_000_000).to_bytes(4) + bytes([KEPT]) + bytes(500_000))
-    cutters[0].cut(unfinished, [])
-    cutters[1].cut(unfinished, [])
+    for cutter in cutters[:3]:
+        cutter.cut(unfinished, [])
+    assert given_up == [0]
     with pytest.raises(ProtocolError, match="exceed 1000000 bytes"):
-        cutters[2].cut(unfinished, [])
+        cutters[3].cut(memoryview((10_000_000).to_bytes(4) + bytes([KEPT]) + bytes(2_000_000)), [])
+    assert given_up == [0, 1, 2]
     for cutter in cutters:
         cutter.drop()
     assert budget.held_bytes == 0

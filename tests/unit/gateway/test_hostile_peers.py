@@ -11,7 +11,7 @@ import pytest
 from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import DividedRequest, Interception, Interceptor, Postponed, RequestFilter
 from klamm.gateway.requests import MOST_HELD_BYTES
-from klamm.gateway.stalls import STUCK_S, close_stalled
+from klamm.gateway.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.gateway.wire import response_frame
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -242,5 +242,49 @@ def test_half_a_header_on_many_connections_holds_no_other_up() -> None:
                 await rig.client.send(HEARTBEAT[:7])
             assert await other.is_served()
             assert shared.request_budget.held_bytes == shared.backlog.kept_bytes == 0
+
+    played(test)
+
+
+def test_unfinished_requests_of_silent_clients_leave_room_for_complete_ones(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        shared = intercepted(
+            lambda asked, context: cast("Awaitable[Any]", context.forward(asked)), request_budget=HeldBudget(1_000_000)
+        )
+        complete = request_frame(CREATE, 2, correlation_id=1)
+        unfinished = request(19, 2, bytes(200_000))[:-1]
+        with ExitStack() as stack, RelayRig(shared) as other:
+            for _ in range(10):
+                await stack.enter_context(RelayRig(shared)).client.send(unfinished)
+            await until(lambda: shared.request_budget.held_bytes > 800_000)
+            # when: the decoded request counts eight times its size
+            await other.client.send(complete)
+            # then
+            assert await other.upstream.read(len(complete)) == complete
+            await other.upstream.send(response_frame(CreateTopicsResponse(topics=[]), 2, 1))
+            assert await other.client.read_frame()
+            assert shared.request_budget.held_bytes <= 1_000_000
+
+    played(test)
+    assert "closed: the rest of a request does not arrive" in caplog.text
+
+
+def test_a_request_expires_when_its_rest_does_not_arrive() -> None:
+    async def test() -> None:
+        shared = intercepted(lambda *_: asyncio.sleep(0))
+        with RelayRig(shared) as late, RelayRig(shared) as slow:
+            unfinished = request(19, 2, bytes(200_000))
+            for rig in (late, slow):
+                await rig.client.send(unfinished[:100_000])
+            await until(lambda: shared.request_budget.held_bytes > 60_000)
+            close_stalled(shared, 1.0)
+            # when
+            before = shared.request_budget.held_bytes
+            await slow.client.send(unfinished[100_000:150_000])
+            await until(lambda: shared.request_budget.held_bytes >= before + 50_000)
+            close_stalled(shared, 1.0 + ENDED_S)
+            # then
+            assert await late.client.is_closed()
+            assert not slow.relay.is_closed
 
     played(test)

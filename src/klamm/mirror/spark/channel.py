@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import logging
 import secrets
 import socket
 import threading
@@ -35,6 +36,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
 
 WORKER_LINE: Final = "klamm-worker %(levelname)s %(name)s: %(message)s"
 """Layout of the log lines that a task writes to stderr. With a local Spark, the driver logs them as its own lines."""
@@ -44,6 +47,8 @@ _LOGIN_TIMEOUT_S: Final = 10.0
 _MAX_LOGIN_LINE: Final = 1024
 """Largest first line in bytes. It holds the token only."""
 _MAX_LINE: Final = 64 * 1024 * 1024
+_PAUSE_S: Final = 1.0
+"""Seconds for which no connection is accepted after an error of this machine."""
 
 
 class Dispatcher(Protocol):
@@ -92,6 +97,7 @@ class ChannelServer:
         self.token = secrets.token_hex(16)
         self._connections: set[ServerConnection] = set()
         self._lock = threading.Lock()
+        self._closing = threading.Event()
 
     def listen(self, host: str = "127.0.0.1", *, advertised: str | None = None) -> None:
         """Listen on a free port. A second call has no effect.
@@ -112,11 +118,20 @@ class ChannelServer:
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
+            connected = None
             try:
                 connected, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connected,), name="mirror-channel", daemon=True).start()
+                threading.Thread(target=self._serve, args=(connected,), name="mirror-channel", daemon=True).start()
+            except (
+                OSError,
+                RuntimeError,
+            ) as error:  # no file descriptor or no thread is left, or the listener is closed
+                if connected is not None:
+                    connected.close()
+                if self._closing.is_set():
+                    return
+                logger.warning("A connection of a task cannot be accepted: %s", error)
+                self._closing.wait(_PAUSE_S)
 
     def _serve(self, connected: socket.socket) -> None:
         """Authenticate a connection and dispatch its lines until it ends."""
@@ -131,7 +146,7 @@ class ChannelServer:
                     self._connections.add(connection)
                 while line := lines.readline(_MAX_LINE):
                     self._dispatcher.on_line(connection, json.loads(line))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             pass  # the peer has disconnected, or it does not speak this protocol
         finally:
             with self._lock:
@@ -156,6 +171,7 @@ class ChannelServer:
 
     def close(self) -> None:
         """Stop listening and close all connections."""
+        self._closing.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -65,6 +66,7 @@ def answer_to(server: ChannelServer, first: bytes) -> bytes:
         '{"token": "\u00e9"}\n'.encode(),
         b'{"token": "wrong"}\n',
         b'{"token": "' + b"x" * 100_000,
+        b"[" * 1_000 + b"\n",
     ],
 )
 def test_a_peer_without_the_token_is_hung_up_on(server: ChannelServer, lines: Lines, first: bytes) -> None:
@@ -89,6 +91,42 @@ def test_a_peer_that_sends_nothing_is_hung_up_on_after_a_time(
     before = threading.active_count()
     assert answer_to(server, b'{"tok') == b""
     wait_until(lambda: threading.active_count() <= before, timeout_s=5, what="the end of its thread")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (socket.socket, "accept", OSError(errno.EMFILE, "Too many open files")),
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+    ],
+)
+def test_tasks_connect_after_resources_of_the_machine_were_used_up(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Exception
+) -> None:
+    monkeypatch.setattr(channel, "_PAUSE_S", 0.0)
+    server = ChannelServer(lines)
+    work, failures = getattr(owner, name), [error, error]
+
+    def fail_at_first(*arguments: Any) -> Any:
+        if threading.current_thread().name == "mirror-channel" and failures:
+            raise failures.pop()
+        return work(*arguments)
+
+    monkeypatch.setattr(owner, name, fail_at_first)
+    server.listen()
+    try:
+        # when: a connection is lost with each thread that cannot be started
+        while name == "start" and failures:
+            with socket.create_connection(server.address, timeout=5) as lost:
+                assert lost.recv(1) == b""
+        client = ChannelClient(server.address, server.token)
+        client.send({"hello": 1})
+        # then
+        wait_until(lambda: lines.received == [{"hello": 1}], timeout_s=5, what="the line of a task")
+        client.close()
+    finally:
+        server.close()
+    assert not failures
 
 
 def test_a_task_may_be_silent_for_longer_than_the_login_takes(

@@ -49,7 +49,7 @@ setup:
 	@TOOLS='$(TOOLS)' sh scripts/setup.sh
 
 demo: setup
-	@$(WITH_JAVA_AND_MAVEN) klamm demo $(DEMO_FLAGS)
+	@$(WITH_JAVA_AND_MAVEN) python -m examples.demo $(DEMO_FLAGS)
 
 check: setup
 	@$(MAKE) --no-print-directory --jobs=2 check-types check-style check-tests check-imports check-packages

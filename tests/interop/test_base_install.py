@@ -57,7 +57,6 @@ def test_the_metadata_are_those_that_a_package_index_shows(installed: BaseInstal
     [
         (["mirror", "mm2.properties"], "spark"),
         (["registrations", "report", "--bootstrap-server", "127.0.0.1:1"], "spark"),
-        (["demo"], "spark"),
     ],
 )
 def test_a_command_that_needs_an_extra_names_it_first(installed: BaseInstall, words: list[str], extra: str) -> None:

@@ -81,7 +81,6 @@ COMMANDS: Final = (
         name="registrations", module="klamm.cli.registrations", summary="report which clients support which configs"
     ),
     Command(name="completion", module="klamm.cli.completion", summary="print the completion script for bash or zsh"),
-    Command(name="demo", module="klamm.cli.demo", summary="show and check all features on real data"),
 )
 
 

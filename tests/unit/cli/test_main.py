@@ -61,7 +61,7 @@ def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(main=run))
-    assert cli.main(["demo"]) == 130
+    assert cli.main(["mirror"]) == 130
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from klamm.demo import comparison
+from examples.demo import comparison
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from klamm.demo.display import Claim, Display, ProgressMeter, Sample
+from examples.demo.display import Claim, Display, ProgressMeter, Sample
 
 
 def sample(at_s: float, produced: int, copied: int) -> Sample:

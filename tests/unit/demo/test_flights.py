@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.demo import flights
+from examples.demo import flights
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from klamm.demo.display import Display
-from klamm.demo.gateway import RECORDS, show_gateway
+from examples.demo.display import Display
+from examples.demo.gateway import RECORDS, show_gateway
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def test_an_unmodified_client_is_refused_accepted_and_gets_its_acks_raised(
     if maven == "offline":
         (programs / "mvn").write_text("#!/bin/sh\necho '[ERROR] no route to host' >&2\nexit 1\n")
         (programs / "mvn").chmod(0o700)
-    monkeypatch.setattr("klamm.demo.kafka.require_java", lambda: tmp_path)
+    monkeypatch.setattr("examples.demo.kafka.require_java", lambda: tmp_path)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin" if maven == "offline" else str(programs))
     shown = io.StringIO()
     # when

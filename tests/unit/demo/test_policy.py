@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.demo.policy import FewPartitions
+from examples.demo.policy import FewPartitions
 from klamm.policy import PolicyViolationError, TopicDetails
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any
 
-from klamm.demo.flights import FlightRecord
-from klamm.demo.traffic import DemoTraffic
+from examples.demo.flights import FlightRecord
+from examples.demo.traffic import DemoTraffic
 
 FLIGHT = FlightRecord(key=b"N1", value=b"{}", timestamp_ms=7)
 

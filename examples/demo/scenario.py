@@ -11,6 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from examples.demo.clusters import PARTITIONS, POLICY, SOURCE_TOPIC, TARGET_TOPIC, DemoCluster, MirrorProcess
+from examples.demo.comparison import Side, compare
+from examples.demo.display import Claim, Display
+from examples.demo.flights import COUNT, WITHOUT_KEY, FlightsNotFoundError, flights_file, read_flights
+from examples.demo.gateway import show_gateway
+from examples.demo.traffic import DemoTraffic
+from examples.demo.waits import DemoError, Watch
 from klamm.admin import (
     AlterConfigOp,
     ClientConfigEntity,
@@ -23,13 +30,6 @@ from klamm.admin import (
     ResourceType,
 )
 from klamm.clients import KafkaProducer
-from klamm.demo.clusters import PARTITIONS, POLICY, SOURCE_TOPIC, TARGET_TOPIC, DemoCluster, MirrorProcess
-from klamm.demo.comparison import Side, compare
-from klamm.demo.display import Claim, Display
-from klamm.demo.flights import COUNT, WITHOUT_KEY, FlightsNotFoundError, flights_file, read_flights
-from klamm.demo.gateway import show_gateway
-from klamm.demo.traffic import DemoTraffic
-from klamm.demo.waits import DemoError, Watch
 from klamm.java import JavaNotFoundError, require_java
 from klamm.protocol.errors import PolicyViolationError
 
@@ -287,6 +287,6 @@ def _alter(cluster: DemoCluster, topic: str, values: Mapping[str, str]) -> None:
 def _start_report(cluster: DemoCluster) -> subprocess.Popen[str]:
     """Start ``klamm registrations report``."""
     words = ["registrations", "report", "--bootstrap-server", cluster.broker.bootstrap_servers]
-    return subprocess.Popen(  # noqa: S603 - our own module
+    return subprocess.Popen(
         [sys.executable, "-m", "klamm.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from klamm.demo.flights import FlightRecord
+    from examples.demo.flights import FlightRecord
 
 _TICK_S: Final = 0.05
 

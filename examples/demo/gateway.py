@@ -8,9 +8,9 @@ import urllib.request
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from examples.demo.display import Claim
+from examples.demo.kafka import RELEASE, ApacheKafka, KafkaUnavailableError
 from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp
-from klamm.demo.display import Claim
-from klamm.demo.kafka import RELEASE, ApacheKafka, KafkaUnavailableError
 from klamm.embedded.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer
 
-    from klamm.demo.display import Display
+    from examples.demo.display import Display
 
 TOPIC: Final = "bookings"
 CLIENT_ID: Final = "booking-desk"

@@ -94,11 +94,9 @@ class ApacheKafka:
         words = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(settings))
         with log.open("wb") as output:
             run = [java, *_JVM, "-cp", jars]
-            if subprocess.run([*run, *words], stdout=output, stderr=output, check=False).returncode:  # noqa: S603 - Java
+            if subprocess.run([*run, *words], stdout=output, stderr=output, check=False).returncode:
                 raise KafkaUnavailableError(f"the data directory cannot be formatted: {_last_line(log)}")
-            self._process = subprocess.Popen(  # noqa: S603 - the same
-                [*run, "kafka.Kafka", str(settings)], stdout=output, stderr=output
-            )
+            self._process = subprocess.Popen([*run, "kafka.Kafka", str(settings)], stdout=output, stderr=output)
         self.bootstrap_servers = f"127.0.0.1:{port}"
         try:
             self._wait(self._process, log)
@@ -134,7 +132,7 @@ class ApacheKafka:
         command = [maven, "-q", "-B", "-f", str(project), _PLUGIN, f"-Dmdep.outputFile={found}"]
         environment = os.environ | {"JAVA_HOME": str(require_java())}
         try:
-            done = subprocess.run(  # noqa: S603 - Maven
+            done = subprocess.run(
                 command, capture_output=True, text=True, timeout=MAVEN_S, check=False, env=environment
             )
         except subprocess.TimeoutExpired:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SOURCE_TOPIC: Final = "flights"
 TARGET_TOPIC: Final = "A.flights"
 PARTITIONS: Final = 6
-POLICY: Final = "klamm.demo.policy:FewPartitions"
+POLICY: Final = "examples.demo.policy:FewPartitions"
 
 _STOP_TIMEOUT_S: Final = 30.0
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.demo.clusters import TARGET_TOPIC
-from klamm.demo.display import ProgressMeter, Sample
-from klamm.demo.flights import COUNT
+from examples.demo.clusters import TARGET_TOPIC
+from examples.demo.display import ProgressMeter, Sample
+from examples.demo.flights import COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.demo.clusters import DemoCluster, MirrorProcess
-    from klamm.demo.display import Display
-    from klamm.demo.traffic import DemoTraffic
+    from examples.demo.clusters import DemoCluster, MirrorProcess
+    from examples.demo.display import Display
+    from examples.demo.traffic import DemoTraffic
 
 _TICK_S: Final = 0.5
 

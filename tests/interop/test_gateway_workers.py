@@ -106,6 +106,31 @@ def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway) 
             client.close()
 
 
+def test_rules_that_became_invalid_are_a_warning(klamm_session_broker: klamm.Broker, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: few, partitions: {max: 4}}]")
+    config = {
+        "processes": 2,
+        "metrics.listen": "127.0.0.1:0",
+        "create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(rules),
+        "policy.reload.interval.ms": 20,
+    }
+    with klamm.Gateway(klamm_session_broker.bootstrap_servers, config=config) as gateway:
+        wait_until(lambda: is_ready(gateway), timeout_s=60, what="two processes to be ready")
+        assert "klamm_policy_last_reload_successful 1" in fetched(gateway, "/metrics")
+        rules.write_text("rules: [{name: few}]")
+        remark = "OK, but the policies were not reloaded: "
+        wait_until(lambda: fetched(gateway, "/ready").startswith(remark), timeout_s=60, what="the failed reload")
+        assert "rules[0]: the rule checks nothing" in fetched(gateway, "/ready")
+        wait_until(
+            lambda: "klamm_policy_last_reload_successful 0" in fetched(gateway, "/metrics"),
+            timeout_s=60,
+            what="the metrics of both processes",
+        )
+        assert "The policies were not reloaded" in fetched(gateway, "/")
+
+
 def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gateway) -> None:
     producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "log_level": 0})
     producer.produce("through-workers", b"before")

@@ -107,6 +107,19 @@ def test_another_rules_file_counts_from_the_next_request_on(admin: AdminClient, 
         create(admin, 3)
 
 
+def test_the_same_rules_file_set_again_is_read_before_the_response(admin: AdminClient, tmp_path: Path) -> None:
+    path = tmp_path / "again.yaml"
+    path.write_text(AT_MOST.format(most=5))
+    set_config(admin, "policy.rules.file", str(path))
+    path.write_text(AT_MOST.format(most=0))
+    with pytest.raises(InvalidRequestError, match="0 is below 1"):
+        set_config(admin, "policy.rules.file", str(path))
+    path.write_text(AT_MOST.format(most=7))
+    set_config(admin, "policy.rules.file", str(path))
+    create(admin, 6)
+    set_config(admin, "policy.rules.file", None)
+
+
 def test_a_rules_file_set_at_run_time_is_followed(admin: AdminClient, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(AT_MOST.format(most=5))

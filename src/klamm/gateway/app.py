@@ -108,6 +108,14 @@ class GatewayApp:
             return "the upstream cannot be reached"
         return self._interception.why_not_ready() if self.pool is None else self.pool.why_not_ready()
 
+    def remark(self) -> str | None:
+        """Return a warning about a gateway that serves clients; None if there is none."""
+        if self.pool is not None:
+            return self.pool.remark()
+        policies = self._interception.policies
+        failure = None if policies is None else policies.reload_failure
+        return None if failure is None else f"the policies were not reloaded: {failure}"
+
     async def start(self) -> None:
         """Request the topology, then listen on the base port and on a port for each broker.
 

@@ -11,6 +11,7 @@ from klamm.gateway.page import GatewayPage
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
 from klamm.monitoring.totals import merged
+from klamm.policy_runtime.metrics import LAST_RELOAD_SUCCESSFUL
 from klamm.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class GatewayMetrics:
             {"/metrics": lambda: (CONTENT_TYPE, self.page())},
             GatewayPage(app, settings, self._started_at).views,
             checks={"/ready": app.why_not_ready, "/live": lambda: None},
+            remarks={"/ready": app.remark},
         )
 
     async def listen(self, sock: socket.socket) -> None:
@@ -57,7 +59,11 @@ class GatewayMetrics:
         """Return all metrics in Prometheus' text format. Those of several processes are added."""
         pool = self._app.pool
         own = self._own_page()
-        return own if pool is None else merged([own, *pool.pages], summed_gauges=_SUMMED_GAUGES)
+        return (
+            own
+            if pool is None
+            else merged([own, *pool.pages], summed_gauges=_SUMMED_GAUGES, lowest_gauges=(LAST_RELOAD_SUCCESSFUL,))
+        )
 
     def _own_page(self) -> str:
         """Return the metrics of this process."""

@@ -92,6 +92,7 @@ async def _report(
                 "connections": app.connections,
                 "received": dealt.received,
                 "why_not_ready": app.why_not_ready(),
+                "remark": app.remark(),
             }
         )
         if settings.metrics is not None:

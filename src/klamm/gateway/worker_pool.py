@@ -71,6 +71,8 @@ class Worker:
         """
         self.why_not_ready: str | None = "a worker process starts"
         """Reason that the worker reported last. See ``obstacle`` for one that reports nothing."""
+        self.remark: str | None = None
+        """Warning that the worker reported last; None if there is none."""
         self.heard_at: float | None = None
         """Time of its latest message on the monotonic clock; None before the first one."""
         self.is_up = False
@@ -254,6 +256,10 @@ class WorkerPool:
         """Return the reason why a worker should get no connections at present; None if all of them may."""
         return next((why for worker in self._workers if (why := worker.obstacle) is not None), None)
 
+    def remark(self) -> str | None:
+        """Return the warning of a worker; None if none has one."""
+        return next((worker.remark for worker in self._workers if worker.remark is not None), None)
+
     async def start(self) -> None:
         """Start the processes, and wait until they are ready.
 
@@ -369,9 +375,10 @@ class WorkerPool:
                 worker.failure = reason
             case {"node": [int(node_id), str(host), int(port)]}:
                 self.on_node(node_id, host, port)
-            case {"connections": int(count), "received": int(received), "why_not_ready": why}:
+            case {"connections": int(count), "received": int(received), "why_not_ready": why, "remark": remark}:
                 worker.connections = count + worker.dealt - received
                 worker.why_not_ready = why
+                worker.remark = remark
             case {"part": [str(kind), str(part)], "is_first": bool(is_first), "is_last": bool(is_last)}:
                 worker.take_part(kind, part, is_first=is_first, is_last=is_last)
             case _:

@@ -38,6 +38,7 @@ class HttpListener:
         pages: Functions that return content type and text, by path.
         views: Coroutine functions that return content type and text for the query of the request, by path.
         checks: Functions that return why a check fails, None when it succeeds, by path. A failed one is status 503.
+        remarks: Functions that return a warning to add to the text of a check that succeeds, by path.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class HttpListener:
         pages: Mapping[str, Callable[[], tuple[str, str]]],
         views: Mapping[str, View] = MappingProxyType({}),
         checks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
+        remarks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
     ) -> None:
         self._pages = pages
         self._checks = checks
+        self._remarks = remarks
         self._views = views
         self._server: asyncio.Server | None = None
         self._writers: dict[asyncio.StreamWriter, None] = {}
@@ -98,7 +101,9 @@ class HttpListener:
         if path in self._checks:
             failure = self._checks[path]()
             status = "200 OK" if failure is None else "503 Service Unavailable"
-            return _response(status, "text/plain", f"{failure or 'OK'}\n", has_body=method == "GET")
+            remark = self._remarks[path]() if path in self._remarks else None
+            text = failure or (f"OK, but {remark}" if remark else "OK")
+            return _response(status, "text/plain", f"{text}\n", has_body=method == "GET")
         content_type, text = self._pages[path]()
         return _response("200 OK", content_type, text, has_body=method == "GET")
 

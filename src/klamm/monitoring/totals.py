@@ -8,12 +8,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
-def merged(pages: Sequence[str], *, summed_gauges: Collection[str] = ()) -> str:
+def merged(pages: Sequence[str], *, summed_gauges: Collection[str] = (), lowest_gauges: Collection[str] = ()) -> str:
     """Return a page with each sample once: the sum of counters, the largest value of gauges.
 
     Args:
         pages: Pages in Prometheus' text format, as ``exposition.Page`` writes them.
         summed_gauges: Names of gauges that count something in each process, and are added, too.
+        lowest_gauges: Names of gauges of which the smallest value counts.
     """
     heads: dict[str, list[str]] = {}
     samples: dict[str, dict[str, float]] = {}
@@ -31,7 +32,8 @@ def merged(pages: Sequence[str], *, summed_gauges: Collection[str] = ()) -> str:
                 name, _, text = line.rpartition(" ")
                 value, known = float(text), samples[family].get(name)
                 is_gauge = kinds[family] == "gauge" and family not in summed_gauges
-                samples[family][name] = value if known is None else max(known, value) if is_gauge else known + value
+                choose = min if family in lowest_gauges else max
+                samples[family][name] = value if known is None else choose(known, value) if is_gauge else known + value
     lines = []
     for family, head in heads.items():
         lines += [*head, f"# TYPE {family} {kinds[family]}"]

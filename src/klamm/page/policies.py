@@ -44,6 +44,7 @@ def policies_document(policies: Policies) -> Document:
         ],
         "latest": [_verdict(each) for each in reversed(policies.latest)],
         "latest_audited": [_verdict(each) for each in reversed(policies.latest_audited)],
+        "reload_failure": policies.reload_failure,
     }
 
 
@@ -61,6 +62,7 @@ def _verdict(verdict: PolicyVerdict) -> Document:
 def merged_policies(documents: Sequence[Document]) -> Document:
     """Return one document for processes that ask the same policies: counters are added."""
     merged: Document = {"configured": documents[0]["configured"] if documents else []}
+    merged["reload_failure"] = next((each["reload_failure"] for each in documents if each["reload_failure"]), None)
     for name in _SUMMED:
         merged[name] = _added(counter for document in documents for counter in document[name])
     for name in _LATEST:
@@ -78,12 +80,16 @@ def _added(counters: Iterable[Document]) -> list[Document]:
 
 
 def policy_warnings(document: Document) -> list[str]:
-    """Return how many decisions failed, one line for each policy."""
+    """Return why policies were not reloaded, and how many decisions failed, one line for each policy."""
     failed: Counter[str] = Counter()
     for decided in document["decisions"]:
         if decided["action"] in ("fail", "timeout"):
             failed[decided["policy"]] += decided["count"]
-    return [f"Policy {name}: {counted(count, 'decision')} failed or timed out" for name, count in failed.items()]
+    failure = document["reload_failure"]
+    stale = [f"The policies were not reloaded, the last valid ones stay in use: {failure}"] if failure else []
+    return stale + [
+        f"Policy {name}: {counted(count, 'decision')} failed or timed out" for name, count in failed.items()
+    ]
 
 
 def policies_section(document: Document, query: Query) -> str:

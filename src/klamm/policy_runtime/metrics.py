@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from klamm.monitoring.exposition import Page
     from klamm.policy_runtime.service import Policies
+
+
+LAST_RELOAD_SUCCESSFUL: Final = "klamm_policy_last_reload_successful"
 
 
 def report_decisions(page: Page, policies: Policies) -> None:
@@ -22,4 +25,10 @@ def report_decisions(page: Page, policies: Policies) -> None:
         "counter",
         "Changes that a rule denied, changed or delayed.",
         [({**decided._asdict(), "rule": rule}, count) for (decided, rule), count in sorted(policies.rules.items())],
+    )
+    page.family(
+        LAST_RELOAD_SUCCESSFUL,
+        "gauge",
+        "Whether the latest reload of the policies succeeded: 1 or 0. After a failure the last valid ones stay in use.",
+        [({}, int(policies.reload_failure is None))],
     )

@@ -112,6 +112,7 @@ class PolicyReloader:
             made = await self.prepare(properties)
         except PolicyLoadError as error:
             logger.error("Policies were not reloaded, the last good ones keep serving: %s", error)  # noqa: TRY400
+            self._policies.reload_failure = str(error)
             return False
         if self._properties is not properties:  # they were changed meanwhile, and newer instances may be in use
             self.discard(made)
@@ -168,6 +169,7 @@ class PolicyReloader:
         for guard, instance in zip(self._policies.guards, made.instances, strict=True):
             await guard.swap(instance)
         self._policies.refused_creations.clear()
+        self._policies.reload_failure = None
         # A file that was changed while the instances waited for their turn has not been loaded.
         self._seen = self._signature()
         self._loaded = {file: made.signature.get(file, stamp) for file, stamp in self._seen.items()}

@@ -74,13 +74,15 @@ class PolicyRuntime:
         """Stop reloading."""
         await self._reloader.stop()
 
-    async def check(self, properties: Mapping[str, str], *, validate_only: bool) -> None:
+    async def check(self, properties: Mapping[str, str], *, validate_only: bool, loads_again: bool = False) -> None:
         """Load a changed rules file, and keep the new instances for ``follow`` unless ``validate_only``.
+
+        ``loads_again`` loads the file even if its path is the current one.
 
         Raises:
             PolicyLoadError: The policies cannot use the rules file.
         """
-        if not self._has_new_rules(properties):
+        if not loads_again and not self._has_new_rules(properties):
             return
         made = await self._reloader.prepare(properties)
         try:
@@ -95,13 +97,14 @@ class PolicyRuntime:
             self._tried = properties, made
 
     def follow(self, properties: Mapping[str, str]) -> None:
-        """Use changed properties from now on."""
-        if properties == self.properties:
+        """Use changed properties, and what ``check`` has loaded for them, from now on."""
+        is_tried = self._tried is not None and self._tried[0] == properties
+        if properties == self.properties and not is_tried:
             return
         has_new_rules = self._has_new_rules(properties)
         self.properties = properties
         self.policies.follow(properties)
-        if not has_new_rules:
+        if not has_new_rules and not is_tried:
             return
         if self._tried is not None and self._tried[0] == properties:
             (_, made), self._tried = self._tried, None

@@ -101,6 +101,8 @@ class Policies:
         """The latest decisions of policies in audit mode other than ``allow``, the newest one last."""
         self.refused_creations: Final = RefusedCreations()
         """Cache of denied automatic topic creations."""
+        self.reload_failure: str | None = None
+        """Reason why the latest reload failed, so that earlier versions stay in use. None if it succeeded."""
         self._log_limit = LogLimit()
 
     @classmethod

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from klamm.monitoring.exposition import Page
+from klamm.page.policies import policies_document, policy_warnings
 from klamm.policy.details import TopicDetails
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime import PolicyRuntime
 from klamm.policy_runtime.guard import make_instance
+from klamm.policy_runtime.metrics import report_decisions
 from klamm.protocol.errors import PolicyViolationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from pathlib import Path
 
 POLICY: Final = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}
 
@@ -94,6 +98,62 @@ def test_a_change_that_is_only_validated_leaves_nothing_behind(file: Callable[[s
         assert not await is_allowed(runtime, "b-1")
 
     run(main, {**POLICY, **file("a")})
+
+
+def rewrite(path: Path, text: str | None) -> None:
+    """Replace the text of a file of the same length at the same time, or delete it."""
+    if text is None:
+        path.unlink()
+        return
+    status = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_path_that_is_set_again_is_read_again(file: Callable[[str], dict[str, str]]) -> None:
+    properties = {**POLICY, **file("b"), "policy.reload.interval.ms": "0"}
+    path = Path(properties["policy.rules.file"])
+    rules = path.read_text()
+
+    async def main(runtime: PolicyRuntime) -> None:
+        rewrite(path, "rules: [")
+        with pytest.raises(PolicyLoadError, match="no YAML"):
+            await runtime.check(dict(properties), validate_only=False, loads_again=True)
+        assert await is_allowed(runtime, "b-1")
+        # and when
+        rewrite(path, rules.replace("b-", "c-"))
+        await runtime.check(properties, validate_only=False, loads_again=True)
+        runtime.follow(properties)
+        await asyncio.sleep(0)
+        assert not await is_allowed(runtime, "b-1")
+        assert await is_allowed(runtime, "c-1")
+
+    run(main, properties)
+
+
+@pytest.mark.parametrize("text", [None, "rules: ["])
+def test_failed_reload_is_reported_until_one_succeeds(file: Callable[[str], dict[str, str]], text: str | None) -> None:
+    properties = {**POLICY, **file("b"), "policy.reload.interval.ms": "10"}
+    path = Path(properties["policy.rules.file"])
+    rules = path.read_text()
+
+    async def reported(runtime: PolicyRuntime, *, failure: bool) -> str:
+        while (runtime.policies.reload_failure is not None) != failure:  # noqa: ASYNC110 -- no event reports it
+            await asyncio.sleep(0.01)
+        page = Page()
+        report_decisions(page, runtime.policies)
+        assert f"klamm_policy_last_reload_successful {int(not failure)}" in page.text()
+        return "".join(policy_warnings(policies_document(runtime.policies)))
+
+    async def main(runtime: PolicyRuntime) -> None:
+        runtime.start()
+        rewrite(path, text)
+        assert "not reloaded, the last valid ones stay in use: " in await reported(runtime, failure=True)
+        assert await is_allowed(runtime, "b-1")
+        await asyncio.to_thread(path.write_text, rules)
+        assert await reported(runtime, failure=False) == ""
+
+    run(main, properties)
 
 
 def test_a_change_that_was_rolled_back_loads_the_old_file_again(

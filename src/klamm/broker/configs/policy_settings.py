@@ -87,7 +87,8 @@ class PolicySettings:
             return
         properties = self._with({**self._dynamic, decision.resource_name: decision.result})
         try:
-            await self.runtime.check(properties, validate_only=validate_only)
+            names_rules = any(change.name == POLICY_RULES_FILE for change in decision.changes)
+            await self.runtime.check(properties, validate_only=validate_only, loads_again=names_rules)
         except PolicyLoadError as error:
             raise InvalidRequestError(f"The policies cannot be used with this change: {error}") from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.configs.brokers import BrokerSchema, is_store_of_listener
 from klamm.configs.decision import ConfigDecision
-from klamm.configs.definitions import broker_configs
+from klamm.configs.definitions import POLICY_RULES_FILE, broker_configs
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import parse_node_id
@@ -159,14 +159,16 @@ def _decide_loggers(
 
 
 def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigDelta, ...]:
-    """Return the stores of listeners that are set to their current value, so their files are reloaded (KIP-226)."""
+    """Return the paths of files that are set to their current value, so the files are loaded again (KIP-226)."""
     named: Iterable[tuple[str, str | None]] = alteration.replacement
     if alteration.operations is not None:
         named = ((o.name, o.value) for o in alteration.operations if o.config_operation == ConfigOperation.SET)
     return tuple(
         ConfigDelta(name=name, value=value)
         for name, value in named
-        if value is not None and current.get(name) == value and is_store_of_listener(name)
+        if value is not None
+        and current.get(name) == value
+        and (is_store_of_listener(name) or name == POLICY_RULES_FILE)
     )
 
 

@@ -375,10 +375,10 @@ class WorkerPool:
                 worker.failure = reason
             case {"node": [int(node_id), str(host), int(port)]}:
                 self.on_node(node_id, host, port)
-            case {"connections": int(count), "received": int(received), "why_not_ready": why, "remark": remark}:
+            case {"connections": int(count), "received": int(received), "why_not_ready": why}:
                 worker.connections = count + worker.dealt - received
                 worker.why_not_ready = why
-                worker.remark = remark
+                worker.remark = message.get("remark")
             case {"part": [str(kind), str(part)], "is_first": bool(is_first), "is_last": bool(is_last)}:
                 worker.take_part(kind, part, is_first=is_first, is_last=is_last)
             case _:

@@ -42,6 +42,8 @@ _VERSIONS: Final = {
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
 _CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_PEM_ENTRY: Final = re.compile(r"-+BEGIN\s+(?P<label>[^-]+?)\s*-+(?P<body>[^-]*)-+END\s+[^-]+-+")
+_NOT_IN_LINES: Final = re.compile(r"^[ \t]|-BEGIN[^-]+-+[ \t]*[^-\s]", re.MULTILINE)
 _PROTOCOLS: Final = ("TLS", *_VERSIONS)
 
 
@@ -88,14 +90,20 @@ def load_own(context: ssl.SSLContext, setting: Setting) -> bytes | None:
         _need_pem("ssl.keystore.key", kind, location)
         if not (key and chain):
             raise SettingsError("ssl.keystore.key and ssl.keystore.certificate.chain: set both or none of them")
-        with _as_file(f"{key}\n{chain}\n") as path:
+        with _as_file(_in_lines(f"{key}\n{chain}")) as path:
             _load_chain(context, path, setting, where="ssl.keystore.key")
         return _first_certificate(chain)
     if location is None:
         return None
     if kind == PEM:
-        _load_chain(context, location, setting, where=f"ssl.keystore.location={location}")
-        return _first_certificate(Path(location).read_text(encoding="utf-8", errors="replace"))
+        where = f"ssl.keystore.location={location}"
+        text = _read_pem(location, where)
+        if _NOT_IN_LINES.search(text):
+            with _as_file(_in_lines(text)) as path:
+                _load_chain(context, path, setting, where=where)
+        else:
+            _load_chain(context, location, setting, where=where)
+        return _first_certificate(text)
     return _load_store(context, setting, location, kind)
 
 
@@ -131,15 +139,15 @@ def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
         where = f"ssl.truststore.location={location}"
     try:
         if certificates:
-            context.load_verify_locations(cadata=certificates)
+            context.load_verify_locations(cadata=_in_lines(certificates))
         elif location is not None and kind == PEM:
-            context.load_verify_locations(cafile=location)
+            context.load_verify_locations(cadata=_in_lines(_read_pem(location, where)))
         elif location is not None:
             trusted = _open(setting, "ssl.truststore", location, wants_key=False).trusted
             if not trusted:
                 raise SettingsError(f"{where}: the store holds no certificates (keytool -importcert adds one)")
             context.load_verify_locations(cadata=b"".join(trusted))
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, ValueError) as error:
         raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
     # Every certificate in the store is trusted, as in Java. By default OpenSSL requires a chain up to a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -233,8 +241,32 @@ def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: 
         raise SettingsError(f"{where}: cannot be read as key and certificates: {_why(error)}") from None
 
 
+def _read_pem(location: str, where: str) -> str:
+    try:
+        return Path(location).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
+
+
+def _in_lines(text: str) -> str:
+    """Return PEM with the lines that OpenSSL needs. Kafka also reads indented lines, and blanks in place of line ends.
+
+    Text without a complete entry is returned unchanged.
+    """
+
+    def entry(match: re.Match[str]) -> str:
+        label, lines = " ".join(match["label"].split()), match["body"].splitlines()
+        headers = [line.strip() for line in lines if ":" in line]
+        content = "".join("".join(line.split()) for line in lines if ":" not in line)
+        wrapped = [content[at : at + 64] for at in range(0, len(content), 64)]
+        head = [*headers, ""] if headers else []
+        return "\n".join((f"-----BEGIN {label}-----", *head, *wrapped, f"-----END {label}-----", ""))
+
+    return "".join(map(entry, _PEM_ENTRY.finditer(text))) or text
+
+
 def _first_certificate(text: str) -> bytes:
-    found = _CERTIFICATE.search(text)
+    found = _CERTIFICATE.search(_in_lines(text))
     return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
 
 

@@ -50,7 +50,6 @@ def copy_settings(
         source_offsets_topic=f"mm2-offsets.{alias}.internal",
         positions_interval_s=0.05,
         read_committed=True,
-        start_at_latest=False,
         fetch_limits=FetchLimits(max_bytes=8 * _MIB, partition_max_bytes=_MIB, min_bytes=1, max_wait_ms=50),
         buffer_bytes=16 * _MIB,
         join_up_to=_MIB // 8,

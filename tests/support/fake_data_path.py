@@ -77,6 +77,7 @@ class FakeSource:
     log_start: int = 0
     log_end: int = 0
     version: int = 17
+    offset_of_timestamp: int = -1
     asked: list[Asked] = field(default_factory=list)
     refreshed: list[list[str]] = field(default_factory=list)
     connections: dict[tuple[int, int], FakeConnection] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class FakeSource:
         return self.topic_ids.get(topic, UUID(int=0))
 
     def list_offsets(self, keys: Iterable[tuple[str, int]], where: int) -> dict[tuple[str, int], int]:
-        return dict.fromkeys(keys, self.log_end if where == -1 else self.log_start)
+        return dict.fromkeys(keys, {-1: self.log_end, -2: self.log_start}.get(where, self.offset_of_timestamp))
 
     def connection(self, node: int, lane: int) -> FakeConnection:
         found = self.connections.get((node, lane))

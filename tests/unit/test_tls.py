@@ -13,6 +13,7 @@ from klamm.tls import client_context, load_own
 from tests.support.java_stores import identity, jks, p12
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 AUTHORITY = identity("authority")
@@ -49,6 +50,28 @@ def settings(stores: Path, **given: str) -> dict[str, str]:
 )
 def test_a_key_is_loaded_from_any_store(stores: Path, given: dict[str, str]) -> None:
     assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings(stores, **given).get) == OWN.der
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: text.replace("\n", " "),
+        lambda text: "    " + text.replace("\n", "\n    "),
+        lambda text: "Bag Attributes\n    friendlyName: own\n" + text,
+    ],
+    ids=["one line", "indented", "with attributes"],
+)
+def test_pem_is_read_in_every_form_that_kafka_reads(form: Callable[[str], str], tmp_path: Path) -> None:
+    key, chain = form(KEY), form(CHAIN)
+    (tmp_path / "own.pem").write_text(key + chain)
+    inline = {"ssl.keystore.type": "PEM", "ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain}
+    file = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(tmp_path / "own.pem")}
+    for given in (inline, file):
+        assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), given.get) == OWN.der
+    (tmp_path / "trust.pem").write_text(chain)
+    for name, value in (("certificates", chain), ("location", str(tmp_path / "trust.pem"))):
+        context = client_context({"ssl.truststore.type": "PEM", f"ssl.truststore.{name}": value})
+        assert context.cert_store_stats()["x509"] == 1
 
 
 def test_what_a_trust_store_holds_is_trusted_and_nothing_else(stores: Path) -> None:

@@ -180,13 +180,14 @@ class Cluster:
     def list_offsets(
         self, partitions: Sequence[PartitionTuple], timestamp: int, *, read_committed: bool = False
     ) -> dict[PartitionTuple, int]:
-        """Return earliest or latest offsets. Partitions whose leader is unknown or does not respond are missing.
+        """Return the offsets of a timestamp. Partitions whose leader is unknown or does not respond are missing.
 
         An unreachable node does not fail the call, so that partitions of other nodes need not wait for it.
 
         Args:
             partitions: Partitions of topics whose metadata has been requested before.
-            timestamp: ``EARLIEST`` or ``LATEST``.
+            timestamp: ``EARLIEST``, ``LATEST``, or milliseconds since the epoch. Then the offset is that of the first
+                record that is not older, or -1 if all are.
             read_committed: Whether the latest offset means the last stable offset.
         """
         by_leader: dict[int, dict[str, list[int]]] = {}

@@ -132,7 +132,7 @@ def _offset_reset(name: str, value: ConfigValue) -> None:
     if text in {"latest", "earliest"}:
         return
     kind, _, duration = text.partition(":")
-    if kind == "by_duration" and (period := _parse_duration(duration)) is not None and period >= timedelta(0):
+    if kind == "by_duration" and (period := parse_iso_duration(duration)) is not None and period >= timedelta(0):
         return
     raise invalid_value(
         name,
@@ -142,7 +142,7 @@ def _offset_reset(name: str, value: ConfigValue) -> None:
     )
 
 
-def _parse_duration(text: str) -> timedelta | None:
+def parse_iso_duration(text: str) -> timedelta | None:
     """Parse an ISO-8601 duration of days to seconds like ``java.time.Duration.parse``; return None if it is not one."""
     found = _ISO_DURATION.fullmatch(text)
     if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.fetch import FetchLimits
@@ -11,7 +12,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.settings.clients import number
-from klamm.mirror.settings.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation
+from klamm.mirror.settings.keys import IsolationLevel, OnSourceLoss, SyncsLocation
 
 if TYPE_CHECKING:
     from klamm.mirror.settings.clients import ClientProperties
@@ -39,7 +40,8 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         source_offsets_topic=flow.source_offsets_topic,
         positions_interval_s=flow.positions_interval.total_seconds(),
         read_committed=flow.isolation_level is IsolationLevel.READ_COMMITTED,
-        start_at_latest=flow.auto_offset_reset is OffsetReset.LATEST,
+        auto_offset_reset=flow.auto_offset_reset,
+        reset_duration_ms=flow.reset_duration // timedelta(milliseconds=1),
         fetch_limits=_fetch_limits(consumer),
         buffer_bytes=_BUFFER_BYTES,
         join_up_to=number(producer, "producer", "batch.size", _JOIN_UP_TO),

@@ -24,11 +24,13 @@ class CopySettings:
     source_offsets_topic: str
     positions_interval_s: float
     read_committed: bool
-    start_at_latest: bool
-    """Whether a partition that was never mirrored starts at the end (``auto.offset.reset=latest``)."""
     fetch_limits: FetchLimits
     buffer_bytes: int
     """Most bytes fetched and not yet acknowledged, over all partitions of the copier."""
+    auto_offset_reset: str = "earliest"
+    """Start of a partition that was never mirrored: ``earliest``, ``latest``, ``by_duration`` or ``none``."""
+    reset_duration_ms: int = 0
+    """Age of the first record that counts with ``by_duration``."""
     join_up_to: int = 0
     """Largest size in bytes of a joined batch (``producer.batch.size``). 0: no batches are joined."""
     syncs: SyncSettings | None = None

@@ -7,6 +7,7 @@ offset stored, same (or unknown) topic id  Resume after the stored offset.
 offset stored, other topic id              The topic was recreated: STOPPED, or from the earliest source offset with
                                            ``klamm.on.source.loss=continue``.
 no offset, remote partition empty          ``auto.offset.reset``; the offset is stored before any record is sent.
+no offset, ``auto.offset.reset=none``      STOPPED.
 no offset, remote partition has records    STOPPED: records of unknown origin would be duplicated.
 no leader on the source or the target      Not started; retried later with the reason.
 =========================================  ===========================================================================
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client import cluster as clusters
 from klamm.client.errors import ConnectionLostError
+from klamm.clock import wall_clock_ms
 from klamm.mirror import source_offsets
 from klamm.mirror.copy.fetcher import ON_LOSS_KEY
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
@@ -144,8 +146,7 @@ class Start:
         remote = [(p.remote_topic, p.partition) for p in partitions]
         first = self._target.list_offsets(remote, clusters.EARLIEST)
         end = self._target.list_offsets(remote, clusters.LATEST)
-        where = clusters.LATEST if self._settings.start_at_latest else clusters.EARLIEST
-        begin = self._source_offsets(partitions, where)
+        begin = self._reset_offsets(partitions)
         stopped = []
         for partition_id in list(begin):
             key = (partition_id.remote_topic, partition_id.partition)
@@ -155,7 +156,20 @@ class Start:
             elif end[key] > first[key]:
                 copy = PartitionCopy(partition_id, start_offset=begin.pop(partition_id), committed=True)
                 stopped.append(self._stopped(copy, self._unknown_origin(partition_id)))
+            elif self._settings.auto_offset_reset == "none":
+                copy = PartitionCopy(partition_id, start_offset=begin.pop(partition_id), committed=True)
+                stopped.append(self._stopped(copy, _without_reset(partition_id)))
         return stopped + self._begun(begin)
+
+    def _reset_offsets(self, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
+        """Return the offsets that ``auto.offset.reset`` names. ``none`` names none, so any will do."""
+        settings = self._settings
+        if settings.auto_offset_reset != "by_duration":
+            is_latest = settings.auto_offset_reset == "latest"
+            return self._source_offsets(partitions, clusters.LATEST if is_latest else clusters.EARLIEST)
+        begin = self._source_offsets(partitions, wall_clock_ms() - settings.reset_duration_ms)
+        older = [partition_id for partition_id, offset in begin.items() if offset < 0]
+        return begin | (self._source_offsets(older, clusters.LATEST) if older else {})
 
     def _source_offsets(self, partitions: Sequence[PartitionId], where: int) -> dict[PartitionId, int]:
         found = self._source.list_offsets([_key(partition_id) for partition_id in partitions], where)
@@ -191,6 +205,13 @@ def _created_again(partition_id: PartitionId) -> str:
     return (
         f"{partition_id.topic} was deleted and created again on the source. {ON_LOSS_KEY}=continue mirrors it from its "
         f"beginning, after the records that {partition_id.remote_topic} holds"
+    )
+
+
+def _without_reset(partition_id: PartitionId) -> str:
+    return (
+        f"{partition_id.topic}-{partition_id.partition} was never mirrored, and auto.offset.reset=none names no offset "
+        "to start at. Set it to earliest, latest or by_duration"
     )
 
 

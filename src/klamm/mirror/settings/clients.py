@@ -45,10 +45,10 @@ _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "producer": {"request.timeout.ms": 1, "batch.size": 0},
     "consumer": {
         "request.timeout.ms": 1,
-        "fetch.max.bytes": 1,
+        "fetch.max.bytes": 0,
         "fetch.max.wait.ms": 0,
-        "fetch.min.bytes": 1,
-        "max.partition.fetch.bytes": 1,
+        "fetch.min.bytes": 0,
+        "max.partition.fetch.bytes": 0,
     },
 }
 """Supported integer properties by role, each with its minimum."""

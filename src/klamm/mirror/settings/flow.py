@@ -83,6 +83,7 @@ class FlowSettings:
     Source offsets found only here count as well. None: there is no second topic.
     """
     positions_partitions: int = 25
+    """Number of partitions of the offsets topic. -1: the target's default."""
     positions_replication_factor: int = 3
     """Replication factor of the offsets topic. -1: the target's default."""
     positions_topic_configs: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +96,8 @@ class FlowSettings:
     on_source_loss: OnSourceLoss = OnSourceLoss.STOP
     """``klamm.on.source.loss``, a klamm extension."""
     auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
+    reset_duration: timedelta = timedelta()
+    """Age of the first record that counts with ``by_duration``."""
     tasks_max: int | None = None
     """Most parallel tasks. None: as many as Spark has slots."""
     admin_timeout: timedelta = timedelta(seconds=60)
@@ -142,6 +145,10 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     groups, warnings = parse_groups(
         reader, checkpoints_topic=policy.checkpoints_topic(source_alias), has_syncs=syncs_topic is not None
     )
+    sync_configs, sync_configs_interval = reader.repetition("sync.topic.configs", 600)
+    sync_acls, sync_acls_interval = reader.repetition("sync.topic.acls", 600)
+    refresh_topics, refresh_topics_interval = reader.repetition("refresh.topics", 600)
+    auto_offset_reset, reset_duration = _offset_reset(consumer)
     return FlowSettings(
         source=source,
         target=target,
@@ -156,29 +163,30 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         ),
         config_filter=_config_filter(reader),
         use_incremental_alter_configs=reader.choice("use.incremental.alter.configs", IncrementalAlterConfigs.REQUESTED),
-        sync_topic_configs_enabled=reader.boolean("sync.topic.configs.enabled", True),
-        sync_topic_configs_interval=reader.seconds("sync.topic.configs.interval.seconds", 600),
-        sync_topic_acls_enabled=reader.boolean("sync.topic.acls.enabled", True),
-        sync_topic_acls_interval=reader.seconds("sync.topic.acls.interval.seconds", 600),
-        refresh_topics_enabled=reader.boolean("refresh.topics.enabled", True),
-        refresh_topics_interval=reader.seconds("refresh.topics.interval.seconds", 600),
-        replication_factor=reader.replication_factor("replication.factor", 2),
+        sync_topic_configs_enabled=sync_configs,
+        sync_topic_configs_interval=sync_configs_interval,
+        sync_topic_acls_enabled=sync_acls,
+        sync_topic_acls_interval=sync_acls_interval,
+        refresh_topics_enabled=refresh_topics,
+        refresh_topics_interval=refresh_topics_interval,
+        replication_factor=reader.count("replication.factor", 2),
         source_offsets_topic=source_offsets_topic,
         worker_positions_topic=worker_positions_topic,
-        positions_partitions=reader.integer("offset.storage.partitions", 25, at_least=1, worker=True),
-        positions_replication_factor=reader.replication_factor("offset.storage.replication.factor", 3, worker=True),
+        positions_partitions=reader.count("offset.storage.partitions", 25, at_most=2**31 - 1, worker=True),
+        positions_replication_factor=reader.count("offset.storage.replication.factor", 3, worker=True),
         positions_topic_configs=_positions_topic_configs(reader),
         positions_interval=_positions_interval(reader),
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
         on_source_loss=reader.choice("klamm.on.source.loss", OnSourceLoss.STOP),
-        auto_offset_reset=_client_choice(consumer, "auto.offset.reset", OffsetReset.EARLIEST),
+        auto_offset_reset=auto_offset_reset,
+        reset_duration=reset_duration,
         tasks_max=reader.integer("tasks.max", 1, at_least=1) if reader.find("tasks.max") else None,
-        admin_timeout=timedelta(milliseconds=reader.integer("admin.timeout.ms", 60_000, at_least=1)),
+        admin_timeout=reader.admin_timeout(),
         syncs_topic=syncs_topic,
         syncs_location=_syncs_location(reader),
-        syncs_replication_factor=reader.replication_factor("offset-syncs.topic.replication.factor", 3),
-        offset_lag_max=reader.integer("offset.lag.max", 100, at_least=0),
+        syncs_replication_factor=reader.count("offset-syncs.topic.replication.factor", 3),
+        offset_lag_max=max(0, reader.integer("offset.lag.max", 100, at_least=-keys.MAX_LONG, at_most=keys.MAX_LONG)),
         groups=groups,
         warnings=(*delivery.warnings, *warnings),
         clients=clients,
@@ -214,14 +222,17 @@ def _syncs_topic(reader: KeyReader, policy: ReplicationPolicy, source: str, targ
     return policy.offset_syncs_topic(target if _syncs_location(reader) is SyncsLocation.SOURCE else source)
 
 
-def _client_choice(consumer: ClientProperties, key: str, default: keys.Choice) -> keys.Choice:
+def _offset_reset(consumer: ClientProperties) -> tuple[OffsetReset, timedelta]:
+    key = "auto.offset.reset"
     value = consumer.get(key)
-    return default if value is None else keys.parse_choice(consumer.origins[key], value.strip(), type(default))
+    if value is None:
+        return OffsetReset.EARLIEST, timedelta()
+    return keys.parse_offset_reset(consumer.origins[key], value.strip())
 
 
 def _positions_interval(reader: KeyReader) -> timedelta:
-    flush = reader.integer("offset.flush.interval.ms", 60_000, at_least=1, worker=True)
-    return min(timedelta(milliseconds=flush), timedelta(seconds=1))
+    flush = reader.integer("offset.flush.interval.ms", 60_000, at_least=1, at_most=keys.MAX_LONG, worker=True)
+    return timedelta(milliseconds=min(flush, 1000))
 
 
 def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:

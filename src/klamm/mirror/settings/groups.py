@@ -70,8 +70,9 @@ def parse_groups(
     Raises:
         SettingsError: A value is wrong, or checkpoints are enabled without offset syncs.
     """
-    enabled = reader.boolean(_CHECKPOINTS_ENABLED, True)
-    sync_enabled = reader.boolean(_SYNC_ENABLED, False)
+    enabled, checkpoints_interval = reader.repetition("emit.checkpoints", 60)
+    sync_enabled, sync_interval = reader.repetition("sync.group.offsets", 60, enabled=False)
+    refresh_enabled, refresh_interval = reader.repetition("refresh.groups", 600)
     if not has_syncs:
         for key, asked in ((_CHECKPOINTS_ENABLED, enabled), (_SYNC_ENABLED, sync_enabled)):
             if asked and (found := reader.find(key)):
@@ -85,13 +86,13 @@ def parse_groups(
         return None, (in_vain,) if sync_enabled else ()
     settings = GroupSettings(
         group_filter=_group_filter(reader),
-        refresh_enabled=reader.boolean("refresh.groups.enabled", True),
-        refresh_interval=reader.seconds("refresh.groups.interval.seconds", 600),
+        refresh_enabled=refresh_enabled,
+        refresh_interval=refresh_interval,
         checkpoints_topic=checkpoints_topic,
-        checkpoints_replication_factor=reader.replication_factor("checkpoints.topic.replication.factor", 3),
-        checkpoints_interval=reader.seconds("emit.checkpoints.interval.seconds", 60),
+        checkpoints_replication_factor=reader.count("checkpoints.topic.replication.factor", 3),
+        checkpoints_interval=checkpoints_interval,
         sync_enabled=sync_enabled,
-        sync_interval=reader.seconds("sync.group.offsets.interval.seconds", 60),
+        sync_interval=sync_interval,
     )
     return settings, ()
 
@@ -104,7 +105,8 @@ def parse_heartbeats(
     Raises:
         SettingsError: A value is wrong.
     """
-    if not reader.boolean("emit.heartbeats.enabled", True):
+    enabled, interval = reader.repetition("emit.heartbeats", 1)
+    if not enabled:
         return None
     source_alias, target_alias = aliases_in_names(reader, source.alias, target.alias)
     return HeartbeatSettings(
@@ -112,9 +114,9 @@ def parse_heartbeats(
         source_alias=source_alias,
         target_alias=target_alias,
         target=target,
-        interval=reader.seconds("emit.heartbeats.interval.seconds", 1),
-        replication_factor=reader.replication_factor("heartbeats.topic.replication.factor", 3),
-        admin_timeout=timedelta(milliseconds=reader.integer("admin.timeout.ms", 60_000, at_least=1)),
+        interval=interval,
+        replication_factor=reader.count("heartbeats.topic.replication.factor", 3),
+        admin_timeout=reader.admin_timeout(),
         clients=clients,
     )
 

@@ -66,15 +66,33 @@ class KeyReader:
         found = self.find(key)
         return parse_bool(*found) if found else default
 
-    def integer(self, key: str, default: int, *, at_least: int, worker: bool = False) -> int:
+    def integer(self, key: str, default: int, *, at_least: int, at_most: int = 2**31 - 1, worker: bool = False) -> int:
         """Return an integer."""
         found = self.find(key, worker=worker)
-        return parse_int(*found, at_least=at_least) if found else default
+        return parse_int(*found, at_least=at_least, at_most=at_most) if found else default
 
-    def seconds(self, key: str, default: int) -> timedelta:
-        """Return a duration given in seconds, at least 1."""
-        found = self.find(key)
-        return keys.parse_seconds(*found) if found else timedelta(seconds=default)
+    def repetition(self, prefix: str, default_s: int, *, enabled: bool = True) -> tuple[bool, timedelta]:
+        """Return ``<prefix>.enabled`` and ``<prefix>.interval.seconds``.
+
+        As in MirrorMaker, a negative interval switches the repetition off. With 0, heartbeats and checkpoints are
+        written as often as possible, here every second, and MirrorMaker fails to start the others.
+
+        Args:
+            prefix: Prefix of both keys.
+            default_s: Default interval in seconds.
+            enabled: Whether the repetition is on by default.
+        """
+        is_on = self.boolean(f"{prefix}.enabled", enabled)
+        key, text = self.find(f"{prefix}.interval.seconds") or (prefix, str(default_s))
+        seconds = parse_int(key, text, at_least=-keys.MAX_LONG - 1, at_most=keys.MAX_LONG)
+        if seconds == 0 and is_on and not prefix.startswith("emit."):
+            raise SettingsError(f"{key}=0: expected a whole number from 1, or -1 to switch it off")
+        return is_on and seconds >= 0, keys.parse_seconds(key, str(max(seconds, 1)))
+
+    def admin_timeout(self) -> timedelta:
+        """Return ``admin.timeout.ms``. Values above 24 days count as that, the longest that requests can have."""
+        timeout_ms = self.integer("admin.timeout.ms", 60_000, at_least=1, at_most=keys.MAX_LONG)
+        return timedelta(milliseconds=min(timeout_ms, 2**31 - 1))
 
     def choice(self, key: str, default: keys.Choice) -> keys.Choice:
         """Return a value of the default's enum."""
@@ -108,17 +126,17 @@ class KeyReader:
             return PatternList.compile(key, default)
         return PatternList.compile(found[0], parse_list(found[1]))
 
-    def replication_factor(self, key: str, default: int, *, worker: bool = False) -> int:
-        """Return a replication factor: at least 1, or -1 for the cluster's default.
+    def count(self, key: str, default: int, *, at_most: int = 2**15 - 1, worker: bool = False) -> int:
+        """Return a replication factor or a number of partitions: at least 1, or -1 for the cluster's default.
 
         Raises:
             SettingsError: The value is 0, less than -1 or not an integer.
         """
-        factor = self.integer(key, default, at_least=-1, worker=worker)
-        if factor == 0:
+        number = self.integer(key, default, at_least=-1, at_most=at_most, worker=worker)
+        if number == 0:
             found, _ = self.find(key, worker=worker) or (key, "")
             raise SettingsError(f"{found}=0: expected a whole number from 1, or -1 for the target's default")
-        return factor
+        return number
 
 
 def text_in_names(reader: KeyReader, key: str, default: str) -> str:

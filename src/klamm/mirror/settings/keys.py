@@ -6,6 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from klamm.configs.validators import parse_iso_duration
 from klamm.properties import SettingsError, parse_int
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ _ACCEPTED_PREFIXES: Final[Mapping[str, str]] = {
     "admin.listeners": "there is no REST server",
     "topic.creation.": "remote topics have the partitions and configs of their source topics",
 }
+MAX_LONG: Final = 2**63 - 1
+_LONGEST_S: Final = 10**9
+"""Longest duration in seconds, 31 years. Longer ones count as this one, because threads cannot wait for longer."""
 _TRANSFORMS: Final = ("transforms", "predicates")
 
 POSITIONS_TOPIC: Final = "offset.storage."
@@ -69,8 +73,6 @@ READ_IN_CASE: Final = frozenset(
         "checkpoints.topic.replication.factor",
         "config.properties.blacklist",
         "config.properties.exclude",
-        "emit.checkpoints.interval.seconds",
-        "emit.heartbeats.interval.seconds",
         "group.filter.class",
         "groups",
         "groups.blacklist",
@@ -78,9 +80,6 @@ READ_IN_CASE: Final = frozenset(
         "heartbeats.topic.replication.factor",
         "offset-syncs.topic.location",
         "offset-syncs.topic.replication.factor",
-        "refresh.groups.enabled",
-        "refresh.groups.interval.seconds",
-        "sync.group.offsets.interval.seconds",
         "topics",
         "topics.blacklist",
         "topics.exclude",
@@ -159,6 +158,23 @@ class OffsetReset(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    NONE = "none"
+    """A partition that was never mirrored is stopped."""
+    BY_DURATION = "by_duration"
+    """The first record that is not older than a duration (KIP-1106)."""
+
+
+def parse_offset_reset(key: str, value: str) -> tuple[OffsetReset, timedelta]:
+    """Parse ``earliest``, ``latest``, ``none`` or ``by_duration:<ISO 8601 duration>``, with the duration or 0.
+
+    Raises:
+        SettingsError: The value is none of them.
+    """
+    kind, _, text = value.partition(":")
+    duration = parse_iso_duration(text) if kind == OffsetReset.BY_DURATION else timedelta() if kind == value else None
+    if kind not in [*OffsetReset] or duration is None or duration < timedelta():
+        raise SettingsError(f"{key}={value}: expected earliest, latest, none or by_duration:PnDTnHnMn.nS")
+    return OffsetReset(kind), duration
 
 
 def parse_seconds(key: str, value: str) -> timedelta:
@@ -167,7 +183,7 @@ def parse_seconds(key: str, value: str) -> timedelta:
     Raises:
         SettingsError: The value is not an integer or less than 1.
     """
-    return timedelta(seconds=parse_int(key, value, at_least=1))
+    return timedelta(seconds=min(parse_int(key, value, at_least=1, at_most=MAX_LONG), _LONGEST_S))
 
 
 def parse_choice(key: str, value: str, choices: type[Choice]) -> Choice:

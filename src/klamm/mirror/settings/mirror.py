@@ -26,6 +26,8 @@ METRICS_LISTEN: Final = "klamm.metrics.listen"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _LEASE: Final = "klamm.lease.seconds"
+_FREE_TEXT: Final = re.compile(r"password|secret|passphrase|jaas|certificate|keystore\.key|client\.id|^spark\.")
+"""Keys whose values may have any characters, also a number sign after a blank."""
 _LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
 
 
@@ -120,6 +122,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     if not aliases:
         raise SettingsError("clusters: expected the aliases of the clusters, such as clusters=A,B")
     _check_aliases(properties, aliases)
+    _check_comments(properties)
     properties = RecordedProperties(properties)
     properties.read.add("clusters")
     for alias in target_aliases:
@@ -206,6 +209,15 @@ def _check_aliases(properties: Mapping[str, str], aliases: Sequence[str]) -> Non
                 raise SettingsError(
                     f"{key}={rest}: a key ends at a blank: expected {alias}->B.key=value without blanks"
                 )
+
+
+def _check_comments(properties: Mapping[str, str]) -> None:
+    for key, value in properties.items():
+        if re.search(r"\s#", value) and not _FREE_TEXT.search(key):
+            raise SettingsError(
+                f"{key}={value}: expected no comment after the value, because properties files have none there: it "
+                "would be a part of the value. Write it on a line of its own"
+            )
 
 
 def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:

@@ -263,7 +263,7 @@ def _internal_topics(
 
 
 def _partitions(count: int) -> str:
-    return f"{count} partition{'s' * (count != 1)}"
+    return "default number of partitions" if count < 0 else f"{count} partition{'s' * (count != 1)}"
 
 
 def _new_topic(flow: FlowSettings, name: str, partition_count: int, entries: Mapping[str, ConfigEntry]) -> NewTopic:

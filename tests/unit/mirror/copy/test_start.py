@@ -76,7 +76,7 @@ class Rig:
     """Stored source offset. None: none is stored."""
     topic_id: UUID | None = OLD_ID
     continues: bool = False
-    latest: bool = False
+    reset: str = "earliest"
     planned_after: int | None = None
     """None: at least once."""
     source: FakeSource = field(
@@ -95,7 +95,7 @@ class Rig:
         transactions = None if self.planned_after is None else Transactions(self.store, self.planned_after)
         settings = copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continues)
         start = Start(
-            replace(settings, start_at_latest=self.latest),
+            replace(settings, auto_offset_reset=self.reset, reset_duration_ms=1000),
             cast("Cluster", self.source),
             cast("Cluster", self.target),
             cast("SourceOffsetStore", self.store),
@@ -110,12 +110,26 @@ def test_a_partition_resumes_after_its_stored_offset() -> None:
     assert (copy.fetch_offset, copy.last_fetched_epoch, copy.is_settled, reasons) == (42, 3, True, {})
 
 
-@pytest.mark.parametrize(("latest", "at"), [(False, 5), (True, 50)])
-def test_a_new_partition_starts_where_auto_offset_reset_says_and_stores_that_first(*, latest: bool, at: int) -> None:
-    rig = Rig(latest=latest)
+@pytest.mark.parametrize(
+    ("reset", "of_timestamp", "at"),
+    [("earliest", -1, 5), ("latest", -1, 50), ("by_duration", 20, 20), ("by_duration", -1, 50)],
+)
+def test_a_new_partition_starts_where_auto_offset_reset_says_and_stores_that_first(
+    reset: str, of_timestamp: int, at: int
+) -> None:
+    rig = Rig(reset=reset)
+    rig.source.offset_of_timestamp = of_timestamp
     ((copy,), _) = rig.start()
     assert copy.fetch_offset == at
     assert rig.store.log[-1] == ({KEY: SourceOffset(at)}, {KEY: OLD_ID})
+
+
+def test_a_new_partition_stops_if_auto_offset_reset_is_none() -> None:
+    ((copy,), _) = Rig(reset="none").start()
+    assert copy.state is CopyState.STOPPED
+    assert copy.reason.startswith("t-0 was never mirrored, and auto.offset.reset=none names no offset")
+    ((copy,), _) = Rig(reset="none", offset=41).start()
+    assert (copy.state, copy.fetch_offset) == (CopyState.COPYING, 42)
 
 
 def test_records_of_unknown_origin_stop_the_partition() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,10 @@ from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.properties import SettingsError, parse_properties, read_properties
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from klamm.mirror.settings.flow import FlowSettings
 
 BASE = "clusters = A, B\nA.bootstrap.servers = a:9092\nB.bootstrap.servers = b:9092\n"
 FLOW = "A->B.enabled = true\n"
@@ -70,3 +74,66 @@ def test_a_file_that_an_editor_marked_as_utf_8_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(BASE + FLOW, encoding="utf-8-sig")
     assert [flow.name for flow in parse_settings(read_properties(file)).flows] == ["A->B"]
+
+
+@pytest.mark.parametrize("line", ["A->B.topics = orders # all of them", "B.producer.acks = all #x"])
+def test_a_comment_after_a_value_is_rejected(line: str) -> None:
+    with pytest.raises(SettingsError, match="expected no comment after the value"):
+        settings(BASE + FLOW + line + "\n")
+    free_text = 'A.sasl.jaas.config = org.example.Login required password="a #b";\nA->B.topics = a#b\n'
+    assert settings(BASE + FLOW + free_text).flows[0].selection.includes("a#b")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_on"),
+    [("refresh.topics", lambda flow: flow.refresh_topics_enabled),
+     ("sync.topic.configs", lambda flow: flow.sync_topic_configs_enabled),
+     ("sync.topic.acls", lambda flow: flow.sync_topic_acls_enabled),
+     ("refresh.groups", lambda flow: flow.groups.refresh_enabled),
+     ("emit.checkpoints", lambda flow: flow.groups is not None)],
+)  # fmt: skip
+def test_a_negative_interval_switches_off_and_zero_is_rejected_where_mirrormaker_fails(
+    prefix: str, is_on: Callable[[FlowSettings], bool]
+) -> None:
+    key = f"{prefix}.interval.seconds"
+    assert [is_on(settings(BASE + FLOW + f"{key}={value}").flows[0]) for value in (1, 2**63 - 1, -1)] == [
+        True,
+        True,
+        False,
+    ]
+    if prefix == "emit.checkpoints":
+        groups = settings(BASE + FLOW + f"{key}=0").flows[0].groups
+        assert groups is not None
+        assert groups.checkpoints_interval == timedelta(seconds=1)
+        return
+    with pytest.raises(SettingsError, match=f"^{key}=0: expected a whole number from 1, or -1 to switch it off"):
+        settings(BASE + FLOW + f"{key}=0")
+    settings(BASE + FLOW + f"{key}=0\n{prefix}.enabled=false\nemit.checkpoints.enabled=false\n")
+
+
+def test_numbers_have_the_ranges_of_javas_types() -> None:
+    (flow,) = settings(
+        BASE + FLOW + f"offset.lag.max={2**63 - 1}\nadmin.timeout.ms={2**40}\noffset.flush.interval.ms={2**63 - 1}\n"
+        "A.consumer.fetch.min.bytes=0\nemit.heartbeats.interval.seconds=-1\n"
+    ).flows
+    assert (flow.offset_lag_max, flow.admin_timeout) == (2**63 - 1, timedelta(milliseconds=2**31 - 1))
+    assert settings(BASE + FLOW + "offset.lag.max=-1").flows[0].offset_lag_max == 0
+    assert settings(BASE + FLOW + "offset.storage.partitions=-1").flows[0].positions_partitions == -1
+    for line in (f"offset.lag.max={2**63}", "replication.factor=32768", f"tasks.max={2**31}"):
+        with pytest.raises(SettingsError, match="expected a whole number from"):
+            settings(BASE + FLOW + line)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("none", ("none", timedelta())), ("by_duration:P1DT2H", ("by_duration", timedelta(hours=26))),
+     ("by_duration:PT-1S", None), ("by_duration", None), ("earliest:", None), ("Latest", None)],
+)  # fmt: skip
+def test_auto_offset_reset_takes_kafkas_values(value: str, expected: tuple[str, timedelta] | None) -> None:
+    text = BASE + FLOW + f"A.consumer.auto.offset.reset={value}\n"
+    if expected is None:
+        with pytest.raises(SettingsError, match=f"^A.consumer.auto.offset.reset={value}: expected earliest, latest, n"):
+            settings(text)
+        return
+    (flow,) = settings(text).flows
+    assert (flow.auto_offset_reset, flow.reset_duration) == expected

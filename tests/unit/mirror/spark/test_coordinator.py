@@ -52,7 +52,6 @@ def share(partitions: int) -> FlowShare:
         source_offsets_topic="p",
         positions_interval_s=1.0,
         read_committed=False,
-        start_at_latest=False,
         fetch_limits=FetchLimits(1, 1, 1, 1),
         buffer_bytes=1,
     )

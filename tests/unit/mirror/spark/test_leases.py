@@ -24,7 +24,6 @@ def share(flow: str, partitions: int) -> FlowShare:
         source_offsets_topic="p",
         positions_interval_s=1.0,
         read_committed=False,
-        start_at_latest=False,
         fetch_limits=FetchLimits(1, 2, 3, 4),
         buffer_bytes=5,
         syncs=SyncSettings(topic="s", connection=connection, lag_max=6),

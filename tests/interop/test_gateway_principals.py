@@ -39,7 +39,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.processes import wait_until
 from tests.support.relay_rig import RelayRig, Side, shared_objects
 from tests.support.security import PLAIN_MODULE, SCRAM_MODULE, sasl_settings
-from tests.support.tokens import claims_of, unsecured
+from tests.support.tokens import claims_of, unsecured, unsecured_with
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ SETTINGS: Final = {
 }
 TOO_SOON_S: Final = 1.1
 """Kafka takes no login within a second after the one before it on the same connection."""
+
+
+CENTURY_MS: Final = 100 * 365 * 86_400_000
+UNUSUAL: Final = ("1e999", "-1e999", "9" * 400, "9" * 30, "1e300", "NaN", "Infinity", "true", "null", '""', '" "',
+                  '"5"', "[]", "{}", "0", "-1")  # fmt: skip
 
 
 class Login(NamedTuple):
@@ -244,6 +249,29 @@ async def played_directly(port: int, logins: list[Login]) -> list[object]:
         client = Client(Side(connection), waits=True)
         await client.play(logins)
     return client.answers
+
+
+async def answer_to(port: int, message: bytes) -> tuple[int, bytes, bool]:
+    """Return error code and bytes of the answer to a token, and whether the session ends within a century."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setblocking(False)
+        side = Side(connection)
+        await side.send(request_frame(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1))
+        await side.read_frame()
+        await side.send(request_frame(SaslAuthenticateRequest(auth_bytes=message), 2))
+        answer = decode(SaslAuthenticateResponse, 2, await side.read_frame(), 5)
+    return answer.error_code, bytes(answer.auth_bytes), answer.session_lifetime_ms < CENTURY_MS
+
+
+def test_tokens_with_an_unusual_expiry_are_accepted_as_by_kafka(kafka: int, broker: int) -> None:
+    async def test() -> None:
+        for value in UNUSUAL:
+            token = unsecured_with("exp", value, claims_of("ann", iat=None))
+            message = b"n,,\1auth=Bearer " + token.encode() + b"\1\1"
+            answers = await asyncio.gather(answer_to(kafka, message), answer_to(broker, message))
+            assert answers[0] == answers[1], value
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["one by one", "pipelined"])

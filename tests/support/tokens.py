@@ -34,6 +34,13 @@ def unsecured(claims: Mapping[str, Any], **header: Any) -> str:
     return f"{part({'alg': 'none', **header})}.{part(claims)}."
 
 
+def unsecured_with(name: str, value: str, claims: Mapping[str, Any]) -> str:
+    """Return an unsecured token with a claim whose value is any text, valid JSON or not."""
+    others = json.dumps({key: other for key, other in claims.items() if key != name})
+    body = others[:-1] + f', "{name}": {value}' + "}"
+    return f"{part({'alg': 'none'})}.{encoded(body.encode())}."
+
+
 def _of_integer(value: int, count: int | None = None) -> str:
     return encoded(value.to_bytes((value.bit_length() + 7) // 8 if count is None else count))
 

@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRefusedError
 
@@ -25,6 +25,7 @@ _FIRST_MESSAGE: Final = re.compile(
 _AUTH: Final = re.compile(r"bearer +([-_~+/.a-zA-Z0-9]+=*)", re.IGNORECASE)
 _ACKNOWLEDGED: Final = b"\x01"
 _PARTS: Final = 3
+_MAX_SECONDS: Final = 2**63 // 1000 - 1
 
 
 class TokenError(Exception):
@@ -66,7 +67,7 @@ class Jwt:
             raise TokenError("a token has three parts with dots between them")
         header, claims, signature = map(_decoded, parts)
         try:
-            read = json.loads(header), json.loads(claims)
+            read = tuple(json.loads(part, parse_constant=_reject_constant) for part in (header, claims))
             json.dumps(read[1], ensure_ascii=False).encode()  # half a surrogate pair could not be written anywhere
         except (ValueError, RecursionError) as error:
             raise TokenError("header or claims are not JSON") from error
@@ -215,14 +216,20 @@ def _decoded(part: str) -> bytes:
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float | None:
+    """Return a time in seconds. As in Kafka, one that milliseconds in 64 bits cannot hold is the last or the first."""
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TokenError(f"the claim {name} is no number")
-    return float(value)
+    return float(max(-_MAX_SECONDS, min(value, _MAX_SECONDS)))
+
+
+def _reject_constant(name: str) -> NoReturn:
+    """Reject NaN and Infinity, which are not JSON. A comparison with NaN is never true, so its token never expired."""
+    raise ValueError(f"{name} is not JSON")
 
 
 def _is_among(named: object, expected: Collection[str]) -> bool:
     audiences = named if isinstance(named, list) else [] if named is None else [named]
-    return any(each in expected for each in audiences) if audiences or expected else True
+    return any(isinstance(each, str) and each in expected for each in audiences) if audiences or expected else True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 from functools import partial
@@ -11,9 +12,10 @@ from itertools import count
 import pytest
 
 from klamm.security.jwks import KeysError, check_signed, parse_keys
-from klamm.security.oauth import ClaimRules, OAuthBearerExchange, TokenError, check_unsecured
+from klamm.security.oauth import ClaimRules, Jwt, OAuthBearerExchange, TokenError, check_unsecured
 from klamm.security.sasl import InvalidCredentialsError, SaslRefusedError
-from tests.support.tokens import Issuer, claims_of, encoded, key_set, part, unsecured
+from klamm.server.security.login import Login, LoginSettings
+from tests.support.tokens import Issuer, claims_of, encoded, key_set, part, unsecured, unsecured_with
 
 NOW = time.time()
 claims = partial(claims_of, now=NOW)
@@ -97,6 +99,34 @@ def test_what_is_no_first_message_is_refused(message: bytes) -> None:
 def test_an_unsecured_token_that_is_wrong_is_refused_with_a_reason(token: str, reason: str) -> None:
     with pytest.raises(TokenError, match=reason):
         check_unsecured(token, ClaimRules(), NOW)
+
+
+HOSTILE = ["1e999", "-1e999", "9" * 400, "-" + "9" * 400, "9" * 5000, "1e300", "NaN", "Infinity", "-Infinity", "true",
+           "null", '""', "[]", "{}", "[{}]", "[[]]", '"\\ud800"', '"\\n"', "0"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=count())
+@pytest.mark.parametrize("name", ["exp", "iat", "nbf", "sub", "scope", "aud", "iss"])
+def test_any_claim_is_accepted_or_rejected_without_a_traceback(name: str, value: str) -> None:
+    settings = LoginSettings(mechanisms={"OAUTHBEARER": an_exchange}, now=lambda: 0.0)
+    login = Login(settings)
+    login.handshake("OAUTHBEARER", 1)
+    answer = login.authenticate(first(unsecured_with(name, value, claims("alice", scope="kafka"))))
+    assert 0 <= answer.session_lifetime_ms < 2**63
+    assert (answer.error_code, login.is_open) == (0, answer.auth_bytes == b"")
+    with contextlib.suppress(TokenError):
+        ClaimRules(audiences={"us"}, checks_audience=True, needs_issued_at=True, issuer="us").check(
+            Jwt.parse(unsecured_with(name, value, claims("alice"))).claims, NOW
+        )
+
+
+@pytest.mark.parametrize(
+    ("value", "is_accepted"),
+    [("1e999", True), ("9" * 400, True), ("-1e999", False), ("NaN", False), ("Infinity", False)],
+)
+def test_expiry_beyond_64_bits_is_the_last_and_nan_is_not_json(value: str, is_accepted: bool) -> None:
+    exchange = an_exchange()
+    assert (exchange.step(first(unsecured_with("exp", value, claims("alice", scope="kafka")))) == b"") == is_accepted
 
 
 @pytest.mark.parametrize("issuer", [RSA, EC], ids=["RS256", "ES256"])

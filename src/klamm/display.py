@@ -1,8 +1,15 @@
-"""Safe display of names and values that clients choose, in output for people."""
+"""Safe display of names and values that clients choose, in output for people and in logs."""
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LOG_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 MAX_SHOWN: Final = 64
 """Limit for a displayed name in characters. A longer name would make a table unreadable."""
@@ -22,6 +29,35 @@ def printable(name: str) -> str:
     """Return a name escaped, and truncated if it is too long. JSON and Parquet output keeps names unchanged."""
     plain = escaped(name[:MAX_SHOWN])
     return plain if len(name) <= MAX_SHOWN else f"{plain}..."
+
+
+class LineFormatter(logging.Formatter):
+    """Formatter of log records. A client id or a topic name can neither begin a line nor move a terminal's cursor.
+
+    A record is one line. The lines of a traceback follow, and are indented: an exception may quote a name.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is that of logging
+        """Return the line of a record, escaped."""
+        return escaped(super().formatMessage(record))
+
+    def formatException(  # noqa: N802
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+    ) -> str:
+        """Return a traceback, escaped and indented."""
+        return "\n".join(f"  {escaped(line)}" for line in super().formatException(ei).split("\n"))
+
+
+def log_to_stderr(line: str = LOG_LINE, *, level: int = logging.INFO) -> None:
+    """Configure the logging of a process, unless that has been done.
+
+    Args:
+        line: Layout of a line.
+        level: Lowest level that is logged.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(line))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def counted(count: int, noun: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from klamm.display import MAX_SHOWN, escaped, printable
+from klamm.display import MAX_SHOWN, LineFormatter, escaped, printable
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,14 @@ def test_a_name_stays_in_its_line(name: str, shown: str) -> None:
 def test_a_value_is_escaped_and_never_cut() -> None:
     assert escaped("RULE:^CN=(.*?)$\\d" + "x" * 100) == "RULE:^CN=(.*?)$\\d" + "x" * 100
     assert escaped("a\tb\r\n\x1b[2J\x9b" + "x" * 100) == "a\\tb\\r\\n\\x1b[2J\\x9b" + "x" * 100
+
+
+def test_names_in_log_records_begin_no_line_and_move_no_cursor() -> None:
+    formatter = LineFormatter("%(levelname)s %(message)s")
+    name = "app\nERROR forged\r\x1b[2J"
+    error = ValueError(name)
+    record = logging.LogRecord("n", logging.WARNING, "f", 1, "Client %s", (name,), (ValueError, error, None))
+    lines = formatter.format(record).splitlines()
+    assert lines[0] == r"WARNING Client app\nERROR forged\r\x1b[2J"
+    assert all(line.startswith("  ") and line.isprintable() for line in lines[1:])
+    assert len(lines) > 1

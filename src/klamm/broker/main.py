@@ -15,6 +15,7 @@ from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.garbage import GarbageSettings
 from klamm.broker.settings import BrokerSettings, describe_unknown, parse_arguments, unknown_names
 from klamm.broker.surroundings import PLAIN, Surroundings
+from klamm.display import log_to_stderr
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.listeners import ANY_HOSTS, Address, Listener, own_host_name
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str], surroundings: Surroundings = PLAIN) -> int:
     """Run a broker; return the exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     try:
         settings = parse_arguments(arguments)
     except SettingsError as error:

@@ -192,7 +192,8 @@ def fetch(address: str) -> list[Client]:
     except (ValueError, http.client.InvalidURL) as error:
         raise RefusedError(f"--metrics {address}: expected HOST:PORT") from error
     try:
-        connection.request("GET", _PATH)
+        # The listener serves public names to no browser; this is none.
+        connection.request("GET", _PATH, headers={"Host": "localhost"})
         response = connection.getresponse()
         body = response.read()
         if response.status != http.client.OK:

@@ -8,6 +8,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
+from klamm.display import log_to_stderr
 from klamm.gateway.app import GatewayApp
 from klamm.gateway.hooks import start_hooks
 from klamm.gateway.known_settings import describe_unknown, reject_unknown, unknown_names
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str]) -> int:
     """Run a gateway; return the exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     try:
         settings = parse_arguments(arguments)
         reject_unknown(settings)

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.display import log_to_stderr
 from klamm.gateway import control
 from klamm.gateway.app import GatewayApp
 from klamm.gateway.hooks import start_hooks
@@ -38,11 +39,7 @@ REPORT_S: Final = 1.0
 
 def main(arguments: Sequence[str]) -> int:
     """Run a worker; return the exit code."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format=f"%(asctime)s %(levelname)s %(name)s: worker {arguments[1]}: %(message)s",
-    )
+    log_to_stderr(f"%(asctime)s %(levelname)s %(name)s: worker {arguments[1]}: %(message)s")
     end = socket.socket(fileno=int(arguments[0]))
     settings = parse_arguments(arguments[2:])
     settings = replace(settings, data_dir=settings.data_dir / f"worker-{arguments[1]}")

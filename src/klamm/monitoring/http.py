@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import socket
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     View = Callable[[Mapping[str, str]], Awaitable[tuple[str, str]]]
 
@@ -27,8 +28,34 @@ _NO_SCRIPTS: Final = (
     "Cache-Control: no-store\r\n"
 )
 """Headers of a view: it needs no script, and neither scripts nor other sites may use it."""
+_METRICS: Final = "/metrics"
 LIMIT_S: Final = 10.0
 """Time limit of one request in seconds, however slow its client is."""
+
+
+_NOT_OURS: Final = (
+    "This page is served to an IP address, localhost, a name without a dot or the name of this machine only, because"
+    " any other name may belong to a site that reads it through your browser. Let a proxy set the header Host.\n"
+)
+
+
+def is_own_name(host: str) -> bool:
+    """Return whether the header Host of a request can only name this machine.
+
+    The owner of a public name can let it point to this machine (DNS rebinding). The scripts of his pages could then
+    read, in a browser that reaches this machine, what is meant for its users.
+
+    Args:
+        host: Name or address, with or without a port. A client that is no browser may leave it out.
+    """
+    name = (host if host.endswith("]") else host.rpartition(":")[0] or host).strip("[]").rstrip(".").lower()
+    if "." not in name or name.endswith(".localhost") or name == socket.gethostname().lower():
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class HttpListener:
@@ -85,16 +112,14 @@ class HttpListener:
             writer.close()
 
     async def _answer(self, head: bytes) -> bytes:
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 -- method, target, version
             return _response("400 Bad Request", "text/plain", "Not HTTP/1\n")
         method, (path, _, query) = words[0], words[1].partition("?")
+        if (rejection := self._rejection(method, path, lines)) is not None:
+            return rejection
         view = self._views.get(path)
-        if view is None and path not in self._pages and path not in self._checks:
-            known = ", ".join([*self._views, *self._pages, *self._checks])
-            return _response("404 Not Found", "text/plain", f"There is {known}\n")
-        if method not in ("GET", "HEAD"):
-            return _response("405 Method Not Allowed", "text/plain", "GET only\n", "Allow: GET, HEAD\r\n")
         if view is not None:
             content_type, text = await view(dict(parse_qsl(query, keep_blank_values=True)))
             return _response("200 OK", content_type, text, _NO_SCRIPTS, has_body=method == "GET")
@@ -106,6 +131,18 @@ class HttpListener:
             return _response(status, "text/plain", f"{text}\n", has_body=method == "GET")
         content_type, text = self._pages[path]()
         return _response("200 OK", content_type, text, has_body=method == "GET")
+
+    def _rejection(self, method: str, path: str, headers: Sequence[str]) -> bytes | None:
+        """Return the response to a request that is not served; None for all others."""
+        paths = [*self._views, *self._pages, *self._checks]
+        if path not in paths:
+            return _response("404 Not Found", "text/plain", f"There is {', '.join(paths)}\n")
+        if method not in ("GET", "HEAD"):
+            return _response("405 Method Not Allowed", "text/plain", "GET only\n", "Allow: GET, HEAD\r\n")
+        host = next((line[5:] for line in headers if line[:5].lower() == "host:"), "").strip()
+        if path not in (_METRICS, *self._checks) and not is_own_name(host):
+            return _response("421 Misdirected Request", "text/plain", _NOT_OURS)
+        return None
 
 
 def _response(status: str, content_type: str, text: str, headers: str = "", *, has_body: bool = True) -> bytes:

@@ -11,6 +11,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
+from klamm.display import LineFormatter
 from klamm.mirror.partition_progress import CopyState
 from klamm.mirror.progress import FlowState, describe
 from klamm.mirror.run import ProgressLines
@@ -41,7 +42,8 @@ class MirrorDisplay:
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
             handler = RichHandler(console=self._console, show_path=False, markup=False)
-            logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s", force=True)
+            handler.setFormatter(LineFormatter("%(message)s"))
+            logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
         return self
 
     def __exit__(

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from klamm.display import log_to_stderr
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
 from klamm.mirror.signals import stop_on_signals
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         stop_on_signals(
             stop
         )  # never restored: a second signal must not interrupt the shutdown that the first one started
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the mirror reports the loss of the JVM with its own message
     # kafka-python logs a line for each attempt to connect; the mirror itself logs the consequences for the flow.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)

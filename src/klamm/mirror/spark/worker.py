@@ -19,6 +19,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.display import log_to_stderr
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.progress import RATE_WINDOW_S
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
@@ -178,7 +179,7 @@ def serve(
     Raises:
         OSError: The driver cannot be reached.
     """
-    logging.basicConfig(format=WORKER_LINE)
+    log_to_stderr(WORKER_LINE, level=logging.WARNING)
     channel = ChannelClient(address, token)
     session = _resume(group)
     finished = False

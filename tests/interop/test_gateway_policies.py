@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import urllib.request
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 import klamm
-from klamm.admin import AdminClient
+from klamm.admin import AdminClient, NewTopic
+from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.alter_partition_reassignments import (
@@ -69,6 +71,7 @@ class Hanging(Policy):
         if details.topic == "hangs":
             threading.Event().wait(60)
 """
+UNKNOWN = "rules: [{name: a, configs: {retention.mss: {max: 1}}}]"
 KINDS = ("create.topic", "alter.config", "create.partitions", "delete.topic")
 
 
@@ -327,3 +330,20 @@ def test_a_policy_that_hangs_delays_only_what_it_judges(
         ("next", 0),
     ]
     assert "did not decide within 3000 ms" in (answer.topics[0].error_message or "")
+
+
+def test_gateway_does_not_start_with_rules_on_configs_that_the_upstream_does_not_have(
+    klamm_session_broker: klamm.Broker, tmp_path: Path
+) -> None:
+    with AdminClient(klamm_session_broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=f"described-{uuid4().hex}")]).all().result()
+    (tmp_path / "rules.yaml").write_text(UNKNOWN)
+    config = {
+        "create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(tmp_path / "rules.yaml"),
+    }
+    with (
+        pytest.raises(BrokerStartError, match=r"retention\.mss: not a topic config of the upstream"),
+        klamm.Gateway(klamm_session_broker.bootstrap_servers, config=config),
+    ):
+        pass

@@ -14,7 +14,7 @@ from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.output import write
-from klamm.configs.definitions import POLICY_RULES_FILE, topic_configs
+from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
 from klamm.policy.answers import Override
 from klamm.policy.details import (
@@ -28,6 +28,8 @@ from klamm.policy.details import (
 from klamm.policy.errors import PolicyFailedError, PolicyLoadError
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
 from klamm.policy.loader import load_policy
+from klamm.policy.rule import RuleFileError
+from klamm.policy.rules import RulesPolicy
 from klamm.policy_runtime.decision import TWICE
 from klamm.protocol.errors import InvalidConfigError, KafkaApiError
 from klamm.security.principals import ANONYMOUS, principal_of
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from klamm.admin import ConfigEntry
 
 EXIT_REFUSED: Final = 3
-RULES_POLICY: Final = "klamm.policy.rules:RulesPolicy"
+RULES_POLICY: Final = f"{RulesPolicy.__module__}:{RulesPolicy.__qualname__}"
 CLIENT_ID: Final = "klamm-policy-test"
 _KINDS: Final[Mapping[str, PolicyKind]] = {
     "create": CREATE_TOPIC,
@@ -162,6 +164,8 @@ def _test(options: argparse.Namespace) -> int:
     properties = dict(_assignment(text) for text in options.property)
     if options.rules is not None:
         properties[POLICY_RULES_FILE] = options.rules
+    if options.bootstrap_server is not None:
+        properties.setdefault(UPSTREAM, options.bootstrap_server)  # it decides which configs exist, as in a gateway
     name = options.policy or RULES_POLICY
     kinds = options.kind or ["create"]
     try:
@@ -170,7 +174,12 @@ def _test(options: argparse.Namespace) -> int:
             policy = load_policy(spec, properties).policy
     except PolicyLoadError as error:
         raise RefusedError(str(error)) from error
-    topics = _declared(options.topics_file) if options.topics_file is not None else _existing(options)
+    if options.topics_file is not None:
+        topics = _declared(options.topics_file)
+    else:
+        described = _described(options)
+        topics = [topic for topic, _ in described]
+        _check_upstream(policy, [configs for _, configs in described])
     with redirect_stdout(sys.stderr):
         verdicts = [
             verdict
@@ -264,7 +273,17 @@ def _declared(file: str) -> list[ExistingTopic]:
     ]
 
 
-def _existing(options: argparse.Namespace) -> list[ExistingTopic]:
+def _check_upstream(policy: object, described: Sequence[Mapping[str, ConfigEntry]]) -> None:
+    """Reject rules on configs that the cluster does not have. Without a topic they are unknown."""
+    if isinstance(policy, RulesPolicy) and described:
+        try:
+            policy.check_upstream({entry.name: entry.config_type for entry in described[0].values()})
+        except RuleFileError as error:
+            raise RefusedError(str(error)) from error
+
+
+def _described(options: argparse.Namespace) -> list[tuple[ExistingTopic, Mapping[str, ConfigEntry]]]:
+    """Return all topics of the cluster, each with the description of its configs."""
     from klamm.admin import ConfigResource, ResourceType  # noqa: PLC0415  # the network library
 
     with connect(options) as admin:
@@ -273,14 +292,17 @@ def _existing(options: argparse.Namespace) -> list[ExistingTopic]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         configs = admin.describe_configs(resources).all().result() if names else {}
     return [
-        ExistingTopic(
-            name=name,
-            num_partitions=len(described[name].partitions),
-            replication_factor=len(described[name].partitions[0].replicas),
-            configs=_values(configs[ConfigResource(ResourceType.TOPIC, name)], are_own=True),
-            defaults=_values(configs[ConfigResource(ResourceType.TOPIC, name)], are_own=False),
+        (
+            ExistingTopic(
+                name=name,
+                num_partitions=len(described[name].partitions),
+                replication_factor=len(described[name].partitions[0].replicas),
+                configs=_values(configs[resource], are_own=True),
+                defaults=_values(configs[resource], are_own=False),
+            ),
+            configs[resource],
         )
-        for name in names
+        for name, resource in zip(names, resources, strict=True)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from klamm.configs.definitions import UPSTREAM
 from klamm.gateway.client_configs.hooks import client_configs
 from klamm.gateway.history.hooks import with_history
 from klamm.gateway.interceptors import merged
@@ -22,5 +23,6 @@ async def start_hooks(settings: GatewaySettings) -> Interception:
         SettingsError: A setting of client configs or of the history has a wrong value.
     """
     configs = client_configs(settings.upstream, settings.configs)
-    hooks = merged(await start_policies(settings.configs), configs)
+    properties = {**settings.configs, UPSTREAM: ",".join(settings.upstream.bootstrap_servers)}
+    hooks = merged(await start_policies(properties), configs)
     return with_history(hooks, settings.upstream, settings.configs)

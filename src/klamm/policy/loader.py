@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.errors import PolicyLoadError
-from klamm.policy.modules import own_modules, source_of
+from klamm.policy.modules import is_never_reloaded, own_modules, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,7 +72,7 @@ class FreshModules:
         Exceptions of the modules propagate.
         """
         current = sys.modules.get(name)
-        if current is None or name in self._replaced:
+        if current is None or name in self._replaced or is_never_reloaded(name):
             return importlib.import_module(name)
         for neighbour in own_modules(current):
             if neighbour not in self._replaced:

@@ -17,6 +17,11 @@ _NEVER: Final = "klamm"
 """Package that is never reloaded: its classes must stay identical, because a rejection is recognized by its class."""
 
 
+def is_never_reloaded(name: str) -> bool:
+    """Return whether a module is klamm's own."""
+    return name.partition(".")[0] == _NEVER
+
+
 def source_of(module: ModuleType) -> Path | None:
     """Return the source file of a module, or None if it has none."""
     origin = getattr(module, "__file__", None)
@@ -31,7 +36,7 @@ def own_modules(module: ModuleType) -> Mapping[str, Path]:
     """
     found: dict[str, Path] = {}
     source = source_of(module)
-    if source is None or module.__name__.partition(".")[0] == _NEVER:
+    if source is None or is_never_reloaded(module.__name__):
         return found
     top, is_in_package, _ = module.__name__.partition(".")
     root = source.parents[module.__name__.count(".") - 1] if is_in_package else source.parent
@@ -54,7 +59,7 @@ def _collect(name: str, source: Path, *, root: Path, package: str | None, found:
 def _own_source(name: str, root: Path, package: str | None) -> Path | None:
     top = name.partition(".")[0]
     module = sys.modules.get(name)
-    if module is None or top == _NEVER or (package is not None and top != package):
+    if module is None or is_never_reloaded(name) or (package is not None and top != package):
         return None
     path = source_of(module)
     if path is None or path.name == "__init__.py" or root not in path.parents:

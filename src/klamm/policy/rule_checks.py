@@ -6,7 +6,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.definitions import broker_configs, find_broker_config, topic_configs
+from klamm.configs.definitions import ConfigDefinition, broker_configs, find_broker_config, topic_configs
 from klamm.policy.kinds import ALTER_CONFIG, CLIENT, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, FLOW, KINDS
 from klamm.policy.rule import (
     ACTIONS,
@@ -23,7 +23,6 @@ from klamm.protocol.types import ConfigType
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.configs.definitions import ConfigDefinition
     from klamm.policy.kinds import PolicyKind
     from klamm.policy.rule import ConfigRule, Rule
 
@@ -113,15 +112,13 @@ def check_kinds(rules: Sequence[Rule], kinds: Collection[PolicyKind]) -> None:
                 )
 
 
-def check_configs(
-    rules: Sequence[Rule], *, is_gateway: bool, upstream: Mapping[str, ConfigDefinition] | None = None
-) -> None:
+def check_configs(rules: Sequence[Rule], *, is_gateway: bool, upstream: Mapping[str, int] | None = None) -> None:
     """Reject configs that do not exist, and values that they cannot have.
 
     Args:
         rules: All rules of the file.
         is_gateway: Whether the upstream decides which topic configs exist and which values are in range.
-        upstream: Topic configs of the upstream that Kafka 4.4 does not have; None if they are unknown.
+        upstream: Wire values of ``ConfigType`` of the upstream's topic configs; None if they have not been read.
     """
     for index, rule in enumerate(rules):
         place = f"rules[{index}]"
@@ -156,16 +153,30 @@ def _checked(rule: Rule, condition: str) -> tuple[str, ...]:
 
 
 def _topic_config(
-    name: str, place: str, *, is_gateway: bool, upstream: Mapping[str, ConfigDefinition] | None
+    name: str, place: str, *, is_gateway: bool, upstream: Mapping[str, int] | None
 ) -> ConfigDefinition | None:
-    """Return the definition of a topic config; None if only the upstream knows it."""
+    """Return the definition of a topic config; None if its type is unknown."""
     definition = topic_configs().get_definition(name)
     if definition is not None or (is_gateway and upstream is None):
         return _range_of(definition, is_gateway=is_gateway)
     if upstream is not None and name in upstream:
-        return upstream[name]
+        return _definition(name, upstream[name])
     of_whom = "" if upstream is None else " of the upstream"
     raise RuleFileError(f"{place}: not a topic config{of_whom}{_similar(name, {*topic_configs(), *(upstream or ())})}")
+
+
+def _definition(name: str, config_type: int) -> ConfigDefinition | None:
+    """Return the definition of a config that only the upstream has; None if it does not report the type."""
+    if config_type == ConfigType.UNKNOWN or config_type not in ConfigType.__members__.values():
+        return None
+    return ConfigDefinition(
+        name=name,
+        config_type=ConfigType(config_type),
+        default=None,
+        default_value=None,
+        check=None,
+        importance="",
+    )
 
 
 def _similar(name: str, names: Collection[str]) -> str:

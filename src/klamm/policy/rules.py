@@ -49,7 +49,7 @@ from klamm.policy.rule import (
     RuleFileError,
     number_of,
 )
-from klamm.policy.rule_checks import check_kinds
+from klamm.policy.rule_checks import check_configs, check_kinds, unknown_configs
 from klamm.policy.rule_file import parse_rules
 from klamm.protocol.errors import PolicyViolationError
 
@@ -97,6 +97,22 @@ class RulesPolicy(Policy):
         self._rules = parse_rules(text, source=name, is_gateway=UPSTREAM in configs)
         self.watched_files = (path,)
         self.only_computes = all(rule.is_linear for rule in self._rules)
+
+    @property
+    def unknown_configs(self) -> frozenset[str]:
+        """Topic configs that the rules name and Kafka 4.4 does not have, so that only the upstream can have them."""
+        return unknown_configs(self._rules)
+
+    def check_upstream(self, types: Mapping[str, int]) -> None:
+        """Raise RuleFileError for a topic config that the upstream does not have, or for a value of another type.
+
+        Args:
+            types: Wire values of ``ConfigType`` by name of the upstream's topic configs.
+        """
+        try:
+            check_configs(self._rules, is_gateway=True, upstream=types)
+        except RuleFileError as error:
+            raise RuleFileError(f"{self.watched_files[0]}: {error}") from error
 
     def check_kinds(self, kinds: Collection[PolicyKind]) -> None:
         """Raise RuleFileError for a rule about requests of other kinds, which would never match."""

@@ -132,6 +132,11 @@ class PolicyGuard:
         self._properties, self._timeout_s = properties, timeout_s
 
     @property
+    def policy(self) -> object:
+        """The policy object in use."""
+        return self._instance.loaded.policy
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Source files of the policy."""
         return self._instance.loaded.files

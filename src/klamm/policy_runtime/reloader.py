@@ -11,10 +11,12 @@ from klamm.configs.definitions import POLICY_RELOAD_INTERVAL_MS
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import read_milliseconds
 from klamm.policy.loader import FreshModules
+from klamm.policy.rule import RuleFileError
+from klamm.policy.rules import RulesPolicy
 from klamm.policy_runtime.guard import Instance, make_instance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from klamm.policy_runtime.service import Policies
@@ -26,6 +28,13 @@ LOAD_LIMIT_S: Final = 60.0
 
 Signature: TypeAlias = "Mapping[Path, tuple[int, int]]"
 """Modification time in nanoseconds and size of each file; -1 and -1 for a missing one."""
+
+
+ConfigTypes: TypeAlias = "Callable[[], Awaitable[Mapping[str, int] | None]]"
+"""Function that returns the types of the upstream's topic configs by name, as wire values of ``ConfigType``.
+
+None means that they cannot be read.
+"""
 
 
 class PreparedPolicies(NamedTuple):
@@ -61,12 +70,60 @@ class PolicyReloader:
         self._loaded = self._seen = self._signature()
         self._task: asyncio.Task[None] | None = None
         self._swaps: set[asyncio.Task[None]] = set()
+        self._describe: ConfigTypes | None = None
+        self._is_unchecked = False
+        """Whether the upstream could not be read so far, so rules in use may name configs that it does not have."""
 
     def start(self) -> None:
         """Start watching. Without policies this does nothing."""
         if not self._policies.guards:
             return
         self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def follow_upstream(self, describe: ConfigTypes) -> None:
+        """Check now, and at each reload, that the upstream has the configs that rules name.
+
+        If it cannot be read now, this is tried again at each interval.
+
+        Raises:
+            PolicyLoadError: It does not have one.
+        """
+        self._describe = describe
+        self._is_unchecked = not await self._check_upstream([guard.policy for guard in self._policies.guards])
+        if self._is_unchecked:
+            logger.warning("The configs in the rules are not checked yet: those of the upstream cannot be read")
+
+    async def _check_upstream(self, policies: Sequence[object]) -> bool:
+        """Check that the upstream has the configs that rules name; return False if its configs cannot be read.
+
+        Raises:
+            PolicyLoadError: It does not have one.
+        """
+        rules = [policy for policy in policies if isinstance(policy, RulesPolicy) and policy.unknown_configs]
+        if self._describe is None or not rules:
+            return True
+        types = await self._describe()
+        if types is None:
+            return False
+        try:
+            for policy in rules:
+                policy.check_upstream(types)
+        except RuleFileError as error:
+            raise PolicyLoadError(str(error)) from error
+        return True
+
+    async def _check_loaded(self, policies: Sequence[object]) -> None:
+        if not await self._check_upstream(policies):
+            raise PolicyLoadError("the topic configs of the upstream, which the rules name, cannot be read")
+
+    async def _check_again(self) -> None:
+        """Check the rules in use, which were loaded while the upstream's configs could not be read."""
+        try:
+            self._is_unchecked = not await self._check_upstream([guard.policy for guard in self._policies.guards])
+        except PolicyLoadError as error:
+            logger.error("The rules in use are wrong: %s", error)  # noqa: TRY400
+            self._policies.reload_failure = str(error)
+            self._is_unchecked = False
 
     def ask(self) -> None:
         """Reload soon, even if no file has changed."""
@@ -91,6 +148,8 @@ class PolicyReloader:
                 async with asyncio.timeout(self._interval_s or None):
                     await self._asked.wait()
             except TimeoutError:
+                if self._is_unchecked:
+                    await self._check_again()
                 if not self._has_changed():
                     continue
             self._asked.clear()
@@ -132,6 +191,7 @@ class PolicyReloader:
             async with asyncio.timeout(LOAD_LIMIT_S):
                 for guard in self._policies.guards:
                     made.append(await make_instance(guard.spec, properties, fresh=fresh))
+                await self._check_loaded([instance.loaded.policy for instance in made])
         except BaseException as error:
             fresh.undo()
             self._retire(made)
@@ -170,6 +230,7 @@ class PolicyReloader:
             await guard.swap(instance)
         self._policies.refused_creations.clear()
         self._policies.reload_failure = None
+        self._is_unchecked = False
         # A file that was changed while the instances waited for their turn has not been loaded.
         self._seen = self._signature()
         self._loaded = {file: made.signature.get(file, stamp) for file, stamp in self._seen.items()}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from klamm.policy.kinds import PolicyKind
+    from klamm.policy_runtime.reloader import ConfigTypes
 
 
 class PolicyRuntime:
@@ -65,6 +66,17 @@ class PolicyRuntime:
     def start(self) -> None:
         """Start to reload policies whose files change."""
         self._reloader.start()
+
+    async def follow_upstream(self, describe: ConfigTypes) -> None:
+        """Check now, and at each reload, that the upstream has the configs that rules name.
+
+        Args:
+            describe: Function that reads the upstream's topic configs.
+
+        Raises:
+            PolicyLoadError: It does not have one.
+        """
+        await self._reloader.follow_upstream(describe)
 
     def reload(self) -> None:
         """Reload the policies soon, even if no file has changed."""

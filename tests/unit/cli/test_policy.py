@@ -129,6 +129,10 @@ def test_topics_of_a_cluster_are_judged_by_what_they_set(
     assert said.count("flush.ms=5 of topic hasty is below the minimum 1000") == 2
     assert said.splitlines()[-1] == "klamm.policy.rules:RulesPolicy would refuse 1 of 2 topics."
     # and when
+    (files / "typo.yaml").write_text("rules: [{name: a, only_configs: [confluent.value.schema.validation]}]")
+    assert policy.main(["test", "--rules", str(files / "typo.yaml"), *arguments[3:]]) == 1
+    assert "only_configs[0]: not a topic config of the upstream" in capsys.readouterr().err
+    # and when
     code = policy.main([*arguments, "--kind", "delete"])
     # then
     assert code == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -200,6 +202,64 @@ def test_a_reload_that_began_before_a_change_does_not_undo_it(
         assert not await is_allowed(runtime, "a-1")
 
     run(main, {**POLICY, **file("a")})
+
+
+VENDOR: Final = (
+    "rules: [{{name: a, configs: {{message.downconversion.enable: {{{}}}, confluent.tier.ms: {{max: 1d}}}}}}]"
+)
+TYPES: Final = {"retention.ms": 5, "message.downconversion.enable": 1, "confluent.tier.ms": 5}
+
+
+@pytest.mark.parametrize(
+    ("rule", "types", "error"),
+    [
+        ("one_of: [false]", TYPES, None),
+        ("max: 5", TYPES, "message.downconversion.enable.max: the config is no number but a BOOLEAN"),
+        ("one_of: [perhaps]", TYPES, "Expected value to be either true or false"),
+        ("one_of: [perhaps]", {**TYPES, "message.downconversion.enable": 0}, None),
+        (
+            "forbidden: true",
+            {"confluent.tiers.ms": 5, "message.downconversion.enable": 1},
+            "confluent.tier.ms: not a topic config of the upstream; did you mean confluent.tiers.ms?",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_reachable", [True, False])
+def test_rules_of_a_gateway_may_name_configs_of_the_upstream(
+    tmp_path: Path, rule: str, types: dict[str, int], error: str | None, is_reachable: bool
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(VENDOR.format(rule))
+    properties = {
+        **POLICY,
+        "policy.rules.file": str(path),
+        "upstream.bootstrap.servers": "upstream:9092",
+        "policy.reload.interval.ms": "10",
+    }
+    has_checked = asyncio.Event()
+    answers = [] if is_reachable else [None]
+
+    async def describe() -> dict[str, int] | None:
+        if answers:
+            return answers.pop()
+        asyncio.get_running_loop().call_soon(has_checked.set)
+        return types
+
+    async def main(runtime: PolicyRuntime) -> None:
+        with nullcontext() if error is None or not is_reachable else pytest.raises(PolicyLoadError, match=error):
+            await runtime.follow_upstream(describe)
+        if not is_reachable:
+            runtime.start()
+            await has_checked.wait()
+            assert (error or "None") in str(runtime.policies.reload_failure)
+
+    run(main, properties)
+
+
+def test_broker_rejects_rules_on_configs_that_kafka_does_not_have(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(VENDOR.format("forbidden: true"))
+    with pytest.raises(PolicyLoadError, match=r"message\.downconversion\.enable: not a topic config"):
+        run(Mock(), {**POLICY, "policy.rules.file": str(tmp_path / "rules.yaml")})
 
 
 def test_rules_file_that_no_policy_reads_is_an_error(file: Callable[[str], dict[str, str]]) -> None:

@@ -112,6 +112,21 @@ async def default_configs(admin: AdminClient) -> Mapping[str, str]:
     return {}
 
 
+async def topic_config_types(admin: AdminClient) -> Mapping[str, int] | None:
+    """Return the type of each topic config of the upstream, as wire values of ``ConfigType``.
+
+    Returns:
+        None if they cannot be read, or if the upstream has no topic to read them from.
+    """
+    try:
+        for name in await admin.list_topics(include_internal=True):
+            for configs in (await admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)])).values():
+                return {entry.name: entry.config_type for entry in configs.values()}
+    except CLUSTER_ERRORS:
+        return None
+    return None
+
+
 def own_source(resource_type: ResourceType, name: str) -> ConfigSource:
     """Return the source of the values that a resource sets itself."""
     if resource_type is ResourceType.BROKER:

@@ -12,6 +12,7 @@ from klamm.gateway.policies.clients import ClientJudge
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
+from klamm.gateway.policies.facts import topic_config_types
 from klamm.gateway.policies.flows import JOINS_UNSEEN, LAST_WITH_NAMES, FlowJudge
 from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
@@ -44,6 +45,7 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from klamm.admin import AdminClient
     from klamm.protocol.schema import Message
 
 STREAMS_GROUP_HEARTBEAT: Final = 88
@@ -123,7 +125,11 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
         await runtime.stop()
         await policies.close()
 
+    async def start(admin: AdminClient) -> None:
+        await runtime.follow_upstream(lambda: topic_config_types(admin))
+
     return Interception(
+        start=start,
         interceptors={
             judged.request.API_KEY: Interceptor(
                 request=judged.request, response=judged.response, handle=judged.interceptor(policies).handle

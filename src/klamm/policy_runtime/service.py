@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
 from klamm.policy.answers import Override
-from klamm.policy.details import ClientDetails
+from klamm.policy.details import ClientDetails, overridden
 from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
-from klamm.policy_runtime.decision import decide_and_check
+from klamm.policy_runtime.decision import TWICE, decide_and_check
 from klamm.policy_runtime.guard import PolicyGuard
 from klamm.policy_runtime.refusals import LogLimit, RefusedCreations
 from klamm.policy_runtime.worker import PolicyOutcome
@@ -217,10 +217,9 @@ class Policies:
         guard = self._by_kind.get(kind)
         if guard is None:
             return None
-        try:
-            outcome = await guard.ask(kind, details)
-        except PolicyTimeoutError as timeout:
-            outcome = PolicyOutcome(None, timeout)
+        outcome = await _ask(guard, kind, details)
+        if not self._is_enforced(kind) and isinstance(outcome.value, Override) and Override in kind.answers:
+            outcome = await _ask_about_result(guard, kind, details, outcome)
         answer = self.answer(kind, details, outcome)
         return answer if isinstance(answer, Override) else None
 
@@ -343,6 +342,26 @@ class Policies:
         """Close all policies. One that fails to close is logged."""
         for guard in self._guards:
             await guard.close()
+
+
+async def _ask(guard: PolicyGuard, kind: PolicyKind, details: Details) -> PolicyOutcome:
+    try:
+        return await guard.ask(kind, details)
+    except PolicyTimeoutError as timeout:
+        return PolicyOutcome(None, timeout)
+
+
+async def _ask_about_result(
+    guard: PolicyGuard, kind: PolicyKind, details: Details, outcome: PolicyOutcome
+) -> PolicyOutcome:
+    """Return the outcome of an override in enforce mode: the denial of its result, or the override itself."""
+    try:
+        result = await _ask(guard, kind, overridden(details, outcome.value))
+    except KafkaApiError as error:
+        return PolicyOutcome(None, error)
+    if isinstance(result.value, Override):
+        return PolicyOutcome(None, PolicyFailedError(TWICE))
+    return outcome if result.error is None else result
 
 
 def _readable(refusal: KafkaApiError) -> KafkaApiError:

@@ -71,7 +71,12 @@ HOUSE_RULES = """
                     CALLS.append(("end", name, id(self)))
                 case "tardy": time.sleep(1.2)
                 case "true": return True
-                case "override": return Override(reason=f"{name}: six", num_partitions=6)
+                case "override":
+                    return None if details.num_partitions == 6 else Override(reason=f"{name}: six", num_partitions=6)
+                case "denied":
+                    if details.num_partitions == 6: raise PolicyViolationError(f"{name}: not six")
+                    return Override(reason=f"{name}: six", num_partitions=6)
+                case "twice": return Override(reason=f"{name}: more", num_partitions=details.num_partitions + 1)
                 case "endless":
                     while True: pass
                 case "stuck": time.sleep(3)
@@ -287,6 +292,19 @@ def test_an_override_is_returned_counted_and_logged(either: str, caplog: pytest.
         "Create topic policy: overrode 'override-1', asked by None (client None): override-1: six",
         "Create topic policy, audit only: would override 'override-1', asked by None (client None): override-1: six",
     ]
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [("denied-1", "denied-1: not six"), ("twice-1", "The policy overrides what it has itself set: two of its rules")],
+)
+def test_audit_mode_counts_an_override_whose_result_is_denied_as_denied(either: str, topic: str, reason: str) -> None:
+    async def use(policies: Policies) -> None:
+        assert await policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {})) is None
+        assert dict(policies.decisions) == {("create.topic", "audit", "refuse"): 1}
+        assert str(policies.latest_audited[-1].reason).startswith(reason)
+
+    serve({CREATE_KEY: either, "create.topic.policy.mode": "audit"}, use)
 
 
 def test_an_override_of_a_request_that_cannot_be_changed_fails_it(either: str) -> None:

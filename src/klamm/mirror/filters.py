@@ -30,7 +30,7 @@ DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
 )
-_ESCAPED_OR_CLASS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+_ESCAPED_OR_CLASS: Final = re.compile(r"\\[pPx]\{\w*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _OPEN_BRACE: Final = re.compile(r"\{(?!\d+\})")
 """Brace without an end. Python matches it literally; Java, and so MirrorMaker, rejects it."""
 

@@ -72,6 +72,7 @@ def parse_groups(
     """
     enabled, checkpoints_interval = reader.repetition("emit.checkpoints", 60)
     sync_enabled, sync_interval = reader.repetition("sync.group.offsets", 60, enabled=False)
+    group_filter = _group_filter(reader)  # also if it is not used, so that wrong values are always reported
     refresh_enabled, refresh_interval = reader.repetition("refresh.groups", 600)
     if not has_syncs:
         for key, asked in ((_CHECKPOINTS_ENABLED, enabled), (_SYNC_ENABLED, sync_enabled)):
@@ -85,7 +86,7 @@ def parse_groups(
         in_vain = f"{_SYNC_ENABLED}=true has no effect because {_CHECKPOINTS_ENABLED}=false"
         return None, (in_vain,) if sync_enabled else ()
     settings = GroupSettings(
-        group_filter=_group_filter(reader),
+        group_filter=group_filter,
         refresh_enabled=refresh_enabled,
         refresh_interval=refresh_interval,
         checkpoints_topic=checkpoints_topic,

@@ -77,6 +77,7 @@ APIS = (
     "AlterClientQuotas",
     "DescribeUserScramCredentials",
     "AlterUserScramCredentials",
+    "DescribeQuorum",
     "DescribeCluster",
     "DescribeProducers",
     "DescribeTransactions",

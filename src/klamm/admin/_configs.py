@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.admin import _quorum
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSynonym
 from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -145,6 +147,7 @@ async def describe(
     *,
     include_synonyms: bool,
     include_documentation: bool,
+    is_current: bool = False,
     result: DescribeConfigsResult,
 ) -> None:
     """Send DescribeConfigs to one broker and settle the resources. A denied resource fails; it is not empty."""
@@ -157,7 +160,9 @@ async def describe(
             include_synonyms=include_synonyms,
             include_documentation=include_documentation,
         )
-        response = await pool.send(request, DescribeConfigsResponse, deadline=attempt, node_id=node_id)
+        response = await pool.send(
+            request, DescribeConfigsResponse, deadline=attempt, node_id=node_id, looked_up=is_current
+        )
         return {
             _resource(found.resource_type, found.resource_name): result_of(
                 found.error_code, found.error_message or None, {config.name: _entry(config) for config in found.configs}
@@ -165,7 +170,8 @@ async def describe(
             for found in response.results
         }
 
-    call = KeyedCall(what="DescribeConfigs", ask=ask, settle=result.settle, node_id=node_id)
+    find = functools.partial(_quorum.find_current, pool, deadline, node_id) if is_current else None
+    call = KeyedCall(what="DescribeConfigs", ask=ask, settle=result.settle, find=find, node_id=node_id)
     await call.run(pool, deadline, resources)
 
 

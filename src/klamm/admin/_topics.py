@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
+from klamm.admin import _quorum
 from klamm.admin._checks import check_topic
 from klamm.admin.types import (
     ClusterDescription,
@@ -172,21 +174,28 @@ def _assignments(new: NewPartitions) -> list[CreatePartitionsRequest.CreateParti
 
 
 async def describe(
-    pool: ConnectionPool, deadline: Deadline, names: Collection[str], *, result: DescribeTopicsResult
+    pool: ConnectionPool,
+    deadline: Deadline,
+    names: Collection[str],
+    *,
+    is_current: bool = False,
+    result: DescribeTopicsResult,
 ) -> None:
     """Describe the topics with one broker's metadata and settle them. This never creates a topic."""
 
     async def ask(
         node_id: int | None, asked: list[str], attempt: Deadline
     ) -> Mapping[str, TopicDescription | KafkaApiError]:
-        response = await _metadata(pool, attempt, asked)
+        response = await _metadata(pool, attempt, asked, node_id=node_id)
         return {
             topic.name: result_of(topic.error_code, None, _description(topic.name, topic))
             for topic in response.topics
             if topic.name is not None
         }
 
-    await KeyedCall(what="Metadata", ask=ask, settle=result.settle, check=check_topic).run(pool, deadline, names)
+    find = functools.partial(_quorum.find_current, pool, deadline, None) if is_current else None
+    call = KeyedCall(what="Metadata", ask=ask, settle=result.settle, find=find, check=check_topic)
+    await call.run(pool, deadline, names)
 
 
 async def list_all(pool: ConnectionPool, deadline: Deadline, *, include_internal: bool) -> Mapping[str, TopicListing]:
@@ -294,12 +303,16 @@ MAX_TIMESTAMP_SPEC_ABOVE = -2
 """Specs below this one (-3, the largest timestamp) require version 7 (KIP-734)."""
 
 
-async def _metadata(pool: ConnectionPool, deadline: Deadline, names: Collection[str] | None) -> MetadataResponse:
+async def _metadata(
+    pool: ConnectionPool, deadline: Deadline, names: Collection[str] | None, *, node_id: int | None = None
+) -> MetadataResponse:
     topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     return await pool.send(
         MetadataRequest(topics=topics, allow_auto_topic_creation=False),
         MetadataResponse,
         deadline=deadline,
+        node_id=node_id,
+        looked_up=node_id is not None,
         min_version=FIRST_METADATA_WITHOUT_AUTO_CREATION,
     )
 

@@ -246,11 +246,18 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         *,
         include_synonyms: bool = False,
         include_documentation: bool = False,
+        is_current: bool = False,
         timeout_ms: int | None = None,
     ) -> DescribeConfigsResult:
         """Return the configs in force per resource.
 
-        A mapping restricts the keys of each resource; None means all keys.
+        Args:
+            resources: Resources. A mapping restricts the keys of each one; None means all keys.
+            include_synonyms: Whether to return the values of all sources of a config.
+            include_documentation: Whether to return the documentation of each config.
+            is_current: Whether to wait until the broker has applied all changes that were committed before this call.
+                That takes two more requests, and the right to describe the cluster.
+            timeout_ms: Limit for this call in milliseconds. None means the client's own.
         """
         keys_of = resources if isinstance(resources, Mapping) else dict.fromkeys(resources)
         wanted = {resource: keys_of[resource] for resource in resources}
@@ -259,6 +266,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
             _configs.describe,
             include_synonyms=include_synonyms,
             include_documentation=include_documentation,
+            is_current=is_current,
             result=result,
         )
         self._start_by_broker(result, work, wanted, timeout_ms=timeout_ms)
@@ -315,6 +323,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         *,
         include_eligible_leaders: bool = False,
         partition_limit: int = _listing.DEFAULT_PARTITION_LIMIT,
+        is_current: bool = False,
         timeout_ms: int | None = None,
     ) -> DescribeTopicsResult:
         """Describe topics. A topic that does not exist fails with ``UnknownTopicOrPartitionError``.
@@ -324,10 +333,11 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
             include_eligible_leaders: Whether to request KIP-966's eligible leader replicas, if the broker supports
                 them.
             partition_limit: Maximum number of partitions per response, used only with ``include_eligible_leaders``.
+            is_current: As in ``describe_configs``; not with ``include_eligible_leaders``.
             timeout_ms: Limit for this call in milliseconds. None means the client's own.
         """
         result = DescribeTopicsResult(names)
-        work = functools.partial(_topics.describe, names=names, result=result)
+        work = functools.partial(_topics.describe, names=names, is_current=is_current, result=result)
         if include_eligible_leaders:
             work = functools.partial(
                 _listing.describe_with_eligible_leaders, names=names, partition_limit=partition_limit, result=result

@@ -150,6 +150,11 @@ class ConnectionPool:
         return self._closed
 
     @property
+    def controller_id(self) -> int | None:
+        """Node id for ``CONTROLLER``, as a Metadata response named it; None if it is unknown at present."""
+        return self._controller_id
+
+    @property
     def is_searching(self) -> bool:
         """Return whether the pool is open and no broker has responded yet."""
         return not self._closed and not self._nodes

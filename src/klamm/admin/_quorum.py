@@ -1,0 +1,103 @@
+"""Choice of a broker that has applied all committed metadata: DescribeQuorum (key 55) and ApiVersions.
+
+The brokers of a KRaft cluster learn of a change after its response was sent. A request to any of them may thus return
+the state before a change that the same client has just made. The controller's high watermark says how much metadata is
+committed. A broker reports the offset of the last metadata record that it has applied as ``finalized_features_epoch``
+(``KRaftMetadataCache.features``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.client.deadline import Deadline
+from klamm.client.errors import RETRIABLE_CODES, api_error
+from klamm.client.pool import CONTROLLER
+from klamm.client.pool_node import NotReadyError
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from klamm.client.pool import ConnectionPool
+    from klamm.client.pooled_connection import PooledConnection
+
+Key = TypeVar("Key")
+
+_METADATA_TOPIC: Final = "__cluster_metadata"
+_EPOCH_SINCE: Final = 3
+_ATTEMPT_MS: Final = 3_000
+"""Time that one broker may need to apply the committed metadata. After it another one is tried."""
+_FIRST_PAUSE_S: Final = 0.002
+_MAX_PAUSE_S: Final = 0.1
+
+
+async def find_current(
+    pool: ConnectionPool, deadline: Deadline, node_id: int | None, keys: Iterable[Key]
+) -> dict[Key, int]:
+    """Return ``current_node`` for each key, as ``KeyedCall.find`` does."""
+    return dict.fromkeys(keys, await current_node(pool, deadline, node_id))
+
+
+async def current_node(pool: ConnectionPool, deadline: Deadline, node_id: int | None = None) -> int:
+    """Return a broker that has applied all metadata committed before this call.
+
+    Args:
+        pool: Connections to the cluster.
+        deadline: Deadline of the whole wait.
+        node_id: The broker to wait for; None for any. A cluster without DescribeQuorum has no metadata log that its
+            brokers could lag behind: its controller is returned.
+
+    Raises:
+        KafkaApiError: The principal may not describe the cluster.
+        TimeoutError: No broker has caught up before the deadline.
+    """
+    committed: int | None = None
+
+    async def attempt() -> int:
+        nonlocal committed
+        limit = Deadline(min(_ATTEMPT_MS, deadline.left_ms()))
+        link = await pool.connection(limit, CONTROLLER if node_id is None else node_id)
+        chosen = pool.controller_id if node_id is None else node_id
+        if chosen is None:
+            raise NotReadyError("the cluster has no controller yet")
+        if DescribeQuorumRequest.API_KEY in link.versions:
+            if committed is None:
+                committed = await _committed_offset(link, limit)
+            await _wait_until_applied(pool, link, committed, limit)
+        return chosen
+
+    return await pool.until_answered(attempt, deadline, what="A broker that has applied the committed metadata")
+
+
+async def _committed_offset(link: PooledConnection, deadline: Deadline) -> int:
+    """Return the offset of the last committed record of the metadata, which the broker asks the controller for."""
+    partition = DescribeQuorumRequest.PartitionData(partition_index=0)
+    topic = DescribeQuorumRequest.TopicData(topic_name=_METADATA_TOPIC, partitions=[partition])
+    version = link.version_of(DescribeQuorumRequest)
+    response = await link.call(
+        DescribeQuorumRequest(topics=[topic]), DescribeQuorumResponse, version, timeout_s=deadline.left_s()
+    )
+    if response.error_code != ErrorCode.NONE and response.error_code not in RETRIABLE_CODES:
+        raise api_error(response.error_code, response.error_message)
+    for entry in (each for topic in response.topics for each in topic.partitions):
+        if entry.error_code == ErrorCode.NONE and entry.high_watermark > 0:
+            return entry.high_watermark - 1
+    raise NotReadyError("the metadata quorum has no leader with a high watermark")
+
+
+async def _wait_until_applied(pool: ConnectionPool, link: PooledConnection, offset: int, deadline: Deadline) -> None:
+    pause_s = _FIRST_PAUSE_S
+    request = ApiVersionsRequest(client_software_name="klamm", client_software_version="admin")
+    while True:
+        version = link.version_of(ApiVersionsRequest, at_least=_EPOCH_SINCE, at_most=4)
+        response = await link.call(request, ApiVersionsResponse, version, timeout_s=deadline.left_s())
+        applied = response.finalized_features_epoch
+        if applied >= offset:
+            return
+        if deadline.passed():
+            raise TimeoutError(f"the broker has applied metadata up to offset {applied} of {offset}")
+        await pool.pause(pause_s)
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)

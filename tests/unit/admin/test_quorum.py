@@ -1,0 +1,78 @@
+"""Reads from a broker that has applied all committed metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from klamm.admin import AdminClient, ConfigResource, KafkaApiError, ResourceType
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
+from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
+from tests.support.stub_broker import Request, StubBroker
+
+if TYPE_CHECKING:
+    from klamm.protocol.schema import Message
+
+TOPIC: Final = ConfigResource(ResourceType.TOPIC, "stub")
+QUORUM: Final[dict[int, tuple[int, int]]] = {ApiKey.DESCRIBE_QUORUM: (0, 1)}
+CONFIGS: Final[dict[int, tuple[int, int]]] = {ApiKey.DESCRIBE_CONFIGS: (1, 1)}
+
+
+def described(_: Request) -> Message:
+    result = DescribeConfigsResponse.DescribeConfigsResult(
+        error_message=None, resource_type=int(TOPIC.type), resource_name=TOPIC.name, configs=[]
+    )
+    return DescribeConfigsResponse(results=[result])
+
+
+def quorum(high_watermark: int, error_code: ErrorCode = ErrorCode.NONE) -> Message:
+    partition = DescribeQuorumResponse.PartitionData(high_watermark=high_watermark)
+    topic = DescribeQuorumResponse.TopicData(topic_name="__cluster_metadata", partitions=[partition])
+    return DescribeQuorumResponse(error_code=error_code, topics=[topic])
+
+
+@pytest.mark.parametrize("is_topic", [False, True])
+def test_broker_that_lags_is_read_when_it_has_applied_the_committed_metadata(is_topic: bool) -> None:
+    applied, watermarks, events = iter([3, 8, 9]), iter([-1, 10]), list[object]()
+    with StubBroker(versions={**QUORUM, **CONFIGS}) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        admin.describe_cluster().result(10)
+        announced, metadata = broker.handler(ApiKey.API_VERSIONS), broker.handler(ApiKey.METADATA)
+
+        def versions(request: Request) -> object:
+            response = announced(request)
+            assert isinstance(response, ApiVersionsResponse)
+            response.finalized_features_epoch = next(applied)
+            events.append(response.finalized_features_epoch)
+            return response
+
+        def read(request: Request) -> object:
+            events.append("read")
+            return metadata(request) if request.api_key == ApiKey.METADATA else described(request)
+
+        broker.answer(ApiKey.API_VERSIONS, versions)
+        broker.answer(ApiKey.DESCRIBE_QUORUM, lambda _: quorum(next(watermarks)))
+        broker.answer(ApiKey.METADATA if is_topic else ApiKey.DESCRIBE_CONFIGS, read)
+        if is_topic:
+            admin.describe_topics(["stub"], is_current=True).result(10)
+        else:
+            admin.describe_configs([TOPIC], is_current=True).result(10)
+    assert events[-4:] == [3, 8, 9, "read"]
+
+
+def test_principal_that_may_not_describe_the_cluster_reads_nothing() -> None:
+    with StubBroker(versions={**QUORUM, **CONFIGS}) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        broker.answer(ApiKey.DESCRIBE_QUORUM, lambda _: quorum(1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        with pytest.raises(KafkaApiError) as caught:
+            admin.describe_configs([TOPIC], is_current=True).result(10)
+        assert caught.value.error_code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert broker.requests(ApiKey.DESCRIBE_CONFIGS) == []
+
+
+def test_cluster_without_a_metadata_quorum_is_read_at_once() -> None:
+    with StubBroker(versions=CONFIGS) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        broker.answer(ApiKey.DESCRIBE_CONFIGS, described)
+        assert admin.describe_configs([TOPIC], is_current=True).result(10) == {TOPIC: {}}

@@ -143,7 +143,7 @@ class InterceptedRequest:
                 answer.set_result(memoryview(bytes(frame)))  # the response outlives this callback
             return ()
 
-        exchange = RelayedExchange(self._head.correlation_id, on_response)
+        exchange = RelayedExchange(self._head.correlation_id, on_response, is_call=True)
         self._waiting.add(answer)
         try:
             self._relay.send_upstream(await self._frame(request, version), exchange)

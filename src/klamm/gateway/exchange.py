@@ -21,9 +21,10 @@ class RelayedExchange:
         on_response: Function that treats the upstream's response. None relays it unread.
         answer: Response of the gateway itself. None means that the upstream responds.
         kept_bytes: Bytes that the gateway keeps for it, estimated.
+        is_call: Whether the response is for an interceptor, so that the client gets no byte of it.
     """
 
-    __slots__ = ("answer", "correlation_id", "kept_bytes", "on_response")
+    __slots__ = ("answer", "correlation_id", "is_call", "kept_bytes", "on_response")
 
     def __init__(
         self,
@@ -32,7 +33,9 @@ class RelayedExchange:
         *,
         answer: bytes | None = None,
         kept_bytes: int = 0,
+        is_call: bool = False,
     ) -> None:
+        self.is_call = is_call
         self.kept_bytes = kept_bytes
         self.correlation_id = correlation_id
         self.on_response = on_response

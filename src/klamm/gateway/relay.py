@@ -10,6 +10,7 @@ Responses
 Back-pressure
     Bytes that a socket does not take are kept, and nothing more is read from the other side until they are sent. A
     client that does not read its responses is not read from either, because the gateway itself answers some requests.
+    Responses for an interceptor are read all the same: it may hold the turn of a policy, for which others wait.
 Turns
     A connection whose requests or responses keep the event loop busy stops after a few milliseconds and continues when
     the others have had their turn (``server.turns``).
@@ -484,7 +485,14 @@ class Relay:
                 or (self._is_draining and self._requests.is_empty)
             )
         )
-        self._upstream.set_reading(not (self._upstream_ended or self._client.is_blocked or self._responses.is_stopped))
+        is_late = self._client.is_blocked and not self._call_is_next
+        self._upstream.set_reading(not (self._upstream_ended or is_late or self._responses.is_stopped))
+
+    @property
+    def _call_is_next(self) -> bool:
+        """Whether the upstream's next bytes are for an interceptor, which a client that does not read cannot delay."""
+        first = self.exchanges[0] if self.exchanges else 0
+        return not isinstance(first, int) and first.is_call and self._responses.is_between_frames
 
     def _break(self, error: Exception) -> None:
         """Close the connection after an error of any kind, because requests and responses may no longer match."""

@@ -15,6 +15,7 @@ from klamm.gateway.cutter import HeldBudget
 from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
 from klamm.gateway.requests import MOST_IN_FLIGHT
 from klamm.gateway.stalls import ENDED_S, STUCK_S, close_stalled
+from klamm.gateway.wire import REQUEST_HEAD, response_frame
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from klamm.server.author import Author
@@ -218,6 +219,29 @@ def _interceptor(handle: Callable[[Any, InterceptedCall], Awaitable[Message]]) -
 async def _forwarded(asked: Any, context: InterceptedCall) -> Message:
     answer: Message = await context.forward(asked)
     return answer
+
+
+def test_client_that_does_not_read_does_not_delay_an_interceptor() -> None:
+    """An interceptor may hold the turn of a policy, for which the changes of all other clients wait."""
+    turn = asyncio.Lock()
+
+    async def in_turn(asked: Any, context: InterceptedCall) -> Message:
+        async with turn:
+            return await _forwarded(asked, context)
+
+    async def test() -> None:
+        shared = shared_objects(Interception(interceptors={19: _interceptor(in_turn)}))
+        with RelayRig(shared) as stuck, RelayRig(shared) as other:
+            asked = request_frame(CreateTopicsRequest(topics=[]), 5)
+            answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(asked)[3])
+            while not stuck.relay.kept_bytes:  # the client reads none of the gateway's responses
+                await stuck.client.send(request(18, UNKNOWN_VERSION) + asked)
+                assert await stuck.upstream.read(len(asked)) == asked
+                await stuck.upstream.send(answer)
+            await other.client.send(asked)
+            assert await other.upstream.read(len(asked)) == asked
+
+    played(test)
 
 
 def test_a_defect_closes_the_connection_and_forwards_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,15 +7,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid5
 
-from klamm.admin import ConfigEntry, ConfigResource, PartitionDescription, TopicDescription, TopicListing
+from klamm.admin import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    PartitionDescription,
+    PartitionReassignment,
+    TopicDescription,
+    TopicListing,
+)
 from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult, DescribeTopicsResult
 from klamm.admin.types import ConfigSynonym, CreatedTopic
 from klamm.client.outcome import Outcome
-from klamm.policy import PolicyViolationError
+from klamm.policy import PolicyFailedError, PolicyViolationError
+from klamm.policy_runtime.decision import TWICE
 from klamm.policy_runtime.refusals import RefusedCreations
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType
+from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType, TopicPartition
 from klamm.server.author import Author
 
 if TYPE_CHECKING:
@@ -63,11 +72,16 @@ class FakePolicies:
     def turn(self, kind: object) -> AbstractAsyncContextManager[object]:
         return contextlib.nullcontext()
 
-    async def check(self, kind: object, details: Any) -> Override | None:
+    def guards_kind(self, kind: object) -> bool:
+        return True
+
+    async def check(self, kind: object, details: Any, overridden: Override | None = None) -> Override | None:
         name = getattr(details, "topic", None) or details.resource_name
         is_first = all(name != (getattr(each, "topic", None) or each.resource_name) for each in self.asked)
         self.asked.append(details)
         if name in self.overrides and (is_first or self.repeats):
+            if overridden is not None:
+                raise PolicyFailedError(TWICE)
             return self.overrides[name]
         if name in self.denied:
             raise PolicyViolationError(f"{name}: denied by policy")
@@ -88,14 +102,29 @@ class FakeAdmin:
     ) -> None:
         self.topics = topics
         self.configs = configs or {}
+        self.reassigning: Mapping[TopicPartition, PartitionReassignment] = {}
+        self.features: Mapping[str, tuple[int, int]] = {}
+        self.described: Mapping[tuple[int, str], Mapping[str, ConfigEntry]] = {}
+        """Configs of resources that are not topics."""
         self.calls: list[str] = []
 
-    def describe_topics(self, names: Collection[str]) -> DescribeTopicsResult:
+    def list_partition_reassignments(self) -> Outcome[Mapping[TopicPartition, PartitionReassignment]]:
+        outcome: Outcome[Mapping[TopicPartition, PartitionReassignment]] = Outcome()
+        outcome.set_result(self.reassigning)
+        return outcome
+
+    def describe_cluster(self) -> Outcome[ClusterDescription]:
+        outcome: Outcome[ClusterDescription] = Outcome()
+        outcome.set_result(ClusterDescription(cluster_id="c", controller_id=1, nodes=(), features=self.features))
+        return outcome
+
+    def describe_topics(self, names: Collection[str], *, is_current: bool) -> DescribeTopicsResult:
+        assert is_current
         self.calls.append("describe_topics")
         result = DescribeTopicsResult(names)
         for name in names:
-            if name in self.topics:
-                result.succeed(name, described(name, self.topics[name]))
+            if name in self.topics or (ResourceType.TOPIC, name) in self.configs:
+                result.succeed(name, described(name, self.topics.get(name, [[1]])))
             else:
                 result.fail(name, UnknownTopicOrPartitionError("This server does not host this topic-partition."))
         return result
@@ -119,32 +148,22 @@ class FakeAdmin:
         return result
 
     def describe_configs(
-        self, resources: Collection[ConfigResource], *, include_synonyms: bool = False
+        self, resources: Collection[ConfigResource], *, include_synonyms: bool = False, is_current: bool = False
     ) -> DescribeConfigsResult:
         assert include_synonyms or resources
         self.calls.append("describe_configs")
         result = DescribeConfigsResult(resources)
         for resource in resources:
             own = self.configs.get((resource.type, resource.name))
-            if own is None:
+            if own is None and resource.type is ResourceType.TOPIC and resource.name in self.topics:
+                own = {}
+            if (resource.type, resource.name) in self.described:
+                result.succeed(resource, self.described[resource.type, resource.name])
+            elif own is None:
                 result.fail(resource, UnknownTopicOrPartitionError("no such resource"))
             else:
                 result.succeed(resource, topic_configs(own))
         return result
-
-
-class LaggingAdmin(FakeAdmin):
-    """Admin client whose broker does not know the topics in its first ``unknown_for`` answers."""
-
-    def __init__(self, topics: Mapping[str, Sequence[Sequence[int]]], *, unknown_for: int) -> None:
-        super().__init__({})
-        self._later = topics
-        self._unknown_for = unknown_for
-
-    def describe_topics(self, names: Collection[str]) -> DescribeTopicsResult:
-        if self.calls.count("describe_topics") == self._unknown_for:
-            self.topics = self._later
-        return super().describe_topics(names)
 
 
 def described(name: str, replicas: Sequence[Sequence[int]]) -> TopicDescription:

@@ -183,7 +183,7 @@ class BrokerApp:
             started_with=start_configs(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
-            guards=_guards(policies, tls),
+            guards=_guards(policies, tls, lambda name: topics.replication_factor(name)),  # noqa: PLW0108 -- created below
         )
         shares = _share_descriptors(settings)
         logs = _open_logs(settings, configs, FilePool(shares.log_files), cluster.leader_epoch, now_ms)
@@ -293,8 +293,10 @@ def _apis(routes: Mapping[int, Route], client_metrics: ClientMetricsService) -> 
     return tuple(routes[key].api for key in sorted(routes) if key not in silent)
 
 
-def _guards(policies: PolicySettings, tls: TlsRenewal | None) -> list[AlterConfigGuard]:
-    found = (alter_config_guard(policies.runtime.policies), policies, tls)
+def _guards(
+    policies: PolicySettings, tls: TlsRenewal | None, replication_factor: Callable[[str], int | None]
+) -> list[AlterConfigGuard]:
+    found = (alter_config_guard(policies.runtime.policies, replication_factor), policies, tls)
     return [guard for guard in found if guard is not None]
 
 

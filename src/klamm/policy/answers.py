@@ -1,13 +1,24 @@
-"""Answers of a policy other than to allow or to reject a request."""
+"""Answers of a policy other than to allow or to reject a request, and the check of their values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from reprlib import repr as short_repr
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+
+_RANGES: Final = {
+    "num_partitions": range(1, 2**31),
+    "replication_factor": range(1, 2**15),
+    "acks": (-1, 1),
+    "delay_ms": range(2**31),
+}
+"""Allowed values of the fields that are numbers. The response to ``acks=0`` would be missing."""
+_MAX_TEXT_BYTES: Final = 2**15 - 1
+"""Length of the longest string in the older versions of a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +38,7 @@ class Override:
     replication_factor: int | None = None
     """Replication factor of a new topic. None leaves it as requested."""
     acks: int | None = None
-    """``acks`` of a Produce request: -1 means all. None leaves it as requested."""
+    """``acks`` of a Produce request: 1, or -1 for all. None leaves it as requested."""
 
     def __post_init__(self) -> None:
         """Replace the caller's mapping with a read-only copy."""
@@ -45,3 +56,54 @@ class Throttle:
 
 
 Answer: TypeAlias = "Override | Throttle"
+
+
+def answer_fault(answer: object, allowed: tuple[type[Answer], ...], overridable: Collection[str]) -> str | None:
+    """Return why an answer of a policy cannot be carried out; None if it can.
+
+    Args:
+        answer: The answer.
+        allowed: Classes of answers that the policy may return.
+        overridable: Fields of ``Override`` that have an effect.
+    """
+    name = type(answer).__name__
+    if not isinstance(answer, allowed) or not isinstance(answer, (Override, Throttle)):
+        return f"it cannot return {name}; raise PolicyViolationError to reject"
+    if not _is_text(answer.reason):
+        return f"{name}(reason={short_repr(answer.reason)}): expected a string of at most {_MAX_TEXT_BYTES} bytes"
+    if isinstance(answer, Throttle):
+        return _number_fault(name, "delay_ms", answer.delay_ms)
+    values = {key: getattr(answer, key) for key in ("configs", "num_partitions", "replication_factor", "acks")}
+    used = {key: value for key, value in values.items() if value is not None and (key != "configs" or value)}
+    if not used or not used.keys() <= set(overridable):
+        fields = ", ".join(overridable) or "no field"
+        return f"{name} of {', '.join(used) or 'nothing'}: here {fields} can be overridden; return None to allow"
+    for key, value in used.items():
+        fault = _configs_fault(name, answer.configs) if key == "configs" else _number_fault(name, key, value)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _number_fault(name: str, key: str, value: object) -> str | None:
+    allowed = _RANGES[key]
+    if type(value) is int and value in allowed:
+        return None
+    expected = f"an integer from {allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else "-1 or 1"
+    return f"{name}({key}={short_repr(value)}): expected {expected}"
+
+
+def _configs_fault(name: str, configs: Mapping[str, str | None]) -> str | None:
+    for key, value in configs.items():
+        if not _is_text(key) or not (value is None or _is_text(value)):
+            return f"{name}(configs={{{short_repr(key)}: {short_repr(value)}}}): expected strings, or None as value"
+    return None
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return len(value.encode()) <= _MAX_TEXT_BYTES
+    except UnicodeEncodeError:
+        return False

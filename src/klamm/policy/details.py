@@ -82,6 +82,8 @@ class AlterConfigDetails:
     """
     before: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     """All configs set on the resource before the change."""
+    replication_factor: int | None = None
+    """For TOPIC, the number of replicas of the partition with the fewest. None if unknown."""
 
     def __post_init__(self) -> None:
         """Replace the caller's mappings with read-only copies."""
@@ -104,6 +106,10 @@ class CreatePartitionsDetails:
     """Number of replicas of each partition."""
     new_assignments: Sequence[Sequence[int]] | None = None
     """Broker ids of each added partition, the leader first. None if the broker assigns the replicas."""
+    configs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """Configs that the topic sets."""
+    defaults: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """The broker's value of every topic config, in force where ``configs`` does not set one. Empty if unknown."""
     principal: str | None = None
     """Requesting principal as ``Type:name``."""
     client_id: str | None = None

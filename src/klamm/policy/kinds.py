@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.definitions import CREATE_TOPICS_POLICY, broker_configs
+from klamm.configs.definitions import (
+    CREATE_TOPICS_POLICY,
+    POLICY_RELOAD_INTERVAL_MS,
+    POLICY_RULES_FILE,
+    POLICY_TIMEOUT_MS,
+    broker_configs,
+)
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.errors import PolicyLoadError
 from klamm.protocol.errors import InvalidConfigError
@@ -39,6 +45,8 @@ class PolicyKind:
     """Name of the method for this kind, which a class for several kinds may have instead of ``validate``."""
     answers: tuple[type[Answer], ...] = ()
     """Classes of answers that the policy may return."""
+    overridable: tuple[str, ...] = ()
+    """Fields of ``Override`` that have an effect."""
     must_compute: bool = False
     """Whether the policy must set ``only_computes``, because it is asked for requests that flow in numbers."""
 
@@ -59,23 +67,45 @@ class PolicyKind:
 
 
 CREATE_TOPIC: Final = PolicyKind(
-    stem="create.topic", label="Create topic", method="validate_create_topic", answers=(Override,)
+    stem="create.topic",
+    label="Create topic",
+    method="validate_create_topic",
+    answers=(Override,),
+    overridable=("configs", "num_partitions", "replication_factor"),
 )
 ALTER_CONFIG: Final = PolicyKind(
-    stem="alter.config", label="Alter config", method="validate_alter_config", answers=(Override,)
+    stem="alter.config",
+    label="Alter config",
+    method="validate_alter_config",
+    answers=(Override,),
+    overridable=("configs",),
 )
 CREATE_PARTITIONS: Final = PolicyKind(
     stem="create.partitions", label="Create partitions", method="validate_create_partitions"
 )
 DELETE_TOPIC: Final = PolicyKind(stem="delete.topic", label="Delete topic", method="validate_delete_topic")
 FLOW: Final = PolicyKind(
-    stem="flow", label="Flow", method="validate_flow", answers=(Override, Throttle), must_compute=True
+    stem="flow",
+    label="Flow",
+    method="validate_flow",
+    answers=(Override, Throttle),
+    overridable=("acks",),
+    must_compute=True,
 )
 CLIENT: Final = PolicyKind(stem="client", label="Client", method="validate_client", must_compute=True)
 KINDS: Final = (CREATE_TOPIC, ALTER_CONFIG, CREATE_PARTITIONS, DELETE_TOPIC)
 """Kinds of the broker."""
 GATEWAY_KINDS: Final = (*KINDS, FLOW, CLIENT)
 """Kinds of the gateway."""
+SETTINGS: Final = frozenset(
+    {
+        *(key for kind in GATEWAY_KINDS for key in (*kind.class_keys, kind.mode_key)),
+        POLICY_TIMEOUT_MS,
+        POLICY_RELOAD_INTERVAL_MS,
+        POLICY_RULES_FILE,
+    }
+)
+"""Properties that configure policies, without those of the policies' own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

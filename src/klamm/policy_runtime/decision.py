@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.policy.errors import PolicyFailedError
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Revision:
 async def decide_and_check(
     decide: Callable[[], Sequence[Decision | KafkaApiError]],
     details: Callable[[Decision], Details],
-    check: Callable[[Details], Awaitable[Override | None]],
+    check: Callable[[Details, Override | None], Awaitable[Override | None]],
     revision: Revision,
     override: Callable[[int, Override], None] | None = None,
 ) -> list[Decision | KafkaApiError]:
@@ -72,14 +71,14 @@ async def decide_and_check(
     Args:
         decide: Function that decides on all changes. Each call returns as many outcomes, in the same order.
         details: Function that returns what is checked of a decision. Equal details are not checked again.
-        check: Function that raises a KafkaApiError to reject a change, or returns an override of it.
+        check: Function that raises a KafkaApiError to reject a change, or returns an override of it. The second
+            argument is the override that made the change; None at first. It must not override a change twice.
         revision: Revision of the state that the decisions depend on.
         override: Function that applies an override to the request for the decision with this index. ``decide`` is then
-            called again, and the new decision is checked. A second override of the same decision rejects it. None means
-            that ``check`` returns no override.
+            called again, and the new decision is checked. None means that ``check`` returns no override.
     """
     checked: dict[int, tuple[Details, KafkaApiError | None]] = {}
-    overridden: set[int] = set()
+    overridden: dict[int, Override] = {}
     while True:
         before, is_final = revision.changes, True
         outcomes = list(decide())
@@ -89,16 +88,14 @@ async def decide_and_check(
             asked = details(decision)
             if index not in checked or checked[index][0] != asked:
                 try:
-                    changes = await check(asked)
+                    changes = await check(asked, overridden.get(index))
                 except KafkaApiError as error:
                     # Dropping the traceback avoids a reference cycle: this frame refers to the error.
                     checked[index] = asked, error.with_traceback(None)
                 else:
                     checked[index] = asked, None
-                    if changes is not None and index in overridden:
-                        checked[index] = asked, PolicyFailedError(TWICE)
-                    elif changes is not None and override is not None:
-                        overridden.add(index)
+                    if changes is not None and override is not None:
+                        overridden[index] = changes
                         override(index, changes)
                         is_final = False
             outcomes[index] = checked[index][1] or decision

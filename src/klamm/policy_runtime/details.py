@@ -70,7 +70,9 @@ def topic_details(
     )
 
 
-def alter_config_details(decision: ConfigDecision, requester: Requester, *, validate_only: bool) -> AlterConfigDetails:
+def alter_config_details(
+    decision: ConfigDecision, requester: Requester, *, validate_only: bool, replication_factor: int | None = None
+) -> AlterConfigDetails:
     """Return the details of a decided config change."""
     result = decision.result
     return AlterConfigDetails(
@@ -85,6 +87,7 @@ def alter_config_details(decision: ConfigDecision, requester: Requester, *, vali
         removed=frozenset(decision.before).difference(result),
         defaults=decision.defaults,
         before=decision.before,
+        replication_factor=replication_factor,
     )
 
 
@@ -95,6 +98,8 @@ def partitions_details(
     *,
     count: int,
     assignments: Sequence[Sequence[int]] | None,
+    configs: Mapping[str, str],
+    defaults: Mapping[str, str],
     requester: Requester,
     validate_only: bool,
 ) -> CreatePartitionsDetails:
@@ -106,6 +111,8 @@ def partitions_details(
         current: Replicas of each partition.
         count: Number of partitions after the change.
         assignments: Requested replicas; None if the request leaves them to the cluster.
+        configs: Configs that the topic sets.
+        defaults: Value of each topic config for a topic that does not set it.
         requester: Sender of the request.
         validate_only: Whether the request only validates.
     """
@@ -116,6 +123,8 @@ def partitions_details(
         new_num_partitions=count,
         replication_factor=len(current[0]),
         new_assignments=assignments,
+        configs=configs,
+        defaults=defaults,
         principal=requester.principal,
         client_id=requester.client_id,
         listener=requester.listener,

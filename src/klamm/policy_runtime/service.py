@@ -13,15 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
-from klamm.policy.answers import Override
-from klamm.policy.details import ClientDetails, overridden
+from klamm.policy.answers import Override, Throttle, answer_fault
+from klamm.policy.details import ClientDetails, GroupDetails
+from klamm.policy.details import overridden as overridden_details
 from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.policy_runtime.decision import TWICE, decide_and_check
 from klamm.policy_runtime.guard import PolicyGuard
 from klamm.policy_runtime.refusals import LogLimit, RefusedCreations
 from klamm.policy_runtime.worker import PolicyOutcome
-from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,25 @@ class PolicyVerdict:
     client_id: str
     reason: str | None
     """Why the change was denied or overridden. None if it was allowed."""
+
+
+class _Judged(NamedTuple):
+    """Outcome of a call, as it is counted and logged."""
+
+    action: str
+    """Action of ``Decided``."""
+    refusal: KafkaApiError | None
+    """Error for the client; None if the policy allows the request."""
+    failure: BaseException | None
+    """Error of the policy itself; None if it has decided."""
+    reason: str | None
+    """Reason of an override or a pause."""
+
+    @property
+    def text(self) -> str | None:
+        """Reason for the log and for display."""
+        text = self.reason if self.refusal is None else self.refusal.error_message
+        return text if text or self.failure is None else f"it raised {type(self.failure).__name__}"
 
 
 class Policies:
@@ -203,24 +223,33 @@ class Policies:
         finally:
             del outcome  # avoids a reference cycle: the error's traceback refers to this frame
 
-    async def check(self, kind: PolicyKind, details: Details) -> Override | None:
+    async def check(self, kind: PolicyKind, details: Details, overridden: Override | None = None) -> Override | None:
         """Ask the policy about a change that has passed all other checks. The caller must hold ``turn(kind)``.
 
+        Args:
+            kind: Kind of the change.
+            details: The change.
+            overridden: Override by which this change was made from the requested one.
+
         Returns:
-            The policy's changes to the request, which the caller must apply; None when the request is allowed as it is.
+            The policy's changes to the request. The caller must apply them and ask again, with them as ``overridden``.
+            None when the request is allowed as it is.
 
         Raises:
             KafkaApiError: The policy denies the change. Code and message are those of the error it raised.
-            PolicyFailedError: The policy raised another error. Only this resource fails.
+            PolicyFailedError: The policy raised another error, or its answer cannot be carried out. Only this resource
+                fails.
             PolicyTimeoutError: The policy exceeded its time limit. Only this resource fails.
         """
         guard = self._by_kind.get(kind)
         if guard is None:
             return None
         outcome = await _ask(guard, kind, details)
-        if not self._is_enforced(kind) and isinstance(outcome.value, Override) and Override in kind.answers:
+        if isinstance(outcome.value, Override) and not (
+            self._is_enforced(kind) or _fault(kind, details, outcome.value)
+        ):
             outcome = await _ask_about_result(guard, kind, details, outcome)
-        answer = self.answer(kind, details, outcome)
+        answer = self.answer(kind, details, outcome, overridden)
         return answer if isinstance(answer, Override) else None
 
     def known(self, kind: PolicyKind, details: Details) -> PolicyOutcome | None:
@@ -242,35 +271,31 @@ class Policies:
             await asyncio.sleep(0)  # a request with many questions must not delay others
         return found
 
-    def answer(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Answer | None:
+    def answer(
+        self, kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridden: Override | None = None
+    ) -> Answer | None:
         """Count and log the outcome of a call; return the policy's answer if it is enforced, None when it allows.
+
+        An enforced override is neither counted nor logged before the policy has decided on its result.
 
         Raises:
             KafkaApiError: The policy denies the change, as ``check`` describes.
         """
-        answer, error = outcome
-        refusal: KafkaApiError | None = None
-        failure: BaseException | None = None
-        action = "allow"
-        if isinstance(error, PolicyTimeoutError):
-            refusal, action = error, "timeout"
-        elif isinstance(error, KafkaApiError):
-            refusal, action = _readable(error), "refuse"
-        elif error is not None:
-            refusal, failure, action = PolicyFailedError(), error, "fail"
-        elif isinstance(answer, kind.answers):
-            action = "override" if isinstance(answer, Override) else "throttle"
-        elif answer is not None:
-            name = type(answer).__name__
-            refusal, action = PolicyFailedError(), "fail"
-            failure = TypeError(f"{kind.label} policy: it cannot return {name}; raise PolicyViolationError to reject")
-        reason = answer.reason if action in {"override", "throttle"} else None
-        self._conclude(kind, details, action, refusal=refusal, failure=failure, reason=reason)
+        if overridden is None and (override := self.override_of(kind, details, outcome)) is not None:
+            return override
+        judged = _judge(kind, details, outcome, overridden)
+        self._conclude(kind, details, judged)
         if not self._is_enforced(kind):
             return None
-        if refusal is not None:
-            raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly
-        return answer  # type: ignore[no-any-return]  # an answer of this kind, or None
+        if judged.refusal is not None:
+            raise judged.refusal.with_traceback(None)  # a policy may raise the same object repeatedly
+        return outcome.value if judged.action == "throttle" else None
+
+    def override_of(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Override | None:
+        """Return the override that ``answer`` would return for the outcome of a call, without counting it."""
+        answer = outcome.value
+        is_override = isinstance(answer, Override) and self._is_enforced(kind) and not _fault(kind, details, answer)
+        return answer if is_override else None
 
     def mode(self, kind: PolicyKind) -> PolicyMode:
         """Return the mode of the policy of a kind."""
@@ -279,23 +304,19 @@ class Policies:
     def _is_enforced(self, kind: PolicyKind) -> bool:
         return self.mode(kind) is PolicyMode.ENFORCE
 
-    def _conclude(
-        self,
-        kind: PolicyKind,
-        details: Details,
-        action: str,
-        *,
-        refusal: KafkaApiError | None,
-        failure: BaseException | None,
-        reason: str | None,
-    ) -> None:
-        """Count a decision, keep it for display, and log it unless the change is allowed."""
+    def _conclude(self, kind: PolicyKind, details: Details, judged: _Judged) -> None:
+        """Count a decision, keep it for display, and log it unless the change is allowed.
+
+        A request that only validates decides on nothing. Of such a call only a failure of the policy is logged.
+        """
         mode = self.mode(kind)
+        action, text = judged.action, judged.text
+        if getattr(details, "validate_only", False):
+            if judged.failure is not None:
+                self._log(kind, details, judged)
+            return
         decided = Decided(kind.stem, mode.value, action)
         self.decisions[decided] += 1
-        text = reason if refusal is None else refusal.error_message
-        if failure is not None:
-            text = f"it raised {type(failure).__name__}"
         rule = _RULE.match(text or "")
         if rule is not None and (len(self.rules) < _MOST_RULES or (decided, rule[1]) in self.rules):
             self.rules[decided, rule[1]] += 1
@@ -313,13 +334,11 @@ class Policies:
         if action != "allow" and mode is PolicyMode.AUDIT:
             self.latest_audited.append(verdict)
         if action != "allow":
-            self._log(kind, details, action, text, failure)
+            self._log(kind, details, judged)
 
-    def _log(
-        self, kind: PolicyKind, details: Details, action: str, text: str | None, failure: BaseException | None
-    ) -> None:
+    def _log(self, kind: PolicyKind, details: Details, judged: _Judged) -> None:
         """Log a denial, unless an equal one was logged a moment ago."""
-        is_enforced = self._is_enforced(kind)
+        is_enforced, action, text, failure = self._is_enforced(kind), judged.action, judged.text, judged.failure
         subject, principal, client_id = _subject(details), details.principal, details.client_id
         left_out = self._log_limit.admit((kind, is_enforced, action, subject, principal, client_id, text))
         if left_out is None:
@@ -356,12 +375,45 @@ async def _ask_about_result(
 ) -> PolicyOutcome:
     """Return the outcome of an override in enforce mode: the denial of its result, or the override itself."""
     try:
-        result = await _ask(guard, kind, overridden(details, outcome.value))
+        result = await _ask(guard, kind, overridden_details(details, outcome.value))
     except KafkaApiError as error:
         return PolicyOutcome(None, error)
     if isinstance(result.value, Override):
         return PolicyOutcome(None, PolicyFailedError(TWICE))
     return outcome if result.error is None else result
+
+
+def _judge(kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridden: Override | None) -> _Judged:
+    answer, error = outcome
+    if error is not None:
+        return _judge_error(error)
+    if answer is None:
+        reason = None if overridden is None else overridden.reason
+        return _Judged("allow" if overridden is None else "override", None, None, reason)
+    if fault := _fault(kind, details, answer):
+        text = f"{kind.label} policy: {fault}"
+        return _Judged("fail", PolicyFailedError(text), TypeError(text), None)
+    if isinstance(answer, Throttle) or overridden is None:
+        return _Judged("throttle" if isinstance(answer, Throttle) else "override", None, None, answer.reason)
+    return _Judged("refuse", PolicyFailedError(TWICE), None, None)
+
+
+def _judge_error(error: BaseException) -> _Judged:
+    if isinstance(error, PolicyTimeoutError):
+        return _Judged("timeout", error, None, None)
+    if isinstance(error, KafkaApiError) and _has_code(error):
+        return _Judged("refuse", _readable(error), None, None)
+    return _Judged("fail", PolicyFailedError(), error, None)
+
+
+def _fault(kind: PolicyKind, details: Details, answer: object) -> str | None:
+    """Return why an answer cannot be carried out; None if it can. Groups have nothing that can be overridden."""
+    return answer_fault(answer, kind.answers, () if isinstance(details, GroupDetails) else kind.overridable)
+
+
+def _has_code(error: KafkaApiError) -> bool:
+    """Return whether an error that a policy raised has the code of an error. A policy may define its own classes."""
+    return error.error_code in ErrorCode.__members__.values() and error.error_code != ErrorCode.NONE
 
 
 def _readable(refusal: KafkaApiError) -> KafkaApiError:

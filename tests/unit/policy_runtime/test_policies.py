@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from klamm.policy import (
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, FLOW, GATEWAY_KINDS
 from klamm.policy_runtime import Policies
 from klamm.policy_runtime.guard import make_instance
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -272,25 +273,36 @@ def test_an_audited_policy_decides_counts_logs_and_lets_pass(either: str, caplog
     )
 
 
-def test_an_override_is_returned_counted_and_logged(either: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_override_is_counted_and_logged_when_its_result_is_decided(
+    either: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def use(policies: Policies) -> None:
         topic = TopicDetails("override-1", 1, 1, None, {})
         override = await policies.check(CREATE_TOPIC, topic)
         assert override is not None
         assert (override.reason, override.num_partitions) == ("override-1: six", 6)
+        assert not policies.decisions
+        assert await policies.check(CREATE_TOPIC, TopicDetails("fine", 6, 1, None, {}), override) is None
+        with pytest.raises(PolicyViolationError):
+            await policies.check(CREATE_TOPIC, TopicDetails("refused-1", 6, 1, None, {}), override)
+        with pytest.raises(PolicyFailedError, match="contradict"):
+            await policies.check(CREATE_TOPIC, topic, override)
         policies.follow({"create.topic.policy.mode": "audit"})
         assert await policies.check(CREATE_TOPIC, topic) is None
         assert dict(policies.decisions) == {
             ("create.topic", "enforce", "override"): 1,
+            ("create.topic", "enforce", "refuse"): 2,
             ("create.topic", "audit", "override"): 1,
         }
         assert policies.latest[-1].reason == "override-1: six"
 
     serve({CREATE_KEY: either}, use)
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith("service")]
+    lines = [record.getMessage().partition(", asked by")[0] for record in caplog.records if "service" in record.name]
     assert lines == [
-        "Create topic policy: overrode 'override-1', asked by None (client None): override-1: six",
-        "Create topic policy, audit only: would override 'override-1', asked by None (client None): override-1: six",
+        "Create topic policy: overrode 'fine'",
+        "Create topic policy: refused 'refused-1'",
+        "Create topic policy: refused 'override-1'",
+        "Create topic policy, audit only: would override 'override-1'",
     ]
 
 
@@ -305,6 +317,19 @@ def test_audit_mode_counts_an_override_whose_result_is_denied_as_denied(either: 
         assert str(policies.latest_audited[-1].reason).startswith(reason)
 
     serve({CREATE_KEY: either, "create.topic.policy.mode": "audit"}, use)
+
+
+def test_request_that_only_validates_is_not_counted(either: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(policies: Policies) -> None:
+        for name in ("fine", "refused-1", "override-1", "broken-1"):
+            with contextlib.suppress(KafkaApiError):
+                await policies.check(CREATE_TOPIC, TopicDetails(name, 1, 1, None, {}, validate_only=True))
+        assert not policies.decisions
+        assert not policies.latest
+
+    serve({CREATE_KEY: either}, use)
+    logged = [record.levelname for record in caplog.records if "service" in record.name]
+    assert logged == ["ERROR"], "a policy that fails is logged all the same"
 
 
 def test_an_override_of_a_request_that_cannot_be_changed_fails_it(either: str) -> None:

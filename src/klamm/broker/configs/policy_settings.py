@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.configs.decision import ConfigDecision
+    from klamm.policy.answers import Override
     from klamm.server.author import Author
     from klamm.storage.metadata.changes import PutConfig
 
@@ -77,7 +78,9 @@ class PolicySettings:
         """Return a null context: a rules file may be loaded while other changes are decided."""
         return contextlib.nullcontext()
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+    async def check(
+        self, decision: ConfigDecision, author: Author, overridden: Override | None, *, validate_only: bool
+    ) -> None:
         """Reject a rules file that the policies cannot use.
 
         Raises:

@@ -194,6 +194,10 @@ class ConfigService:
         """Return the dynamic configs of a broker, including secrets. ``name`` is the broker id as text."""
         return self._image.current(ResourceType.BROKER, name)
 
+    def set_on_topic(self, name: str) -> Mapping[str, str]:
+        """Return the configs that a topic sets itself."""
+        return self._image.current(ResourceType.TOPIC, name)
+
     def set_on_client_metrics(self, name: str) -> Mapping[str, str]:
         """Return the configs of a client metrics subscription (KIP-714)."""
         return self._image.current(ResourceType.CLIENT_METRICS, name)
@@ -314,11 +318,11 @@ class ConfigService:
         """Apply decisions after the guards have checked them in their final form. Each guard's turn is held so long."""
         time_slice = TimeSlice()
 
-        async def check(decision: ConfigDecision) -> Override | None:
+        async def check(decision: ConfigDecision, overridden: Override | None) -> Override | None:
             for guard in guards:
                 if decision.resource_type in guard.resource_types:
                     await time_slice.give_way()
-                    changes = await guard.check(decision, author, validate_only=validate_only)
+                    changes = await guard.check(decision, author, overridden, validate_only=validate_only)
                     if changes is not None:
                         return changes  # the other guards check the changed decision
             return None

@@ -139,6 +139,8 @@ def _details(asked: Asked, topic: Topic, context: RequestContext, *, validate_on
         topic.partitions,
         count=asked.count,
         assignments=None if asked.assignments is None else [entry.broker_ids for entry in asked.assignments],
+        configs=context.services.configs.set_on_topic(topic.name),
+        defaults=context.services.configs.topic_defaults(),
         requester=context.author,
         validate_only=validate_only,
     )

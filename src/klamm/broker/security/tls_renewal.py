@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.configs.decision import ConfigDecision
+    from klamm.policy.answers import Override
     from klamm.server.author import Author
     from klamm.server.listeners import Listener
 
@@ -68,7 +69,9 @@ class TlsRenewal:
         """Return a null context: TLS settings may be checked while other changes are decided."""
         return contextlib.nullcontext()
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+    async def check(
+        self, decision: ConfigDecision, author: Author, overridden: Override | None, *, validate_only: bool
+    ) -> None:
         """Reject TLS settings that do not work.
 
         Raises:

@@ -94,6 +94,11 @@ class TopicCatalog:
         """Return a topic by id; None if it does not exist."""
         return self._by_id.get(topic_id)
 
+    def replication_factor(self, name: str) -> int | None:
+        """Return the number of replicas of the topic's partition with the fewest; None if it does not exist."""
+        topic = self._by_name.get(name)
+        return None if topic is None else min(map(len, topic.partitions))
+
     def all(self) -> Sequence[Topic]:
         """Return all topics by name, ascending."""
         return [self._by_name[name] for name in sorted(self._by_name)]

@@ -1,19 +1,19 @@
 """State of the upstream just before a change, read with the gateway's own credentials.
 
-Nothing here fails: what cannot be read in time is missing in the result, and the history shows it as unknown. A broker
-may learn of a change some milliseconds after the controller has committed it, so a value can be older by as much.
+Nothing here fails: what cannot be read in time is missing in the result, and the history shows it as unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ClientQuotaFilter, ClientQuotaFilterComponent, ConfigResource
 from klamm.client.errors import CLUSTER_ERRORS, error_words
-from klamm.gateway.policies.facts import looked_up, outcomes
+from klamm.gateway.policies.facts import outcomes
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ResourceType
 
@@ -35,8 +35,6 @@ MOST_READ_S: Final = 10.0
 """Seconds for all responses together. Only requests for thousands of resources need more than one."""
 _AT_ONCE: Final = 500
 """Number of resources in one request. A response with the configs of more topics would hold up all other work."""
-_WAITS: Final = 2
-"""Number of times that a missing topic is looked up again: a broker learns of a new topic after the controller."""
 
 
 async def described_configs(
@@ -52,7 +50,8 @@ async def described_configs(
     names = {ConfigResource(ResourceType(kind), name): keys for (kind, name), keys in wanted.items()}
 
     def look_up(some: Collection[ConfigResource]) -> PerKeyResult[ConfigResource, Mapping[str, ConfigEntry]]:
-        return admin.describe_configs({each: names[each] for each in some}, include_synonyms=include_synonyms)
+        keys = {each: names[each] for each in some}
+        return admin.describe_configs(keys, include_synonyms=include_synonyms, is_current=True)
 
     found = await _in_time(look_up, names)
     return {(int(resource.type), resource.name): configs for resource, configs in found.items()}
@@ -60,7 +59,7 @@ async def described_configs(
 
 async def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
     """Return the descriptions of topics."""
-    return await _in_time(admin.describe_topics, dict.fromkeys(names))
+    return await _in_time(partial(admin.describe_topics, is_current=True), dict.fromkeys(names))
 
 
 async def described_credentials(
@@ -108,7 +107,7 @@ async def _in_time(
         remaining = iter(keys)
         while some := list(islice(remaining, _AT_ONCE)):
             async with asyncio.timeout_at(min(clock() + READ_S, deadline)):
-                read = await looked_up(look_up, some, _WAITS)
+                read = await outcomes(look_up(some))
                 found |= {key: each for key, each in read.items() if not isinstance(each, KafkaApiError)}
     except CLUSTER_ERRORS as error:
         _log(error)

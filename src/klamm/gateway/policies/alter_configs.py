@@ -2,8 +2,11 @@
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
 Then the configs of the valid resources are read and the policy decides on what they will be. The allowed resources are
-forwarded. The policy's turn is held from reading to the upstream's response, so two changes through one gateway cannot
-be allowed alone and break a rule together. Changes through other gateways, or past them, may come in between.
+forwarded. The policy's turn is held from reading to the upstream's response, and what is read includes all changes that
+were committed before. So two changes through one gateway cannot be allowed alone and break a rule together. Changes
+through other gateways or other processes of this one, or past them, may come in between.
+
+Without a policy on configs, only settings of the gateway's other policies are rejected.
 
 Loggers are forwarded without a question, as in the broker.
 """
@@ -14,11 +17,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from klamm.client.errors import ConnectionLostError
-from klamm.gateway.policies.facts import config_decision, describe_configs
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.gateway.policies.facts import config_decision, describe_configs, describe_topics
 from klamm.gateway.policies.parts import are_same, in_order
-from klamm.gateway.policies.verdicts import Allowed, judge, verdict
-from klamm.policy.kinds import ALTER_CONFIG
+from klamm.gateway.policies.verdicts import Allowed, forward_in_turn, judge, verdict
+from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
 from klamm.policy_runtime.details import alter_config_details
 from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
 from klamm.protocol.api import ApiKey
@@ -28,7 +31,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.types import ResourceType
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ResourceType
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
@@ -45,8 +48,10 @@ Asked: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterC
 Entry: TypeAlias = (
     "AlterConfigsResponse.AlterConfigsResourceResponse | IncrementalAlterConfigsResponse.AlterConfigsResourceResponse"
 )
-MOST_TURN_S: Final = 30.0
-"""Seconds within which the upstream must respond while the policy's turn is held."""
+_SET_IN_GATEWAY: Final = (
+    "{} is a setting of the gateway's policies, which the brokers behind it do not have: set it with --config or --set"
+    " of the gateway, and restart the gateway."
+)
 CONFIGURED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
 """Types of resources that have configs. Loggers have levels."""
 
@@ -150,14 +155,19 @@ class AlterConfigsJudge:
 
     async def handle(self, request: Request, context: InterceptedCall) -> Response:
         """Return one entry per resource. A denied resource does not affect the others."""
-        trial: Response = await context.forward(self.with_resources(request, request.resources, validate_only=True))
-        entries: list[Entry] = [entry for entry in trial.responses if entry.error_code]
+        entries = await self._gateway_settings(request, context)
+        rejected = {resource_key(entry) for entry in entries}
+        rest: list[Asked] = [each for each in request.resources if resource_key(each) not in rejected]
+        if not self._policies.guards_kind(ALTER_CONFIG):
+            real: Response = await context.forward(self.with_resources(request, rest))
+            return self.merge_resources(request, [*entries, *real.responses], throttle_time_ms=real.throttle_time_ms)
+        trial: Response = await context.forward(self.with_resources(request, rest, validate_only=True))
+        entries += [entry for entry in trial.responses if entry.error_code]
         passed = {resource_key(entry): entry for entry in trial.responses if not entry.error_code}
-        asked = [resource for resource in request.resources if resource_key(resource) in passed]
+        asked = [resource for resource in rest if resource_key(resource) in passed]
         throttle_time_ms = trial.throttle_time_ms
         async with self._policies.turn(ALTER_CONFIG):
-            described = {resource_key(resource) for resource in asked if resource.resource_type in CONFIGURED}
-            known = await describe_configs(context.admin, described)
+            known = await _read(asked, context)
             allowed: dict[tuple[int, str], Allowed[Asked]] = {}
             for resource in asked:
                 judged = await self._judge(resource, known.get(resource_key(resource)), context, request)
@@ -168,7 +178,7 @@ class AlterConfigsJudge:
             if request.validate_only:
                 entries += [self.with_note(passed[key], each.note) for key, each in allowed.items()]
             elif allowed:
-                real = await self._forward(
+                real = await forward_in_turn(
                     self.with_resources(request, [each.part for each in allowed.values()]), context
                 )
                 for entry in real.responses:
@@ -177,54 +187,93 @@ class AlterConfigsJudge:
                 throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
         return self.merge_resources(request, entries, throttle_time_ms=throttle_time_ms)
 
-    async def _forward(self, request: Request, context: InterceptedCall) -> Response:
-        """Forward a request while the turn is held, and close the connection if the upstream does not respond.
+    async def _gateway_settings(self, request: Request, context: InterceptedCall) -> list[Entry]:
+        """Return the entries of resources of brokers that would get settings of the gateway's policies.
 
-        The client could hold up the changes of all others otherwise, for example by not reading its responses.
+        Kafka stores configs that it does not know, so the change would have no effect. klamm's broker has the same
+        settings, for its own policies.
         """
-        try:
-            async with asyncio.timeout(MOST_TURN_S):
-                response: Response = await context.forward(request)
-        except TimeoutError:
-            raise ConnectionLostError(f"No response within {MOST_TURN_S:.0f} s") from None
-        return response
+        found = {resource_key(each): name for each in request.resources if (name := _policy_setting(each))}
+        if not found or await _is_klamm(context):
+            return []
+        return [
+            self.denied_resource(resource, ApiError(ErrorCode.INVALID_CONFIG, _SET_IN_GATEWAY.format(name)))
+            for resource in request.resources
+            if (name := found.get(resource_key(resource)))
+        ]
 
     async def _judge(
-        self,
-        resource: Asked,
-        described: Mapping[str, ConfigEntry] | KafkaApiError | None,
-        context: InterceptedCall,
-        request: Request,
+        self, resource: Asked, facts: _Facts | KafkaApiError | None, context: InterceptedCall, request: Request
     ) -> Allowed[Asked] | Entry:
         """Return a valid resource as the policy allows it, or its entry when it may not be altered."""
 
-        async def ask(part: Asked) -> ApiError | Override | None:
-            return await self._ask(part, described, context, validate_only=request.validate_only)
+        async def ask(part: Asked, overridden: Override | None) -> ApiError | Override | None:
+            if facts is None:
+                return None
+            if isinstance(facts, KafkaApiError):
+                text = f"The gateway cannot read the configs, so no policy can decide: {facts.error_message}"
+                return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+            try:
+                decision = config_decision(part, facts.configs)
+            except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
+                return ApiError(error.error_code, error.error_message)
+            details = alter_config_details(
+                decision,
+                context.author,
+                replication_factor=facts.replication_factor,
+                validate_only=request.validate_only,
+            )
+            return await verdict(self._policies, ALTER_CONFIG, details, overridden, api=self._api.key)
 
         async def override(changes: Override) -> Allowed[Asked] | Entry:
             changed = self.overridden_resource(resource, changes)
-            trial = await self._forward(self.with_resources(request, [changed], validate_only=True), context)
+            trial = await forward_in_turn(self.with_resources(request, [changed], validate_only=True), context)
             rejected = next((entry for entry in trial.responses if entry.error_code), None)
             return Allowed(part=changed) if rejected is None else rejected
 
         return await judge(resource, ask, override, lambda error: self.denied_resource(resource, error))
 
-    async def _ask(
-        self,
-        resource: Asked,
-        described: Mapping[str, ConfigEntry] | KafkaApiError | None,
-        context: InterceptedCall,
-        *,
-        validate_only: bool,
-    ) -> ApiError | Override | None:
-        if described is None:
-            return None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """State of a resource before its configs change."""
+
+    configs: Mapping[str, ConfigEntry]
+    replication_factor: int | None
+    """Smallest number of replicas of a partition; None if the resource is not a topic."""
+
+
+async def _read(
+    resources: Collection[Asked], context: InterceptedCall
+) -> dict[tuple[int, str], _Facts | KafkaApiError]:
+    """Return the state of each resource that has configs, or the error because of which it cannot be read."""
+    keys = {resource_key(each) for each in resources if each.resource_type in CONFIGURED}
+    configs, topics = await asyncio.gather(
+        describe_configs(context.admin, keys),
+        describe_topics(context.admin, [name for kind, name in keys if kind == ResourceType.TOPIC]),
+    )
+    facts: dict[tuple[int, str], _Facts | KafkaApiError] = {}
+    for (kind, name), described in configs.items():
+        topic = topics[name] if kind == ResourceType.TOPIC else None
         if isinstance(described, KafkaApiError):
-            text = f"The gateway cannot read the configs, so no policy can decide: {described.error_message}"
-            return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
-        try:
-            decision = config_decision(resource, described)
-        except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
-            return ApiError(error.error_code, error.error_message)
-        details = alter_config_details(decision, context.author, validate_only=validate_only)
-        return await verdict(self._policies, ALTER_CONFIG, details, api=self._api.key)
+            facts[kind, name] = described
+        elif isinstance(topic, KafkaApiError):
+            facts[kind, name] = topic
+        else:
+            factor = None if topic is None else min(map(len, topic.replicas))
+            facts[kind, name] = _Facts(configs=described, replication_factor=factor)
+    return facts
+
+
+async def _is_klamm(context: InterceptedCall) -> bool:
+    try:
+        return CLIENT_CONFIGS_FEATURE in (await context.admin.describe_cluster()).features
+    except CLUSTER_ERRORS:
+        return False
+
+
+def _policy_setting(resource: Asked) -> str | None:
+    """Return a setting of policies that a part of a request would set on brokers; None if there is none."""
+    if resource.resource_type != ResourceType.BROKER:
+        return None
+    return next((each.name for each in resource.configs if each.name in SETTINGS and each.value is not None), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.gateway.interceptors import Postponed
-from klamm.gateway.policies.verdicts import remembered_answers
+from klamm.gateway.policies.verdicts import remembered_effect
 from klamm.policy.details import ClientDetails
 from klamm.policy.kinds import CLIENT
 from klamm.server.attempt import ApiError
@@ -29,8 +29,5 @@ class ClientJudge:
         """Ask the policy about the client id of a request; return the error for the client, None when it is allowed."""
         author = context.author
         details = ClientDetails(client_id=author.client_id, principal=author.principal, listener=author.listener)
-        answers = remembered_answers(self._policies, CLIENT, [details], context)
-        if isinstance(answers, Postponed):
-            return answers
-        (answer,) = answers
-        return answer if isinstance(answer, ApiError) else None
+        answer = remembered_effect(self._policies, CLIENT, details, context)
+        return answer if isinstance(answer, (ApiError, Postponed)) else None

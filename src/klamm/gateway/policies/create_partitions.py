@@ -1,27 +1,27 @@
 """CreatePartitions (key 37) in the gateway: policies on added partitions.
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
-Then the policy decides on each valid topic, and the allowed ones are forwarded.
+Then the policy decides on each valid topic, and the allowed ones are forwarded. The policy's turn is held from reading
+the state of the topics to the upstream's response, as for config changes (``alter_configs``).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.gateway.policies.facts import WAITS_FOR_EXISTING, describe_topics
+from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.parts import in_order, with_topics
-from klamm.gateway.policies.verdicts import denial
+from klamm.gateway.policies.verdicts import denial, forward_in_turn
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import ApiKey
-from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from klamm.admin import TopicDescription
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.details import CreatePartitionsDetails
     from klamm.policy_runtime import Policies
@@ -45,18 +45,35 @@ def denied_topic(name: str, error: ApiError) -> Entry:
 
 
 def details_of(
-    topic: Asked, current: TopicDescription, requester: Requester, *, validate_only: bool
+    topic: Asked, current: TopicFacts, requester: Requester, *, validate_only: bool
 ) -> CreatePartitionsDetails:
     """Return what a policy sees of a topic that gets more partitions."""
     return partitions_details(
         topic.name,
         current.topic_id,
-        [partition.replicas for partition in current.partitions],
+        current.replicas,
         count=topic.count,
         assignments=None if topic.assignments is None else [entry.broker_ids for entry in topic.assignments],
+        configs=current.configs,
+        defaults=current.defaults,
         requester=requester,
         validate_only=validate_only,
     )
+
+
+def undecidable(topic: Asked, current: TopicFacts) -> ApiError | None:
+    """Return the error for a topic whose new partitions get a number of replicas that no policy has allowed.
+
+    Kafka gives a new partition as many replicas as partition 0 has, with those that a reassignment adds and removes.
+    """
+    first = current.reassigning.get(0)
+    if topic.assignments is not None or first is None or len(first.replicas) == len(current.replicas[0]):
+        return None
+    text = (
+        f"Partition 0 of topic {topic.name} is being reassigned, and Kafka would give the new partitions"
+        f" {len(first.replicas)} replicas. Assign their replicas, or try again after the reassignment."
+    )
+    return ApiError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text)
 
 
 class CreatePartitionsJudge:
@@ -77,28 +94,29 @@ class CreatePartitionsJudge:
         entries = [entry for entry in trial.results if entry.error_code]
         passed = {entry.name: entry for entry in trial.results if not entry.error_code}
         asked = [topic for topic in request.topics if topic.name in passed]
-        known = await describe_topics(context.admin, [topic.name for topic in asked], waits=WAITS_FOR_EXISTING)
-        allowed: list[Asked] = []
-        for topic in asked:
-            error = await self._denial(topic, known[topic.name], context, validate_only=request.validate_only)
-            if error is None:
-                allowed.append(topic)
-            else:
-                entries.append(denied_topic(topic.name, error))
         throttle_time_ms = trial.throttle_time_ms
-        if request.validate_only:
-            entries += [passed[topic.name] for topic in allowed]
-        elif allowed:
-            real: CreatePartitionsResponse = await context.forward(with_topics(request, allowed))
-            entries += real.results
-            throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
+        async with self._policies.turn(CREATE_PARTITIONS):
+            known = await describe_topics(context.admin, [topic.name for topic in asked], with_configs=True)
+            allowed: list[Asked] = []
+            for topic in asked:
+                error = await self._denial(topic, known[topic.name], context, validate_only=request.validate_only)
+                if error is None:
+                    allowed.append(topic)
+                else:
+                    entries.append(denied_topic(topic.name, error))
+            if request.validate_only:
+                entries += [passed[topic.name] for topic in allowed]
+            elif allowed:
+                real: CreatePartitionsResponse = await forward_in_turn(with_topics(request, allowed), context)
+                entries += real.results
+                throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
         return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
 
     async def _denial(
-        self, topic: Asked, current: TopicDescription | KafkaApiError, context: InterceptedCall, *, validate_only: bool
+        self, topic: Asked, current: TopicFacts | KafkaApiError, context: InterceptedCall, *, validate_only: bool
     ) -> ApiError | None:
         if isinstance(current, KafkaApiError):
             return ApiError(current.error_code, current.error_message)
         details = details_of(topic, current, context.author, validate_only=validate_only)
-        async with self._policies.turn(CREATE_PARTITIONS):
-            return await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.CREATE_PARTITIONS)
+        error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.CREATE_PARTITIONS)
+        return error or undecidable(topic, current)

@@ -19,26 +19,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import NewTopic
-from klamm.client.errors import CLUSTER_ERRORS
-from klamm.gateway.policies.facts import default_configs
+from klamm.gateway.policies.facts import default_configs, read
 from klamm.gateway.policies.parts import in_order, with_topics
 from klamm.gateway.policies.verdicts import Allowed, judge, verdict
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.details import topic_details
 from klamm.policy_runtime.overrides import overridden_configs
 from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.types import ConfigSource
+from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
+    from klamm.admin.types import CreatedTopic
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
-    from klamm.server.attempt import ApiError
 
 Asked = CreateTopicsRequest.CreatableTopic
 Entry = CreateTopicsResponse.CreatableTopicResult
@@ -63,7 +64,8 @@ class TriedTopic:
     topic: Asked
     entry: Entry
     """Entry in the response to the trial."""
-    properties: ValidTopic
+    properties: ValidTopic | KafkaApiError
+    """The error if they cannot be found out. The topic is then denied."""
 
 
 def merge_topics(
@@ -195,10 +197,12 @@ async def judge_topic(
         validate_only: Whether the client's request only validates.
     """
 
-    async def ask(tried: TriedTopic) -> ApiError | Override | None:
+    async def ask(tried: TriedTopic, overridden: Override | None) -> ApiError | Override | None:
+        if isinstance(tried.properties, KafkaApiError):
+            return ApiError(tried.properties.error_code, tried.properties.error_message)
         details = details_of(tried.topic, tried.properties, context.author, validate_only=validate_only)
         async with policies.turn(CREATE_TOPIC):
-            return await verdict(policies, CREATE_TOPIC, details, api=ApiKey.CREATE_TOPICS)
+            return await verdict(policies, CREATE_TOPIC, details, overridden, api=ApiKey.CREATE_TOPICS)
 
     async def override(changes: Override) -> Allowed[TriedTopic] | Entry:
         changed = overridden_topic(valid.topic, changes)
@@ -237,29 +241,44 @@ async def describe_valid(
     ]
 
 
-async def _described_by_gateway(asked: Collection[Asked], context: InterceptedCall) -> Mapping[str, ValidTopic]:
-    """Return the properties of topics whose configs the client may not describe."""
+async def _described_by_gateway(
+    asked: Collection[Asked], context: InterceptedCall
+) -> Mapping[str, ValidTopic | KafkaApiError]:
+    """Return the properties of topics whose configs the client may not describe, or the reason why they are unknown."""
     if not asked:
         return {}
-    defaults = await default_configs(context.admin)
-    numbers = context.admin.create_topics(
-        [
-            NewTopic(
-                topic.name,
-                topic.num_partitions,
-                topic.replication_factor,
-                replicas_assignments={each.partition_index: tuple(each.broker_ids) for each in topic.assignments},
-            )
-            for topic in asked
-        ],
-        validate_only=True,
+    try:
+        defaults = await default_configs(context.admin)
+    except KafkaApiError as error:
+        return {topic.name: error.with_traceback(None) for topic in asked}
+    numbers = await read(
+        context.admin.create_topics(
+            [
+                NewTopic(
+                    topic.name,
+                    topic.num_partitions,
+                    topic.replication_factor,
+                    replicas_assignments={each.partition_index: tuple(each.broker_ids) for each in topic.assignments},
+                )
+                for topic in asked
+            ],
+            validate_only=True,
+        )
     )
-    found = {}
-    for topic in asked:
-        try:
-            made = await numbers.values()[topic.name]
-            partitions, factor = made.num_partitions, made.replication_factor
-        except CLUSTER_ERRORS:
-            partitions, factor = topic.num_partitions, topic.replication_factor
-        found[topic.name] = ValidTopic(num_partitions=partitions, replication_factor=factor, defaults=defaults)
-    return found
+    return {topic.name: _with_numbers(topic, numbers[topic.name], defaults) for topic in asked}
+
+
+def _with_numbers(
+    topic: Asked, created: CreatedTopic | KafkaApiError, defaults: Mapping[str, str]
+) -> ValidTopic | KafkaApiError:
+    """Return the properties of a topic; the error if the gateway may not create it and its numbers are left open."""
+    if not isinstance(created, KafkaApiError):
+        partitions, factor = created.num_partitions, created.replication_factor
+    elif topic.assignments or min(topic.num_partitions, topic.replication_factor) > 0:
+        partitions, factor = topic.num_partitions, topic.replication_factor
+    else:
+        return KafkaApiError(
+            f"The gateway cannot find out the numbers of partitions and replicas of topic {topic.name}:"
+            f" {created.error_message}. Set both, or give the gateway's principal the right to create topics."
+        )
+    return ValidTopic(num_partitions=partitions, replication_factor=factor, defaults=defaults)

@@ -3,8 +3,9 @@
 DeleteTopics has no ``validate_only``, so the policy is asked first and the allowed topics are forwarded. If the policy
 denies a deletion that the client has no right to make, the client gets the authorization error, as in the broker.
 
-The gateway forwards no deletion of a topic that it cannot look up. Entries that the upstream rejects in any case are
-forwarded without a question: repeated names and ids, and entries with both or neither.
+The policy's turn is held from reading the topics to the upstream's response, as for config changes
+(``alter_configs``). The gateway forwards no deletion of a topic whose state it cannot read. Entries that the upstream
+rejects in any case are forwarded without a question: repeated names and ids, and entries with both or neither.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS
-from klamm.gateway.policies.facts import describe_topics
+from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.parts import in_order
-from klamm.gateway.policies.verdicts import denial
+from klamm.gateway.policies.verdicts import denial, forward_in_turn
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime.details import deletion_details
 from klamm.protocol.api import ApiKey
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from klamm.admin import TopicDescription
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
@@ -100,7 +100,7 @@ def merge_entries(
     return DeleteTopicsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
 
 
-def denied_entry(wanted: WantedDeletion, topic: TopicDescription | None, error: ApiError) -> Entry:
+def denied_entry(wanted: WantedDeletion, topic: TopicFacts | None, error: ApiError) -> Entry:
     """Return the entry of a topic that is not deleted. ``topic`` is None if it is unknown or must not be shown."""
     return Entry(
         name=wanted.name if topic is None else topic.name,
@@ -124,39 +124,34 @@ class DeleteTopicsJudge:
         """Return one entry per topic. A denied topic does not affect the others."""
         wanted = wanted_of(request, context.api_version)
         judged = judged_of(wanted)
-        known = await _describe(judged, context)
-        settled: dict[WantedDeletion, Entry] = {}
-        for entry in judged:
-            topic = known.get(entry)
-            if topic is None:
-                settled[entry] = denied_entry(entry, None, _UNKNOWN_ID if entry.name is None else _UNKNOWN_NAME)
-                continue
-            error = await self._denial(topic, context)
-            if error is not None:
-                settled[entry] = denied_entry(entry, topic, error)
-        if settled:
-            settled |= await _unauthorized(settled, known, context)
-        rest = [entry for entry in wanted if entry not in settled]
-        if not rest:
-            return merge_entries(wanted, settled.values(), throttle_time_ms=0)
-        kept = with_wanted(request, rest, context.api_version) if settled else request
-        real: DeleteTopicsResponse = await context.forward(kept)
+        async with self._policies.turn(DELETE_TOPIC):
+            known, settled = await _describe(judged, context)
+            for entry, topic in known.items():
+                error = await self._denial(topic, context)
+                if error is not None:
+                    settled[entry] = denied_entry(entry, topic, error)
+            if settled:
+                settled |= await _unauthorized(settled, known, context)
+            rest = [entry for entry in wanted if entry not in settled]
+            if not rest:
+                return merge_entries(wanted, settled.values(), throttle_time_ms=0)
+            kept = with_wanted(request, rest, context.api_version) if settled else request
+            real: DeleteTopicsResponse = await forward_in_turn(kept, context)
         return merge_entries(wanted, [*settled.values(), *real.responses], throttle_time_ms=real.throttle_time_ms)
 
-    async def _denial(self, topic: TopicDescription, context: InterceptedCall) -> ApiError | None:
-        replicas = [partition.replicas for partition in topic.partitions]
-        details = deletion_details(topic.name, topic.topic_id, replicas, context.author)
-        async with self._policies.turn(DELETE_TOPIC):
-            return await denial(self._policies, DELETE_TOPIC, details, api=ApiKey.DELETE_TOPICS)
+    async def _denial(self, topic: TopicFacts, context: InterceptedCall) -> ApiError | None:
+        details = deletion_details(topic.name, topic.topic_id, topic.replicas, context.author)
+        return await denial(self._policies, DELETE_TOPIC, details, api=ApiKey.DELETE_TOPICS)
 
 
 async def _describe(
     judged: Collection[WantedDeletion], context: InterceptedCall
-) -> dict[WantedDeletion, TopicDescription]:
-    """Return the topics of the entries. Those that do not exist, or that the gateway may not describe, are left out."""
+) -> tuple[dict[WantedDeletion, TopicFacts], dict[WantedDeletion, Entry]]:
+    """Return the topics of the entries, and the responses for those that do not exist or cannot be read."""
     ids = [entry.topic_id for entry in judged if entry.name is None]
     names = await names_of(ids, context) if ids else {}
-    found = {}
+    found: dict[WantedDeletion, TopicFacts] = {}
+    failed: dict[WantedDeletion, Entry] = {}
     described = await describe_topics(
         context.admin, [*(entry.name for entry in judged if entry.name is not None), *names.values()]
     )
@@ -164,9 +159,13 @@ async def _describe(
         name = entry.name if entry.name is not None else names.get(entry.topic_id)
         topic = None if name is None else described[name]
         # A topic that was created again under the same name is another topic.
-        if topic is not None and not isinstance(topic, KafkaApiError) and entry.topic_id in {ZERO_UUID, topic.topic_id}:
+        if isinstance(topic, TopicFacts) and entry.topic_id in {ZERO_UUID, topic.topic_id}:
             found[entry] = topic
-    return found
+        elif isinstance(topic, KafkaApiError) and not isinstance(topic, UnknownTopicOrPartitionError):
+            failed[entry] = denied_entry(entry, None, ApiError(topic.error_code, topic.error_message))
+        else:
+            failed[entry] = denied_entry(entry, None, _UNKNOWN_ID if entry.name is None else _UNKNOWN_NAME)
+    return found, failed
 
 
 async def names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID, str]:
@@ -184,7 +183,7 @@ async def names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID
 
 
 async def _unauthorized(
-    settled: Mapping[WantedDeletion, Entry], known: Mapping[WantedDeletion, TopicDescription], context: InterceptedCall
+    settled: Mapping[WantedDeletion, Entry], known: Mapping[WantedDeletion, TopicFacts], context: InterceptedCall
 ) -> dict[WantedDeletion, Entry]:
     """Return the entries of denied topics that the client has no right to delete, with the authorization error."""
     names = {topic.name for entry, topic in known.items() if entry in settled}

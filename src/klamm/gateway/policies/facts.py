@@ -6,9 +6,7 @@ its configs, and a policy must see them all the same.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ConfigResource
@@ -16,15 +14,16 @@ from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.decision import ConfigDecision
 from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
 from klamm.configs.topics import refuse_topic_list
-from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
-from klamm.protocol.types import ConfigSource, ResourceType
+from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 from klamm.storage.metadata.changes import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
+    from uuid import UUID
 
-    from klamm.admin import AdminClient, ConfigEntry, TopicDescription
+    from klamm.admin import AdminClient, ConfigEntry, PartitionReassignment, TopicDescription
     from klamm.admin.results import PerKeyResult
     from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
     from klamm.protocol.types import ConfigOperation
@@ -32,14 +31,6 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-FIRST_WAIT_S: Final = 0.05
-"""Seconds before a missing topic is looked up again. A broker learns of a new topic after the controller. Each further
-wait is twice as long.
-"""
-WAITS: Final = 4
-"""Number of these waits, together 0.75 seconds, when the topic may be missing because it does not exist."""
-WAITS_FOR_EXISTING: Final = 7
-"""Number of these waits, together 6.35 seconds, when the controller has accepted a request for the topic."""
 _OWN_SOURCE: Final = {
     ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
     ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
@@ -47,6 +38,22 @@ _OWN_SOURCE: Final = {
 }
 """Source of the values that a resource sets itself, by type. Those of brokers depend on the name."""
 _INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """Topic with the replicas that its partitions have after all reassignments in progress."""
+
+    name: str
+    topic_id: UUID
+    replicas: tuple[tuple[int, ...], ...]
+    """Final replicas by partition: without those that a reassignment removes."""
+    reassigning: Mapping[int, PartitionReassignment]
+    """Reassignments in progress, by partition."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Configs that the topic sets; empty unless they were read."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Value of each config for a topic that does not set it; empty unless they were read."""
 
 
 async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiError]:
@@ -65,26 +72,63 @@ async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaA
     return found
 
 
-async def looked_up(
-    look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key], waits: int
-) -> dict[Key, Value | KafkaApiError]:
-    """Return the outcome of each key. Topics that the asked broker does not know are looked up again after waits."""
-    found: dict[Key, Value | KafkaApiError] = await outcomes(look_up(keys))
-    for number in range(waits):
-        missing = [key for key, each in found.items() if isinstance(each, UnknownTopicOrPartitionError)]
-        if not missing:
-            break
-        await asyncio.sleep(FIRST_WAIT_S * 2**number)
-        again: dict[Key, Value | KafkaApiError] = await outcomes(look_up(missing))
-        found |= again
-    return found
+async def read(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiError]:
+    """Return the outcomes of an admin call. If the upstream does not respond, each one is an error."""
+    try:
+        return await outcomes(result)
+    except CLUSTER_ERRORS as error:
+        return dict.fromkeys(result.values(), KafkaApiError(str(error)))
 
 
 async def describe_topics(
-    admin: AdminClient, names: Collection[str], *, waits: int = WAITS
-) -> dict[str, TopicDescription | KafkaApiError]:
-    """Return the description of each topic, or the error because of which it cannot be described."""
-    return await looked_up(admin.describe_topics, list(dict.fromkeys(names)), waits)
+    admin: AdminClient, names: Collection[str], *, with_configs: bool = False
+) -> dict[str, TopicFacts | KafkaApiError]:
+    """Return the state of each topic, or the error because of which it cannot be read.
+
+    All changes that were committed before this call are included.
+    """
+    if not names:
+        return {}
+    # A reassignment that ends between the two reads has removed its replicas from the second result.
+    try:
+        listed = await admin.list_partition_reassignments()
+    except CLUSTER_ERRORS as error:
+        return dict.fromkeys(names, error if isinstance(error, KafkaApiError) else KafkaApiError(str(error)))
+    described = await read(admin.describe_topics(list(dict.fromkeys(names)), is_current=True))
+    keys = [(int(ResourceType.TOPIC), name) for name in described] if with_configs else []
+    configs = {name: entries for (_, name), entries in (await describe_configs(admin, keys)).items()}
+    found: dict[str, TopicFacts | KafkaApiError] = {}
+    for name, topic in described.items():
+        entries = configs.get(name, {})
+        if isinstance(topic, KafkaApiError):
+            found[name] = topic
+        else:
+            found[name] = entries if isinstance(entries, KafkaApiError) else _state(topic, listed, entries)
+    return found
+
+
+def _state(
+    topic: TopicDescription,
+    listed: Mapping[TopicPartition, PartitionReassignment],
+    configs: Mapping[str, ConfigEntry],
+) -> TopicFacts:
+    reassigning = {
+        partition.partition: listed[key]
+        for partition in topic.partitions
+        if (key := TopicPartition(topic.name, partition.partition)) in listed
+    }
+    removed = {index: each.removing_replicas for index, each in reassigning.items()}
+    return TopicFacts(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        replicas=tuple(
+            tuple(replica for replica in partition.replicas if replica not in removed.get(partition.partition, ()))
+            for partition in topic.partitions
+        ),
+        reassigning=reassigning,
+        configs=own_configs(ResourceType.TOPIC, topic.name, configs),
+        defaults=inherited(configs),
+    )
 
 
 async def describe_configs(
@@ -92,24 +136,26 @@ async def describe_configs(
 ) -> dict[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]:
     """Return the configs of each resource with their synonyms, or the error because of which they cannot be read.
 
-    The upstream has accepted an alteration of the resources, so topics exist.
+    All changes that were committed before this call are included.
     """
     wanted = {ConfigResource(ResourceType(resource_type), name) for resource_type, name in resources}
-    look_up = partial(admin.describe_configs, include_synonyms=True)
-    found = await looked_up(look_up, wanted, WAITS_FOR_EXISTING)
+    found = await read(admin.describe_configs(wanted, include_synonyms=True, is_current=True))
     return {(int(resource.type), resource.name): each for resource, each in found.items()}
 
 
 async def default_configs(admin: AdminClient) -> Mapping[str, str]:
-    """Return the value of each topic config for a topic that does not set it; empty if it cannot be found out."""
+    """Return the value of each topic config for a topic that does not set it.
+
+    Raises:
+        KafkaApiError: It cannot be read, or the cluster has no topic to read it from.
+    """
     try:
-        topics = await admin.list_topics(include_internal=True)
-        for name in topics:
+        for name in await admin.list_topics(include_internal=True):
             described = await admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], include_synonyms=True)
             return {key: value for configs in described.values() for key, value in inherited(configs).items()}
-    except CLUSTER_ERRORS:
-        return {}
-    return {}
+    except CLUSTER_ERRORS as error:
+        raise KafkaApiError(f"The gateway cannot read the defaults of topic configs: {error}") from error
+    raise KafkaApiError("The gateway cannot read the defaults of topic configs, because there is no topic.")
 
 
 async def topic_config_types(admin: AdminClient) -> Mapping[str, int] | None:

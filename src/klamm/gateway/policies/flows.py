@@ -12,15 +12,18 @@ policy on flows is in use.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.interceptors import DividedRequest, Postponed, RequestFilter
 from klamm.gateway.policies.parts import in_order
-from klamm.gateway.policies.verdicts import OBJECT_BYTES, remembered_answers
-from klamm.policy.answers import Override, Throttle
+from klamm.gateway.policies.verdicts import OBJECT_BYTES, effect, known_outcomes, remembered_effect
+from klamm.policy.answers import Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
+from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_heartbeat import (
@@ -34,7 +37,7 @@ from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, Tx
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Answer
@@ -51,6 +54,9 @@ LAST_WITH_NAMES: Final[Mapping[int, int]] = MappingProxyType({ApiKey.PRODUCE: 12
 _MAGIC_AT: Final = 16
 _PRODUCER_ID_AT: Final = 43
 _PRODUCER_ID_SIZE: Final = 8
+
+_STRENGTHS: Final[Mapping[int | None, int]] = MappingProxyType({0: 0, 1: 1, ALL_REPLICAS: 2})
+"""Rank of each ``acks``, from the weakest to the strongest."""
 
 TopicData = ProduceRequest.TopicProduceData
 TopicEntry = ProduceResponse.TopicProduceResponse
@@ -104,6 +110,11 @@ def merge_topics(
         throttle_time_ms=max(response.throttle_time_ms, delay_ms),
         node_endpoints=response.node_endpoints,
     )
+
+
+def _strength(acks: int | None) -> int:
+    """Return the rank of an ``acks``. One that the upstream rejects is the strongest, and thus stays as it is."""
+    return _STRENGTHS.get(acks, len(_STRENGTHS))
 
 
 def _group_error(error: ApiError) -> ErrorCode:
@@ -175,19 +186,17 @@ class FlowJudge:
             )
             for data in request.topic_data
         ]
-        answers = remembered_answers(self._policies, FLOW, questions, context)
-        if isinstance(answers, Postponed):
-            return answers
+        judged = self._judge_topics(questions, request.acks, context)
+        if isinstance(judged, Postponed):
+            return judged
+        acks, answers = judged
         denied: dict[str, ApiError] = {}
-        acks, delay_ms = request.acks, 0
+        delay_ms = 0
         for data, answer in zip(request.topic_data, answers, strict=True):
-            match answer:
-                case ApiError() as error:
-                    denied[data.name] = error
-                case Override(acks=int(raised)):
-                    acks = raised
-                case Throttle(delay_ms=pause):
-                    delay_ms = max(delay_ms, pause)
+            if isinstance(answer, ApiError):
+                denied[data.name] = answer
+            elif isinstance(answer, Throttle):
+                delay_ms = max(delay_ms, answer.delay_ms)
         if not denied and delay_ms == 0:
             return None if acks == request.acks else with_topics(request, request.topic_data, acks=acks)
         refused = denied_topics(request.topic_data, denied)
@@ -203,6 +212,42 @@ class FlowJudge:
             merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms),
             kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
         )
+
+    def _judge_topics(
+        self, questions: Sequence[ProduceDetails], acks: int, context: InterceptedCall
+    ) -> tuple[int, list[ApiError | Answer | None]] | Postponed:
+        """Return the acks of a Produce request after its overrides, and the answer about each topic.
+
+        A request has one ``acks`` for all its topics, so the strongest override wins, and satisfies weaker ones. The
+        policy is asked again about every topic whose acks have changed.
+        """
+        policies = self._policies
+        first = known_outcomes(policies, FLOW, questions, context)
+        if isinstance(first, Postponed):
+            return first
+        overrides = {
+            details: override
+            for details, outcome in first.items()
+            if (override := policies.override_of(FLOW, details, outcome)) is not None
+        }
+        wanted = [override.acks for override in overrides.values() if override.acks is not None]
+        if len(wanted) < len(first):
+            wanted.append(acks)
+        strongest = max(wanted, key=_strength, default=acks)
+        changed = {each: replace(each, acks=strongest) if first[each].error is None else each for each in questions}
+        second = known_outcomes(policies, FLOW, changed.values(), context)
+        if isinstance(second, Postponed):
+            return second
+        cause = next((override for override in overrides.values() if override.acks == strongest), None)
+        answers = []
+        for details in questions:
+            outcome = second[changed[details]]
+            override = policies.override_of(FLOW, changed[details], outcome)
+            if override is not None and _strength(override.acks) <= _strength(strongest):
+                outcome = PolicyOutcome(None, None)
+            overridden = None if strongest == acks else overrides.get(details, cause)
+            answers.append(effect(policies, FLOW, changed[details], outcome, overridden))
+        return strongest, answers
 
     def judge_join(
         self, request: JoinGroupRequest, context: InterceptedCall
@@ -238,5 +283,4 @@ class FlowJudge:
         details = GroupDetails(
             group_id=group_id, principal=author.principal, client_id=author.client_id, listener=author.listener
         )
-        answers = remembered_answers(self._policies, FLOW, [details], context)
-        return answers if isinstance(answers, Postponed) else answers[0]
+        return remembered_effect(self._policies, FLOW, details, context)

@@ -111,7 +111,8 @@ JUDGED: Final = (
 async def start_policies(configs: Mapping[str, str]) -> Interception:
     """Create the policies that the gateway's settings name, and start to reload them when their files change.
 
-    An API without a policy is not intercepted. Every policy is called in its thread, so that one that hangs delays only
+    An API without a policy is not intercepted, but those that alter configs, by which clients could set what configures
+    the gateway's policies. Every policy is called in its thread, so that one that hangs delays only
     what it judges.
 
     Raises:
@@ -135,7 +136,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
                 request=judged.request, response=judged.response, handle=judged.interceptor(policies).handle
             )
             for judged in JUDGED
-            if policies.guards_kind(judged.kind)
+            if policies.guards_kind(judged.kind) or (judged.kind is ALTER_CONFIG and policies.guards)
         },
         policies=policies,
         report=lambda page: report_decisions(page, policies),

@@ -7,11 +7,12 @@ look    The request is forwarded without ``allow_auto_topic_creation``. Most req
 trial   Missing topics are sent as CreateTopics with ``validate_only``, as the client. The response has the
         numbers and defaults that the policy sees.
 judge   The policy decides on each missing topic. A denial is remembered for a moment, as in the broker.
-create  The allowed topics are forwarded with ``allow_auto_topic_creation``, and their entries replace the first.
+create  The allowed topics are created by CreateTopics, as the client and as the policy allows them, and their entries
+        replace the first. The upstream's own defaults for automatic creation may differ from what was judged.
 ======  ================================================================================================
 
-Versions before 4 cannot forbid the creation. For these the gateway uses its newest version, whose response has the same
-fields.
+Kafka's internal topics are left to the upstream. Versions before 4 cannot forbid the creation. For these the gateway
+uses its newest version, whose response has the same fields.
 """
 
 from __future__ import annotations
@@ -109,11 +110,12 @@ class MetadataJudge:
         missing = [topic.name for topic in first.topics if topic.error_code == unknown and topic.name in names]
         if not missing or not await self._creates_topics(first, context):
             return first
-        replaced = await self._judge([name for name in missing if name not in INTERNAL_TOPICS], context)
-        allowed = [name for name in missing if name not in replaced]
-        if allowed:
-            second = await _send(with_creation(request, may_create=True, names=allowed), context)
-            replaced |= {topic.name: topic for topic in second.topics if topic.name is not None}
+        internal = INTERNAL_TOPICS.intersection(missing)
+        replaced = await self._create([name for name in missing if name not in internal], context)
+        for names_, may_create in ((internal, True), (set(missing) - internal - replaced.keys(), False)):
+            if names_:
+                second = await _send(with_creation(request, may_create=may_create, names=names_), context)
+                replaced |= {topic.name: topic for topic in second.topics if topic.name is not None}
         return merge_topics(first, replaced)
 
     async def _creates_topics(self, response: MetadataResponse, context: InterceptedCall) -> bool:
@@ -131,8 +133,8 @@ class MetadataJudge:
         self._creates = self._now() + _SETTING_LASTS_S, creates
         return creates
 
-    async def _judge(self, names: Sequence[str], context: InterceptedCall) -> dict[str, Topic]:
-        """Return the entries of the topics that must not be created."""
+    async def _create(self, names: Sequence[str], context: InterceptedCall) -> dict[str, Topic]:
+        """Create the topics that the policy allows; return the entries of all others."""
         remembered = self._policies.refused_creations
         found: dict[str, Topic] = {}
         for name in names:
@@ -148,12 +150,9 @@ class MetadataJudge:
             return found
         trial = await context.call(CreateTopicsRequest(topics=asked, validate_only=True), CreateTopicsResponse)
         passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
-        found |= {
-            entry.name: failed_topic(entry.name, _without_throttling(entry.error_code))
-            for entry in trial.topics
-            if entry.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
-        }
+        found |= _failed(trial)
         valid = [topic for topic in asked if topic.name in passed]
+        allowed: list[Asked] = []
         for tried in await describe_valid(valid, passed, context, is_detailed=True):
             name = tried.topic.name
             judged = await judge_topic(
@@ -164,14 +163,25 @@ class MetadataJudge:
                 is_detailed=True,
                 validate_only=False,
             )
-            if not isinstance(judged, Allowed):
+            if isinstance(judged, Allowed):
+                allowed.append(judged.part.topic)
+            else:
                 remembered.remember(name, context.author, ErrorCode(judged.error_code))
                 again = remembered.answer(name, context.author)
                 found[name] = failed_topic(name, judged.error_code if again is None else again)
-            elif judged.note is not None:
-                # The upstream would create the topic with its defaults. CreateTopics creates it as the policy says.
-                await context.call(CreateTopicsRequest(topics=[judged.part.topic]), CreateTopicsResponse)
+        if allowed:
+            created = await context.call(CreateTopicsRequest(topics=allowed), CreateTopicsResponse)
+            found |= _failed(created)
         return found
+
+
+def _failed(response: CreateTopicsResponse) -> dict[str, Topic]:
+    """Return the Metadata entries of topics that were not created. Those that exist meanwhile are left out."""
+    return {
+        entry.name: failed_topic(entry.name, _without_throttling(entry.error_code))
+        for entry in response.topics
+        if entry.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
+    }
 
 
 def _without_throttling(error_code: int) -> int:

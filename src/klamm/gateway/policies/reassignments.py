@@ -2,16 +2,21 @@
 
 A reassignment can change the number of replicas, so the policy on partitions decides on it. Its argument has an
 unchanged number of partitions, and the new replicas as ``new_assignments``. A topic is denied or allowed with all the
-partitions whose number of replicas would change. Other reassignments, and cancellations, are forwarded unseen.
+partitions whose number of replicas would change. Other reassignments are forwarded unseen.
+
+Replicas that a reassignment in progress removes do not count. To cancel it is a change, too: the partition then keeps
+the replicas that it had when the reassignment began, even those that an earlier one was about to remove.
+
+The policy's turn is held as for config changes (``alter_configs``).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.gateway.policies.facts import describe_topics
+from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.parts import in_order
-from klamm.gateway.policies.verdicts import denial
+from klamm.gateway.policies.verdicts import denial, forward_in_turn
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import ApiKey
@@ -23,9 +28,8 @@ from klamm.protocol.messages.alter_partition_reassignments import (
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.admin import TopicDescription
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
@@ -34,14 +38,17 @@ Entry = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionEntry = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
 
 
-def resized(topic: Asked, current: TopicDescription) -> dict[int, list[int]]:
+def resized(topic: Asked, current: TopicFacts) -> dict[int, Sequence[int]]:
     """Return the new replicas of the partitions whose number of replicas a reassignment would change."""
-    now = {partition.partition: len(partition.replicas) for partition in current.partitions}
-    return {
-        each.partition_index: each.replicas
-        for each in topic.partitions
-        if each.replicas is not None and len(each.replicas) != now.get(each.partition_index, len(each.replicas))
-    }
+    found: dict[int, Sequence[int]] = {}
+    for each in topic.partitions:
+        index, replicas = each.partition_index, each.replicas
+        running = current.reassigning.get(index)
+        if replicas is None and running is not None:
+            replicas = [replica for replica in running.replicas if replica not in running.adding_replicas]
+        if replicas is not None and index < len(current.replicas) and len(replicas) != len(current.replicas[index]):
+            found[index] = replicas
+    return found
 
 
 def without_partitions(
@@ -102,23 +109,23 @@ class ReassignmentsJudge:
         self, request: AlterPartitionReassignmentsRequest, context: InterceptedCall
     ) -> AlterPartitionReassignmentsResponse:
         """Return one entry per partition. A request with nothing left is forwarded too: it has authorization errors."""
-        known = await describe_topics(context.admin, [topic.name for topic in request.topics])
-        denied: dict[str, dict[int, ApiError]] = {}
-        for topic in request.topics:
-            indexes, error = await self._denial(topic, known[topic.name], context)
-            if error is not None:
-                denied.setdefault(topic.name, {}).update(dict.fromkeys(indexes, error))
-        real: AlterPartitionReassignmentsResponse = await context.forward(
-            without_partitions(request, denied) if denied else request
-        )
+        async with self._policies.turn(CREATE_PARTITIONS):
+            known = await describe_topics(context.admin, [topic.name for topic in request.topics], with_configs=True)
+            denied: dict[str, dict[int, ApiError]] = {}
+            for topic in request.topics:
+                indexes, error = await self._denial(topic, known[topic.name], context)
+                if error is not None:
+                    denied.setdefault(topic.name, {}).update(dict.fromkeys(indexes, error))
+            kept = without_partitions(request, denied) if denied else request
+            real: AlterPartitionReassignmentsResponse = await forward_in_turn(kept, context)
         return real if real.error_code or not denied else merge_partitions(request, denied, real)
 
     async def _denial(
-        self, topic: Asked, current: TopicDescription | KafkaApiError, context: InterceptedCall
+        self, topic: Asked, current: TopicFacts | KafkaApiError, context: InterceptedCall
     ) -> tuple[Collection[int], ApiError | None]:
         """Return the partitions that the policy decides on, and the error that it denies them with."""
         if isinstance(current, KafkaApiError):
-            indexes = [each.partition_index for each in topic.partitions if each.replicas is not None]
+            indexes = [each.partition_index for each in topic.partitions]
             return indexes, ApiError(current.error_code, current.error_message)
         changed = resized(topic, current)
         if not changed:
@@ -126,12 +133,13 @@ class ReassignmentsJudge:
         details = partitions_details(
             topic.name,
             current.topic_id,
-            [partition.replicas for partition in current.partitions],
-            count=len(current.partitions),
+            current.replicas,
+            count=len(current.replicas),
             assignments=list(changed.values()),
+            configs=current.configs,
+            defaults=current.defaults,
             requester=context.author,
             validate_only=False,
         )
-        async with self._policies.turn(CREATE_PARTITIONS):
-            error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+        error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.ALTER_PARTITION_REASSIGNMENTS)
         return changed, error

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from klamm.client.errors import ConnectionLostError
 from klamm.gateway.interceptors import Postponed
-from klamm.policy_runtime.decision import TWICE
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from klamm.gateway.interceptors import InterceptedCall
     from klamm.policy.answers import Answer, Override
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.worker import PolicyOutcome
     from klamm.protocol.api import ApiKey
+    from klamm.protocol.schema import Message
 
 Part = TypeVar("Part")
 Entry = TypeVar("Entry")
 
-OVERRIDDEN_TWICE: Final = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, TWICE)
-"""Error of a part that the policy overrides a second time."""
+MAX_TURN_S: Final = 30.0
+"""Seconds within which the upstream must respond while the policy's turn is held."""
 OBJECT_BYTES: Final = 300
 """Memory of a question, or of a topic or a partition of a request, estimated."""
 
@@ -36,24 +38,29 @@ class Allowed(Generic[Part]):
     """Part of a request that the upstream and the policy allow, with the changes of an override."""
 
     part: Part
-    note: str | None = None
-    """Text about what the policy changed; None if it changed nothing."""
+    override: Override | None = None
+    """Override that made this part; None if the policy changed nothing."""
+
+    @property
+    def note(self) -> str | None:
+        """Text for the client about what the policy changed; None if it changed nothing."""
+        return None if self.override is None else self.override.reason
 
 
 async def judge(
     part: Part,
-    ask: Callable[[Part], Awaitable[ApiError | Override | None]],
+    ask: Callable[[Part, Override | None], Awaitable[ApiError | Override | None]],
     override: Callable[[Override], Awaitable[Allowed[Part] | Entry]],
     deny: Callable[[ApiError], Entry],
 ) -> Allowed[Part] | Entry:
     """Ask the policy about a part of a request that the upstream would accept.
 
-    An overridden part is checked once more by the upstream and by the policy. A second override rejects it. The
-    broker's ``decide_and_check`` does the same, and decides again when its own state has changed.
+    An overridden part is checked once more by the upstream and by the policy. The broker's ``decide_and_check`` does
+    the same, and decides again when its own state has changed.
 
     Args:
         part: Part of the request.
-        ask: Function that asks the policy about a part (``verdict``).
+        ask: Function that asks the policy about a part (``verdict``), which this override has made.
         override: Function that applies an override and tries the result upstream. It returns the changed part, or the
             entry of the response if the upstream rejects it.
         deny: Function that returns the entry of a denied part.
@@ -61,7 +68,7 @@ async def judge(
     Returns:
         The part to forward, or its entry in the response.
     """
-    answer = await ask(part)
+    answer = await ask(part, None)
     if answer is None:
         return Allowed(part=part)
     if isinstance(answer, ApiError):
@@ -69,21 +76,34 @@ async def judge(
     changed = await override(answer)
     if not isinstance(changed, Allowed):
         return changed
-    second = await ask(changed.part)
-    if second is None:
-        return Allowed(part=changed.part, note=answer.reason)
-    return deny(second if isinstance(second, ApiError) else OVERRIDDEN_TWICE)
+    second = await ask(changed.part, answer)
+    return deny(second) if isinstance(second, ApiError) else Allowed(part=changed.part, override=answer)
 
 
-async def verdict(policies: Policies, kind: PolicyKind, details: Details, *, api: ApiKey) -> ApiError | Override | None:
-    """Ask the policy about a change.
+async def forward_in_turn(request: Message, context: InterceptedCall) -> Any:
+    """Forward a request while the policy's turn is held; return the upstream's response.
+
+    Raises:
+        ConnectionLostError: The upstream does not respond. The changes of all other clients would have to wait.
+    """
+    try:
+        async with asyncio.timeout(MAX_TURN_S):
+            return await context.forward(request)
+    except TimeoutError:
+        raise ConnectionLostError(f"No response within {MAX_TURN_S:.0f} s") from None
+
+
+async def verdict(
+    policies: Policies, kind: PolicyKind, details: Details, overridden: Override | None = None, *, api: ApiKey
+) -> ApiError | Override | None:
+    """Ask the policy about a change, which ``overridden`` has made.
 
     The caller must hold the policy's turn.
 
     Returns:
         The error for the client, the changes to make, or None when the change is allowed as it is.
     """
-    override, error = await attempt(lambda: policies.check(kind, details), api=api)
+    override, error = await attempt(lambda: policies.check(kind, details, overridden), api=api)
     return override if error == NONE else error
 
 
@@ -93,32 +113,37 @@ async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api:
     return answer if isinstance(answer, ApiError) else None
 
 
-def remembered_answers(
-    policies: Policies, kind: PolicyKind, questions: Sequence[Details], context: InterceptedCall
-) -> list[ApiError | Answer | None] | Postponed:
-    """Return the effects of a policy that remembers its decisions, one for each question about a request.
+def known_outcomes(
+    policies: Policies, kind: PolicyKind, questions: Iterable[Details], context: InterceptedCall
+) -> Mapping[Details, PolicyOutcome] | Postponed:
+    """Return the outcome of each question to a policy that remembers its decisions.
 
-    Each is the error for the client, an answer, or None when the policy allows. Unless all are known, the request is
-    judged again when they are.
+    Unless all are known, the request is judged again when they are.
     """
-    learned: Mapping[Details, PolicyOutcome] | None = context.learned
-    found = {details: policies.known(kind, details) if learned is None else learned[details] for details in questions}
-    answers = []
-    for details in questions:
-        outcome = found[details]
-        if outcome is None:
-            return Postponed(work=partial(policies.learn, kind, found), kept_bytes=OBJECT_BYTES * len(found))
-        answers.append((details, outcome))
-    return [_enforced(policies, kind, details, outcome) for details, outcome in answers]
+    learned: Mapping[Details, PolicyOutcome] = context.learned or {}
+    found = {details: learned.get(details) or policies.known(kind, details) for details in questions}
+    known = {details: outcome for details, outcome in found.items() if outcome is not None}
+    if len(known) == len(found):
+        return known
+    wanted = {**learned, **found}
+    return Postponed(work=partial(policies.learn, kind, wanted), kept_bytes=OBJECT_BYTES * len(wanted))
 
 
-def _enforced(
-    policies: Policies, kind: PolicyKind, details: Details, outcome: PolicyOutcome
+def effect(
+    policies: Policies, kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridden: Override | None = None
 ) -> ApiError | Answer | None:
     """Return the effect of a remembered outcome: the error for the client, an answer, or None when it allows."""
     try:
-        return policies.answer(kind, details, outcome)
+        return policies.answer(kind, details, outcome, overridden)
     except KafkaApiError as error:
         # The error is remembered with its outcome. Its traceback would keep the request, with all its records.
         error.with_traceback(None)
         return ApiError(error.error_code, error.error_message)
+
+
+def remembered_effect(
+    policies: Policies, kind: PolicyKind, details: Details, context: InterceptedCall
+) -> ApiError | Answer | Postponed | None:
+    """Return the effect of a policy that remembers its decisions, on a request with a single question."""
+    outcomes = known_outcomes(policies, kind, [details], context)
+    return outcomes if isinstance(outcomes, Postponed) else effect(policies, kind, details, outcomes[details])

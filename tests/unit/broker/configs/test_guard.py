@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from klamm.broker.configs.rules import ResourceAlteration
     from klamm.broker.configs.service import ConfigService
     from klamm.configs.decision import ConfigDecision
+    from klamm.policy import Override
     from klamm.server.author import Author
 
 TOPIC = ResourceType.TOPIC
@@ -43,7 +44,9 @@ class SlowGuard:
     def turn(self) -> asyncio.Lock:
         return self.lock
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+    async def check(
+        self, decision: ConfigDecision, author: Author, overridden: Override | None, *, validate_only: bool
+    ) -> None:
         assert author is ANNA
         assert not validate_only
         self.seen.append((decision.resource_name, dict(decision.result)))

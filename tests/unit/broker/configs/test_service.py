@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.rules import ResourceAlteration
     from klamm.configs.decision import ConfigDecision
+    from klamm.policy import Override
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = (
     ResourceType.TOPIC,
@@ -515,7 +516,9 @@ def test_a_policy_sees_what_is_altered_and_what_it_leads_to() -> None:
         def turn(self) -> AbstractAsyncContextManager[None]:
             return nullcontext()
 
-        async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+        async def check(
+            self, decision: ConfigDecision, author: Author, overridden: Override | None, *, validate_only: bool
+        ) -> None:
             assert not validate_only
             kind, name = decision.resource_type, decision.resource_name
             seen.append((kind, name, decision.altered, decision.result, author.principal))

@@ -78,7 +78,10 @@ class AdminOfValues:
     def __init__(self, **values: ConfigEntry) -> None:
         self._configs = {entry.name: entry for entry in values.values()}
 
-    def describe_configs(self, resources: Mapping[Any, Any], *, include_synonyms: bool) -> DescribeConfigsResult:
+    def describe_configs(
+        self, resources: Mapping[Any, Any], *, include_synonyms: bool, is_current: bool
+    ) -> DescribeConfigsResult:
+        assert is_current
         result = DescribeConfigsResult(resources)
         for resource, names in resources.items():
             found = {name: entry for name, entry in self._configs.items() if names is None or name in names}

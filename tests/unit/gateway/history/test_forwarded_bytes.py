@@ -10,7 +10,6 @@ import pytest
 
 from klamm.client.errors import ConnectionLostError
 from klamm.gateway.apis import SERVED
-from klamm.gateway.history import before
 from klamm.gateway.history.hooks import APIS, recorded_interceptors
 from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.gateway.interceptors import Interception
@@ -56,10 +55,9 @@ class NoWriter:
 
 @pytest.mark.parametrize(("request_class", "version"), CASES, ids=lambda each: getattr(each, "__name__", str(each)))
 def test_pipelined_requests_are_forwarded_as_they_were_received(
-    request_class: type[Message], version: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    request_class: type[Message], version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The history must not fail because of their content either, when no response comes."""
-    monkeypatch.setattr(before, "_WAITS", 0)
     generator = random.Random(version)
     frames = [frame_of(random_struct(request_class, version, generator), request_class, version) for _ in range(5)]
     recorder = ChangeRecorder(APIS, cast("HistoryWriter", NoWriter()), lambda: 0)

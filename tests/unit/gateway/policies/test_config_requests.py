@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klamm.admin import ConfigEntry
 from klamm.client.errors import ConnectionLostError
-from klamm.gateway.policies import alter_configs, facts
+from klamm.gateway.policies import verdicts
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
@@ -19,7 +20,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.types import ConfigOperation, ResourceType
+from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType
 from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, incremental
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def ask(request: Any, policies: FakePolicies, context: FakeContext) -> Any:
 
 def with_own(**configs: str) -> FakeAdmin:
     own = {key.replace("_", "."): value for key, value in configs.items()}
-    return FakeAdmin({}, {(ResourceType.TOPIC, name): own for name in NAMES})
+    return FakeAdmin({name: [[1, 2]] for name in NAMES}, {(ResourceType.TOPIC, name): own for name in NAMES})
 
 
 @settings(deadline=None)
@@ -132,6 +133,7 @@ def test_a_policy_sees_what_the_operations_lead_to() -> None:
     assert details.configs == {"retention.ms": None, "cleanup.policy": "delete,compact"}
     assert details.result == {"flush.ms": "5", "segment.ms": "9", "cleanup.policy": "delete,compact"}
     assert details.removed == {"retention.ms"}
+    assert details.replication_factor == 2
     assert details.defaults == {"retention.ms": "604800000", "cleanup.policy": "delete", "flush.ms": str(2**63 - 1)}
     assert (details.principal, details.client_id, details.listener) == ("User:anna", "tool", "GATEWAY")
 
@@ -191,10 +193,7 @@ def test_loggers_are_forwarded_without_a_question() -> None:
 
 
 @pytest.mark.parametrize("is_legacy", [False, True])
-def test_a_resource_whose_configs_cannot_be_read_is_not_altered(
-    is_legacy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(facts, "FIRST_WAIT_S", 0)
+def test_a_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool) -> None:
     context = FakeContext(alters(()), FakeAdmin({}, {}))
     request: Any = (
         AlterConfigsRequest(resources=[replacement("a", flush_ms="5")])
@@ -205,6 +204,71 @@ def test_a_resource_whose_configs_cannot_be_read_is_not_altered(
     assert [entry.error_code for entry in response.responses] == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert "The gateway cannot read the configs" in response.responses[0].error_message
     assert all(sent.validate_only for sent in context.forwarded)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_klamm", "is_rejected"),
+    [
+        ("create.topic.policy.mode", "audit", False, True),
+        ("flow.policy.class.name", "a:B", False, True),
+        ("policy.timeout.ms", "5", False, True),
+        ("create.topic.policy.mode", "audit", True, False),
+        ("create.topic.policy.mode", None, False, False),
+        ("log.retention.ms", "5", False, False),
+    ],
+)
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_setting_of_the_gateways_policies_is_rejected_before_kafka_stores_it(
+    is_judged: bool, name: str, value: str | None, is_klamm: bool, is_rejected: bool
+) -> None:
+    class Policies(FakePolicies):
+        def guards_kind(self, kind: object) -> bool:
+            return is_judged
+
+    admin = with_own()
+    admin.configs = {**admin.configs, (ResourceType.BROKER, ""): {}}
+    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+    broker = incremental("", (name, operation, value), resource_type=ResourceType.BROKER)
+    other = incremental("a", ("flush.ms", ConfigOperation.SET, "5"))
+    context = FakeContext(alters(()), admin)
+    response = ask(IncrementalAlterConfigsRequest(resources=[broker, other]), Policies(), context)
+    assert [entry.error_code for entry in response.responses] == [INVALID if is_rejected else 0, 0]
+    sent = [each.resource_name for each in context.forwarded[-1].resources]
+    assert sent == ["a"] if is_rejected else ["", "a"]
+    if is_rejected:
+        assert f"{name} is a setting of the gateway" in response.responses[0].error_message
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_policy_sees_configs_of_brokers(is_legacy: bool) -> None:
+    policies, admin = FakePolicies({"1"}), with_own()
+    entry = ConfigEntry("log.retention.ms", "7", source=ConfigSource.DYNAMIC_BROKER_CONFIG)
+    admin.described = {(ResourceType.BROKER, "1"): {"log.retention.ms": entry}}
+    changed = ("log.cleaner.threads", "2")
+    request: Any = (
+        AlterConfigsRequest(
+            resources=[
+                AlterConfigsRequest.AlterConfigsResource(
+                    resource_type=ResourceType.BROKER,
+                    resource_name="1",
+                    configs=[AlterConfigsRequest.AlterableConfig(name=changed[0], value=changed[1])],
+                )
+            ]
+        )
+        if is_legacy
+        else IncrementalAlterConfigsRequest(
+            resources=[
+                incremental("1", (changed[0], ConfigOperation.SET, changed[1]), resource_type=ResourceType.BROKER)
+            ]
+        )
+    )
+    response = ask(request, policies, FakeContext(alters(()), admin))
+    assert [entry.error_code for entry in response.responses] == [ErrorCode.POLICY_VIOLATION]
+    (details,) = policies.asked
+    assert (details.resource_type, details.configs) == ("BROKER", dict([changed]))
+    assert details.result == (dict([changed]) if is_legacy else {"log.retention.ms": "7", **dict([changed])})
+    assert details.removed == (frozenset({"log.retention.ms"}) if is_legacy else frozenset())
 
 
 def test_a_change_that_no_policy_can_read_is_denied() -> None:
@@ -222,7 +286,7 @@ def test_a_change_without_a_response_holds_up_no_other(monkeypatch: pytest.Monke
                 await asyncio.Event().wait()
             return await super().forward(request)
 
-    monkeypatch.setattr(alter_configs, "MOST_TURN_S", 0.01)
+    monkeypatch.setattr(verdicts, "MAX_TURN_S", 0.01)
     request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", ConfigOperation.SET, "5"))])
     with pytest.raises(ConnectionLostError):
         ask(request, FakePolicies(), Silent(alters(()), with_own()))

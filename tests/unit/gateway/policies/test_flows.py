@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import ref
@@ -17,6 +19,7 @@ from klamm.gateway.policies.flows import FlowJudge, is_idempotent
 from klamm.gateway.refusals import refusal
 from klamm.policy import Override, PolicyLoadError, PolicyTimeoutError, PolicyViolationError, ProduceDetails, Throttle
 from klamm.policy.kinds import FLOW
+from klamm.policy_runtime import Policies
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -39,29 +42,28 @@ NAMES = tuple("abcdef")
 RULES = "klamm.policy.rules:RulesPolicy"
 
 
-class FlowPolicies:
-    """Policies that answer by the name of the topic or group, and know all their answers."""
+class FlowGuard:
+    """Guard of a policy that answers by the name of the topic or group, and has remembered all its answers."""
+
+    spec = SimpleNamespace(keys={FLOW: "flow.policy.class.name"})
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
         self.asked: list[Any] = []
+        self.known = self
 
-    def known(self, kind: object, details: Any) -> PolicyOutcome:
-        assert kind is FLOW
+    def get(self, details: Any) -> PolicyOutcome:
+        self.asked.append(details)
         answer = self.answers.get(details.topic if isinstance(details, ProduceDetails) else details.group_id)
+        if callable(answer):
+            answer = answer(details)
         is_denied = isinstance(answer, KafkaApiError)
         return PolicyOutcome(None if is_denied else answer, answer if is_denied else None)
 
-    def answer(self, kind: object, details: Any, outcome: PolicyOutcome) -> Any:
-        assert kind is FLOW
-        self.asked.append(details)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
 
-
-def judge(answers: Mapping[str, Any]) -> tuple[FlowJudge, FlowPolicies]:
-    policies: Any = FlowPolicies(answers)
+def judge(answers: Mapping[str, Any]) -> tuple[FlowJudge, Policies]:
+    guard: Any = FlowGuard(answers)
+    policies = Policies([guard])
     return FlowJudge(policies), policies
 
 
@@ -129,7 +131,7 @@ def test_each_topic_is_denied_or_forwarded(
     # when
     judged = filters.judge_produce(request, context())
     # then
-    assert [details.topic for details in policies.asked] == names
+    assert sum(policies.decisions.values()) == len(names), "each topic is decided on once"
     if kept == names and delay_ms == 0 and wanted_acks == acks:
         assert judged is None
     elif isinstance(judged, ProduceResponse):
@@ -157,6 +159,41 @@ def test_each_topic_is_denied_or_forwarded(
                 for name in names
             ]
     assert request == produce(*names, acks=acks), "the request is not changed"
+
+
+def raised(acks: int) -> Any:
+    """Return a policy that overrides all acks but these."""
+    return lambda details: None if details.acks == acks else Override(acks=acks, reason=f"acks={acks}")
+
+
+@pytest.mark.parametrize(
+    ("requested", "answers", "acks", "denied"),
+    [
+        (0, {"a": Override(acks=-1, reason="all"), "b": Override(acks=1, reason="one")}, -1, ()),
+        (0, {"a": raised(-1), "b": raised(1)}, -1, ()),
+        (0, {"a": raised(1)}, 1, ()),
+        (-1, {"a": raised(1)}, None, ()),
+        (-1, {"a": raised(1), "b": raised(1)}, 1, ()),
+        (
+            1,
+            {"a": raised(-1), "b": lambda details: PolicyViolationError("no") if details.acks == -1 else None},
+            -1,
+            "b",
+        ),
+        (-1, {"a": raised(1), "b": lambda details: Override(acks=-details.acks, reason="")}, 1, "b"),
+        (1, {"a": Override(acks=0, reason="none"), "b": Override(acks=-1, num_partitions=3, reason="")}, None, "ab"),
+    ],
+)
+def test_strongest_acks_win_and_policy_is_asked_about_them(
+    requested: int, answers: dict[str, Any], acks: int | None, denied: str
+) -> None:
+    filters, policies = judge(answers)
+    judged = filters.judge_produce(produce("a", "b", acks=requested), context())
+    forwarded = judged.request if isinstance(judged, DividedRequest) else judged
+    assert (forwarded.acks if isinstance(forwarded, ProduceRequest) else None) == acks
+    decisions = Counter({action: count for (_, _, action), count in policies.decisions.items()})
+    assert decisions["refuse"] + decisions["fail"] == len(denied)
+    assert decisions.total() == 2
 
 
 @pytest.mark.parametrize(
@@ -242,7 +279,7 @@ def test_a_consumer_of_the_new_protocol_cannot_join_a_group_with_a_wrong_name() 
     assert (merged.throttle_time_ms, merged.member_id, merged.heartbeat_interval_ms) == (7, "m", 5)
     # heartbeats of members, and of those that leave, are not judged again
     assert [heartbeat("bad", member_epoch) for member_epoch in (-2, -1, 5)] == [None, None, None]
-    assert len(policies.asked) == 3
+    assert sum(policies.decisions.values()) == 3
 
 
 async def started(rules: Path, **more: str) -> tuple[set[int], frozenset[int], Mapping[int, int]]:

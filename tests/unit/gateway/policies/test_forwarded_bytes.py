@@ -65,7 +65,10 @@ class Policies(FakePolicies):
         name = details.topic if isinstance(details, ProduceDetails) else details.group_id
         return PolicyOutcome(None, PolicyViolationError("no") if name in self.denied else None)
 
-    def answer(self, _kind: object, _details: Any, outcome: PolicyOutcome) -> None:
+    def override_of(self, *_: object) -> None:
+        return None
+
+    def answer(self, _kind: object, _details: Any, outcome: PolicyOutcome, _overridden: object) -> None:
         if outcome.error is not None:
             raise outcome.error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,8 @@ class Upstream:
         self.created: list[str] = []
         self.trials: list[str] = []
         self.made: list[CreateTopicsRequest.CreatableTopic] = []
+        self.failing: dict[str, ErrorCode] = {}
+        """Errors of the creations that are valid."""
 
     def __call__(self, request: Message) -> Message:
         if isinstance(request, CreateTopicsRequest):
@@ -41,12 +44,15 @@ class Upstream:
                 self.trials += [topic.name for topic in request.topics]
             else:
                 self.made += request.topics
-                self.existing |= {topic.name for topic in request.topics}
+                self.existing |= {topic.name for topic in request.topics} - self.failing.keys()
+            failing = {} if request.validate_only else self.failing
             return CreateTopicsResponse(
                 topics=[
                     CreateTopicsResponse.CreatableTopicResult(
                         name=topic.name,
-                        error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED if topic.name in self.rejected else 0,
+                        error_code=failing.get(
+                            topic.name, ErrorCode.THROTTLING_QUOTA_EXCEEDED if topic.name in self.rejected else 0
+                        ),
                         error_message=None,
                         num_partitions=4,
                         replication_factor=1,
@@ -120,7 +126,8 @@ def test_only_allowed_topics_are_created(
         name: 0 if name in existing else unknown if name not in missing else refused if name in denied else 0
         for name in names
     }
-    assert sorted(upstream.created) == sorted(name for name in missing if name not in denied)
+    assert upstream.created == [], "the upstream would create topics with defaults that were not judged"
+    assert sorted(topic.name for topic in upstream.made) == sorted(name for name in missing if name not in denied)
     assert {details.topic for details in policies.asked} == set(missing)
     assert all(details.num_partitions == 4 for details in policies.asked)
 
@@ -133,6 +140,19 @@ def test_an_overridden_topic_is_created_as_the_policy_says() -> None:
     assert codes(response) == {"a": 0}
     (created,) = upstream.made
     assert (created.name, created.num_partitions) == ("a", 6)
+
+
+@pytest.mark.parametrize("error_code", [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.TOPIC_ALREADY_EXISTS])
+def test_topic_whose_creation_fails_is_not_created_with_defaults(error_code: ErrorCode) -> None:
+    upstream = Upstream()
+    upstream.failing = {"a": error_code}
+    policies = FakePolicies(overrides={"a": Override(reason="", num_partitions=6)})
+    context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
+    response = asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("a"), context))
+    # a topic that exists meanwhile is looked up again, and this upstream does not know it
+    exists = error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if exists else error_code}
+    assert upstream.created == []
 
 
 def test_a_denial_is_remembered_for_a_moment() -> None:

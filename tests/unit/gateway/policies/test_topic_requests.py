@@ -14,6 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klamm.admin import ConfigResource, PartitionReassignment
+from klamm.admin.results import PerKeyResult
+from klamm.client.outcome import Outcome
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
@@ -30,8 +33,9 @@ from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTop
 from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.types import TopicPartition
 from klamm.security.acls import AclOperation
-from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, LaggingAdmin, id_of
+from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -293,8 +297,7 @@ def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]
     assert sent == kept
 
 
-def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klamm.gateway.policies.facts.FIRST_WAIT_S", 0)
+def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
     context = FakeContext(deletes(()), FakeAdmin({}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False), deletion("b", by_id=True)])
     response = asyncio.run(DeleteTopicsJudge(FakePolicies().as_policies()).handle(request, context))
@@ -303,20 +306,6 @@ def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted(monkeypatch: pyt
         ErrorCode.UNKNOWN_TOPIC_ID,
     ]
     assert context.forwarded == []
-
-
-def test_a_topic_that_a_broker_learns_of_late_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker lags behind its controller: the first look-ups after a creation may not find the topic."""
-    # given
-    monkeypatch.setattr("klamm.gateway.policies.facts.FIRST_WAIT_S", 0)
-    admin = LaggingAdmin({"a": [[1]]}, unknown_for=4)
-    context = FakeContext(deletes(NAMES), admin, api_version=6)
-    request = DeleteTopicsRequest(topics=[deletion("a", by_id=False)])
-    # when
-    response = asyncio.run(DeleteTopicsJudge(FakePolicies({"a"}).as_policies()).handle(request, context))
-    # then
-    assert [entry.error_code for entry in response.responses] == [DENIED]
-    assert admin.calls.count("describe_topics") == 5
 
 
 @pytest.mark.parametrize(
@@ -367,6 +356,7 @@ def reassigns(request: Message) -> Message:
     )
 
 
+GROWN = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=2, assignments=None)
 REPLICAS = st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3, unique=True)
 
 
@@ -417,6 +407,117 @@ def test_only_a_changed_replication_factor_is_judged(
     for topic in sent.topics:
         for each in topic.partitions:
             assert topic.name not in denied or each.partition_index not in resized[topic.name]
+
+
+def moved(partition: int = 0, replicas: list[int] | None = None) -> AlterPartitionReassignmentsRequest:
+    moves = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=partition, replicas=replicas)
+    topic = AlterPartitionReassignmentsRequest.ReassignableTopic(name="a", partitions=[moves])
+    return AlterPartitionReassignmentsRequest(topics=[topic])
+
+
+def in_progress(replicas: list[int], *, adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()) -> FakeAdmin:
+    """Return the admin client of an upstream that reassigns partition 0 of topic a."""
+    admin = FakeAdmin({"a": [replicas]})
+    running = PartitionReassignment(replicas=tuple(replicas), adding_replicas=adding, removing_replicas=removing)
+    admin.reassigning = {TopicPartition("a", 0): running}
+    return admin
+
+
+@pytest.mark.parametrize(
+    ("admin", "replicas", "judged"),
+    [
+        (in_progress([2, 1], adding=(2,), removing=(1,)), [2, 3], [2, 3]),
+        (in_progress([2, 1], adding=(2,), removing=(1,)), [3], None),
+        (in_progress([1, 2], adding=(2,)), [2, 3], None),
+        (in_progress([1, 2], adding=(2,)), None, [1]),
+        (in_progress([2, 1], adding=(2,), removing=(1,)), None, None),
+        # [1] -> [2], then [2] -> [3]: its cancellation keeps the two replicas of the first
+        (in_progress([3, 2, 1], adding=(3,), removing=(2, 1)), None, [2, 1]),
+    ],
+)
+def test_reassignment_in_progress_is_judged_by_what_it_leads_to(
+    admin: FakeAdmin, replicas: list[int] | None, judged: list[int] | None
+) -> None:
+    policies, context = FakePolicies({"a"}), FakeContext(reassigns, admin, api_version=1)
+    response = asyncio.run(ReassignmentsJudge(policies.as_policies()).handle(moved(0, replicas), context))
+    assert [details.new_assignments for details in policies.asked] == ([] if judged is None else [(tuple(judged),)])
+    codes = [each.error_code for topic in response.responses for each in topic.partitions]
+    assert codes == [ErrorCode.NONE if judged is None else DENIED]
+
+
+@pytest.mark.parametrize(
+    ("admin", "assignments", "error"),
+    [
+        (in_progress([2, 1], adding=(2,), removing=(1,)), None, ErrorCode.REASSIGNMENT_IN_PROGRESS),
+        (in_progress([2, 1], adding=(2,), removing=(1,)), [[1, 2]], ErrorCode.NONE),
+        (in_progress([1, 2], adding=(2,)), None, ErrorCode.NONE),
+    ],
+)
+def test_partitions_with_replicas_that_no_policy_has_seen_are_not_added(
+    admin: FakeAdmin, assignments: list[list[int]] | None, error: ErrorCode
+) -> None:
+    Assignment = CreatePartitionsRequest.CreatePartitionsAssignment  # noqa: N806  # a class
+    entries = None if assignments is None else [Assignment(broker_ids=each) for each in assignments]
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=2, assignments=entries)
+    policies, context = FakePolicies(), FakeContext(grows(()), admin)
+    request = CreatePartitionsRequest(topics=[topic])
+    response = asyncio.run(CreatePartitionsJudge(policies.as_policies()).handle(request, context))
+    assert [entry.error_code for entry in response.results] == [error]
+
+
+class FailingAdmin(FakeAdmin):
+    """Admin client of an upstream in which some calls fail."""
+
+    def __init__(self, failing: str) -> None:
+        super().__init__({"a": [[1]]}, {(2, "a"): {}})
+        self._failing = failing
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "_failing" and name == self._failing:
+            return self._fail
+        return super().__getattribute__(name)
+
+    def _fail(self, keys: Any = (), **_: object) -> Any:
+        if self._failing in {"list_topics", "list_partition_reassignments"}:
+            outcome: Outcome[Any] = Outcome()
+            outcome.set_exception(TimeoutError("no response"))
+            return outcome
+        names = [each if isinstance(each, (str, ConfigResource)) else each.name for each in keys]
+        result: PerKeyResult[Any, Any] = PerKeyResult(names)
+        for name in names:
+            result.fail(name, TimeoutError("no response"))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("judge", "request_", "failing"),
+    [
+        (CreateTopicsJudge, CreateTopicsRequest(topics=[new_topic("new")]), "create_topics"),
+        (CreateTopicsJudge, CreateTopicsRequest(topics=[new_topic("new")]), "list_topics"),
+        (CreateTopicsJudge, CreateTopicsRequest(topics=[new_topic("new")]), "describe_configs"),
+        (CreatePartitionsJudge, CreatePartitionsRequest(topics=[GROWN]), "describe_topics"),
+        (CreatePartitionsJudge, CreatePartitionsRequest(topics=[GROWN]), "list_partition_reassignments"),
+        (CreatePartitionsJudge, CreatePartitionsRequest(topics=[GROWN]), "describe_configs"),
+        (DeleteTopicsJudge, DeleteTopicsRequest(topics=[deletion("a", by_id=False)]), "describe_topics"),
+        (ReassignmentsJudge, moved(0, [1, 2]), "describe_topics"),
+    ],
+)
+def test_change_whose_state_cannot_be_read_is_denied(judge: Any, request_: Any, failing: str) -> None:
+    def upstream(request: Message) -> Message:
+        if isinstance(request, CreateTopicsRequest):
+            return creates((), shows_details=False)(request)
+        if isinstance(request, CreatePartitionsRequest):
+            return grows(())(request)
+        return reassigns(request) if isinstance(request, AlterPartitionReassignmentsRequest) else deletes("a")(request)
+
+    policies, context = FakePolicies(), FakeContext(upstream, FailingAdmin(failing))
+    response = asyncio.run(judge(policies.as_policies()).handle(request_, context))
+    entries = next(getattr(response, name) for name in ("topics", "results", "responses") if hasattr(response, name))
+    codes = [part.error_code for entry in entries for part in getattr(entry, "partitions", [entry])]
+    assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert policies.asked == []
+    sent = [each for each in context.forwarded if getattr(each, "topics", ()) and not getattr(each, "validate_only", 0)]
+    assert sent == []
 
 
 def test_an_authorization_error_of_the_upstream_hides_the_policys() -> None:

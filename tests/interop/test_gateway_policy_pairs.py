@@ -1,0 +1,152 @@
+"""Pairs of changes through one gateway: each one is allowed alone, and both together break a rule.
+
+The brokers of the upstream learn of a change after its response, so a gateway that asks any of them may judge the
+second change by the state before the first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import uuid4
+
+import pytest
+
+import klamm
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OpType,
+    ResourceType,
+)
+from klamm.protocol.errors import PolicyViolationError
+from klamm.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.kafka import KafkaCluster
+
+ROUNDS: Final = 30 if os.environ.get("KLAMM_SOAK") else 2
+POLICY: Final = """
+from klamm.policy import PolicyViolationError
+
+
+class Together:
+    def validate_alter_config(self, details):
+        result = {**details.defaults, **details.result}
+        if result["cleanup.policy"] == "compact" and result["retention.ms"] == "5000":
+            raise PolicyViolationError("compact and 5000")
+        if details.replication_factor < int(result["min.insync.replicas"]):
+            raise PolicyViolationError("more in-sync replicas than replicas")
+
+    def validate_create_partitions(self, details):
+        in_sync = int({**details.defaults, **details.configs}["min.insync.replicas"])
+        if details.new_num_partitions != details.num_partitions and details.num_partitions > 2:
+            raise PolicyViolationError("large enough")
+        if any(len(replicas) < in_sync for replicas in details.new_assignments or ()):
+            raise PolicyViolationError("fewer replicas than in-sync replicas")
+
+    def validate_delete_topic(self, details):
+        if details.num_partitions > 2 or details.replication_factor < 2:
+            raise PolicyViolationError("worth keeping")
+"""
+
+Change: TypeAlias = Callable[[AdminClient, str], Any]
+
+
+def alter(key: str, value: str, how: OpType = OpType.SET) -> Change:
+    def change(admin: AdminClient, topic: str) -> Any:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        op = AlterConfigOp(ConfigEntry(key, value), how)
+        return admin.incremental_alter_configs({resource: [op]}).values()[resource]
+
+    return change
+
+
+def grow(count: int) -> Change:
+    return lambda admin, topic: admin.create_partitions({topic: NewPartitions(count)}).values()[topic]
+
+
+def reassign(*replicas: int) -> Change:
+    def change(admin: AdminClient, topic: str) -> Any:
+        partition = TopicPartition(topic, 0)
+        return admin.alter_partition_reassignments({partition: replicas}).values()[partition]
+
+    return change
+
+
+def delete(admin: AdminClient, topic: str) -> Any:
+    return admin.delete_topics([topic]).values()[topic]
+
+
+PAIRS: Final[dict[str, tuple[Change, Change]]] = {
+    "config, config": (alter("cleanup.policy", "compact"), alter("retention.ms", "5000")),
+    "config, appended config": (alter("retention.ms", "5000"), alter("cleanup.policy", "delete", OpType.SUBTRACT)),
+    "partitions, partitions": (grow(3), grow(4)),
+    "partitions, deletion": (grow(3), delete),
+    "in-sync replicas, reassignment": (alter("min.insync.replicas", "2"), reassign(1)),
+    "reassignment, in-sync replicas": (reassign(1), alter("min.insync.replicas", "2")),
+    "reassignment, deletion": (reassign(1), delete),
+}
+
+
+@pytest.fixture(scope="module")
+def admins(
+    real_kafka_3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[AdminClient, AdminClient]]:
+    """Two clients of a gateway whose policy denies what no change alone brings about."""
+    module = f"together_{uuid4().hex[:8]}"
+    directory = tmp_path_factory.mktemp("policy")
+    (directory / f"{module}.py").write_text(POLICY)
+    kinds = ("alter.config", "create.partitions", "delete.topic")
+    config = {f"{kind}.policy.class.name": f"{module}:Together" for kind in kinds}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(directory)
+        with (
+            klamm.Gateway(real_kafka_3.bootstrap_servers, config=config) as gateway,
+            AdminClient(gateway.bootstrap_servers) as first,
+            AdminClient(gateway.bootstrap_servers) as second,
+        ):
+            yield first, second
+
+
+@pytest.fixture
+def topics(real_kafka_3: KafkaCluster) -> Iterator[Callable[[], str]]:
+    """Create topics past the gateway, and delete them after the test."""
+    names: list[str] = []
+    with AdminClient(real_kafka_3.bootstrap_servers) as admin:
+
+        def create() -> str:
+            names.append(f"pair-{uuid4().hex[:12]}")
+            configs = {"cleanup.policy": "delete,compact"}
+            admin.create_topics([NewTopic(names[-1], replicas_assignments={0: (1, 2)}, configs=configs)]).result(60)
+            return names[-1]
+
+        yield create
+        for outcome in admin.delete_topics(names).values().values():
+            outcome.exception(60)  # some are deleted
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_changes_allowed_alone_are_denied_together(
+    pair: str, admins: tuple[AdminClient, AdminClient], topics: Callable[[], str]
+) -> None:
+    first, second = PAIRS[pair]
+    for change in (first, second):
+        change(admins[0], topics()).result(60)
+    for _ in range(ROUNDS):
+        topic = topics()
+        first(admins[0], topic).result(60)
+        with pytest.raises(PolicyViolationError):
+            second(admins[1], topic).result(60)
+        # both at once: at most one is allowed
+        topic = topics()
+        both = first(admins[0], topic), second(admins[1], topic)
+        errors = [outcome.exception(60) for outcome in both]
+        assert any(errors), f"both changes of {topic} were allowed"

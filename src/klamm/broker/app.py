@@ -18,7 +18,7 @@ from klamm.broker.configs.policy_settings import PolicySettings
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.broker.configs.start_configs import start_configs
 from klamm.broker.context import RequestContext
-from klamm.broker.data_directory import LOGS_DIRECTORY, open_metadata
+from klamm.broker.data_directory import open_metadata
 from klamm.broker.fetch.sessions import FetchSessions
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.internal_records import InternalRecords
@@ -49,6 +49,7 @@ from klamm.storage.descriptors import SPARE, DescriptorShares, raise_limit
 from klamm.storage.lock import DataDirectoryLock
 from klamm.storage.log import HousekeepingSettings, LogManager
 from klamm.storage.log.files import FilePool
+from klamm.storage.metadata.identity import LOGS_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.configs.own_settings import max_history
 from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
 from klamm.broker.random_ids import random_uuid
+from klamm.broker.security.authorizer import stored_acl
+from klamm.broker.transactions.decisions import decision_from_payload
+from klamm.broker.transactions.snapshot import from_payload as transaction_from_payload
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.configs.definitions import find_broker_config, group_configs, topic_configs
 from klamm.configs.names import INTERNAL_TOPICS
+from klamm.configs.values import parse_value
+from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.primitives import uuid_text
+from klamm.protocol.types import ResourceType
+from klamm.security.scram import ScramMechanism
+from klamm.storage.errors import DAMAGED_VALUE
 from klamm.storage.lock import make_durable_directory
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, CLEANER_OFFSETS, read_offsets
 from klamm.storage.log.recovery import restore_markers
 from klamm.storage.metadata.changes import PutSetting
 from klamm.storage.metadata.identity import (
     CLUSTER_ID_SETTING,
+    LOGS_DIRECTORY,
     MetadataLostError,
     check_metadata,
+    metadata_lost,
     partition_directories,
     protect_metadata,
     put_metadata_aside,
@@ -36,7 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOGS_DIRECTORY: Final = "logs"
 _LEADER_EPOCH: Final = "leader_epoch"
 """Name of the setting with the leader epoch of all partitions."""
 _MARKERS_RESTORED: Final = "markers_restored"
@@ -69,22 +80,23 @@ async def open_metadata(settings: BrokerSettings) -> Metadata:
         DataDirectoryError: The metadata cannot be opened, or belongs to other logs.
     """
     metadata, logs = settings.data_dir / METADATA_FILE_NAME, settings.data_dir / LOGS_DIRECTORY
-    is_rebuilt, was_clean = False, (logs / CLEAN_SHUTDOWN).exists()
+    was_clean = (logs / CLEAN_SHUTDOWN).exists()
     try:
-        check_metadata(metadata, logs, was_clean=was_clean)
+        check_metadata(metadata, logs, was_clean=was_clean and not settings.recovers_metadata)
+        store = await _open_store(settings)
     except MetadataLostError as error:
         if not settings.recovers_metadata:
             raise
         aside = put_metadata_aside(metadata)
         logger.warning("%s. Recovering%s", error, "" if aside is None else f"; the old file was renamed to {aside}")
-        is_rebuilt = True
+        store = await _open_store(settings)
+        identify = partial(_rebuild, store, settings, logs)
     else:
         if settings.recovers_metadata:
             logger.info("--recover has no effect: the metadata is intact")
-    protect_metadata(metadata)
-    store = MetadataStore.open(metadata, max_history=max_history(settings.static_configs))
+        identify = partial(_identify, store, was_clean=was_clean)
     try:
-        opened = await _rebuild(store, settings, logs) if is_rebuilt else await _identify(store, was_clean=was_clean)
+        opened = await identify()
         make_durable_directory(logs)
         write_cluster_id(logs, opened.cluster_id)
         await _restore_markers(store, logs)
@@ -92,6 +104,57 @@ async def open_metadata(settings: BrokerSettings) -> Metadata:
         await store.close()
         raise
     return opened
+
+
+async def _open_store(settings: BrokerSettings) -> MetadataStore:
+    """Open the metadata store, and check the values in it that the services need.
+
+    Raises:
+        MetadataLostError: A value cannot be read.
+        DataDirectoryError: The metadata cannot be opened.
+    """
+    metadata = settings.data_dir / METADATA_FILE_NAME
+    protect_metadata(metadata)
+    store = MetadataStore.open(metadata, max_history=max_history(settings.static_configs))
+    try:
+        _check_values(store)
+        if settings.recovers_metadata:
+            store.load_group_offsets()
+            store.load_pending_offsets()
+            store.load_groups()
+            store.load_client_configs()
+    except (KafkaApiError, *DAMAGED_VALUE) as error:
+        await store.close()
+        raise metadata_lost(metadata, f"holds a value that cannot be used ({error})") from error
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _check_values(store: MetadataStore) -> None:
+    """Parse the stored values whose loss a broker must not guess. Damaged groups and client configs are skipped."""
+    tables = {ResourceType.TOPIC: topic_configs(), ResourceType.GROUP: group_configs()}
+    for row in store.load_configs():
+        kind = ResourceType(row.resource_type)
+        definition = tables[kind].get_definition(row.name) if kind in tables else find_broker_config(row.name)
+        if definition is not None and row.value is not None:
+            parse_value(row.name, row.value, definition.config_type)
+        elif kind in tables:
+            raise ValueError(f"{kind.name.lower()} {row.resource_name} has the unknown config {row.name}")
+    for acl in store.load_acls():
+        stored_acl(acl)
+    for credential in store.load_scram_credentials():
+        ScramMechanism.from_wire(credential.mechanism)
+    for transaction in store.load_transactions():
+        transaction_from_payload(transaction.transactional_id, transaction.payload)
+    for decision in store.load_decisions():
+        decision_from_payload(decision)
+    for setting in store.load_settings():
+        if setting.name in {_LEADER_EPOCH, NEXT_PRODUCER_ID}:
+            int(setting.value)
+    store.load_topics()
+    store.load_quotas()
 
 
 async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -> Metadata:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import logging
+import shutil
 import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -18,6 +19,7 @@ from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.display import log_to_stderr
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
+from klamm.protocol.errors import StorageError
 from klamm.server.listeners import ANY_HOSTS, Address, Listener, own_host_name
 from klamm.server.signals import ProcessSignals
 from klamm.server.sockets import bind, bound_address, start_listening
@@ -26,10 +28,12 @@ from klamm.storage.errors import DataDirectoryError
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+_MIN_FREE_BYTES: Final = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +54,19 @@ def main(arguments: Sequence[str], surroundings: Surroundings = PLAIN) -> int:
             sys.stderr
         ):  # standard output has the ready line only; output of policies goes to standard error
             _run(settings, stdout, surroundings)
-    except (DataDirectoryError, PolicyLoadError, SettingsError, OSError) as error:
-        sys.stderr.write(f"klamm broker: {error}\n")
+    except (DataDirectoryError, PolicyLoadError, SettingsError, StorageError, OSError) as error:
+        sys.stderr.write(f"klamm broker: {error}{_disk_hint(settings.data_dir)}\n")
         return EXIT_FAILED
     return EXIT_OK
+
+
+def _disk_hint(data_dir: Path) -> str:
+    """Return what to do if the disk is full, which is the reason of many other errors."""
+    try:
+        is_full = shutil.disk_usage(data_dir).free < _MIN_FREE_BYTES
+    except OSError:
+        is_full = False
+    return f". The disk of {data_dir} is full: free some space, then start the broker again" if is_full else ""
 
 
 def _run(settings: BrokerSettings, stdout: TextIO, surroundings: Surroundings) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+DAMAGED_VALUE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""Errors of parsing a stored value that has another form than the one in which it was written."""
+
 
 class DataDirectoryError(Exception):
     """The data directory cannot be used. The message names the reason and the remedy."""

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import re
+import resource
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
+import tarfile
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +26,9 @@ from klamm.protocol.records import iter_batches, patch_header
 from klamm.protocol.records.layout import CONTROL
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, CLEANER_OFFSETS, write_offsets
+from klamm.storage.metadata.identity import MetadataLostError
+from tests.support.damaged_records import NESTED
+from tests.support.data_archive import ARCHIVES
 from tests.support.logs import batch, read_all
 from tests.support.transactions import ABORT, COMMIT, committed_values, end, write
 
@@ -85,9 +95,18 @@ def overwrite(data_dir: Path) -> None:
 def damage_a_page(data_dir: Path) -> None:
     """As a disk does it while the broker is killed: the file is checked after an unclean end."""
     (data_dir / "logs" / ".kafka_cleanshutdown").unlink()
+    overwrite_table(data_dir, "settings")
+
+
+def damage_a_page_after_a_clean_end(data_dir: Path) -> None:
+    """The file is not checked then, so the damage shows when the configs are loaded."""
+    overwrite_table(data_dir, "configs")
+
+
+def overwrite_table(data_dir: Path, table: str) -> None:
     with closing(sqlite3.connect(data_dir / "metadata.sqlite")) as database:
         size = database.execute("PRAGMA page_size").fetchone()[0]
-        page = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'settings'").fetchone()[0]
+        page = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
     with (data_dir / "metadata.sqlite").open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xff" * size)
@@ -99,7 +118,7 @@ def keep_the_tables_only(data_dir: Path) -> None:
         database.commit()
 
 
-DAMAGES = [lose, empty, overwrite, damage_a_page, keep_the_tables_only]
+DAMAGES = [lose, empty, overwrite, damage_a_page, damage_a_page_after_a_clean_end, keep_the_tables_only]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -224,6 +243,104 @@ def test_recovered_metadata_continue_behind_the_leader_epochs_of_the_logs(tmp_pa
             assert services.cluster.leader_epoch == 3 + 1000
 
     run(main())
+
+
+@pytest.fixture(scope="module")
+def every_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data directory with records, groups, transactions and all kinds of metadata."""
+    directory = tmp_path_factory.mktemp("archive")
+    (archive,) = ARCHIVES.glob("*.tar.xz")
+    with tarfile.open(archive) as files:
+        files.extractall(directory, filter="data")
+    return directory / "data"
+
+
+def overwritten(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    at = rng.randrange(len(data) or 1)
+    match rng.choice(["bits", "page", "cut", "noise", "JSON"]):
+        case "bits":
+            for at in rng.choices(range(len(data)), k=rng.choice([1, 20])) if data else ():
+                changed[at] ^= 1 << rng.randrange(8)
+        case "page":
+            at -= at % 4096
+            changed[at : at + 4096] = rng.choice([b"\0", b"\xff"]) * len(changed[at : at + 4096])
+        case "cut":
+            del changed[at:]
+        case "noise":
+            changed[at : at + 100] = rng.randbytes(100)
+        case "JSON":
+            return NESTED
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("seed", range(2_000 if os.environ.get("KLAMM_SOAK") else 12))
+def test_start_with_a_damaged_file_succeeds_or_names_it(tmp_path: Path, every_file: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    data_dir = tmp_path / "data"
+    shutil.copytree(every_file, data_dir)
+    metadata = data_dir / "metadata.sqlite"
+    files = sorted(path for path in data_dir.rglob("*") if path.is_file())
+    path = metadata if seed % 2 else rng.choice(files)
+    path.write_bytes(overwritten(path.read_bytes(), rng))
+    if rng.random() < 0.5:
+        (data_dir / "logs" / CLEAN_SHUTDOWN).unlink()
+    options = ["--set", "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
+
+    async def main(*more: str) -> None:
+        async with running(data_dir, *options, *more) as services:
+            for topic in services.topics.all():
+                for partition in range(len(topic.partitions)):
+                    assert services.logs.get(topic.topic_id, partition) is not None
+
+    error = None
+    try:
+        run(main())
+    except DataDirectoryError as raised:
+        error = raised
+    assert error is None or str(data_dir) in str(error)
+    if isinstance(error, MetadataLostError):
+        run(main("--recover"))
+
+
+@pytest.mark.parametrize("left", ["no directory", "an empty directory"])
+@pytest.mark.parametrize("options", [[], ["--recover"]])
+def test_topics_without_their_log_directory_are_rejected(tmp_path: Path, left: str, options: list[str]) -> None:
+    async def main() -> None:
+        cluster_id = await fill(tmp_path)
+        logs = tmp_path / "logs"
+        logs.rename(tmp_path / "unmounted")
+        if left == "an empty directory":
+            logs.mkdir()
+        with pytest.raises(DataDirectoryError, match="has 1 topic, whose records are missing"):
+            async with running(tmp_path, *options):
+                pass
+        # when
+        logs.mkdir(exist_ok=True)
+        (logs / "meta.properties").write_text(f"cluster.id={cluster_id}\n")
+        # then
+        async with running(tmp_path) as services:
+            assert log_of(services, "orders").end_offset == 0
+
+    run(main())
+
+
+@pytest.mark.process
+def test_start_on_a_full_disk_fails_without_traceback(tmp_path: Path) -> None:
+    """With a limit of 0 bytes on files, which fails writes as a full disk does."""
+    asyncio.run(fill(tmp_path))
+    (tmp_path / "logs" / CLEAN_SHUTDOWN).unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "klamm.broker.main", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert re.search(r"^klamm broker: .*(disk|write|full|large)", done.stderr, re.MULTILINE)
 
 
 def clear_control_bits(partition: Path) -> None:

@@ -132,11 +132,7 @@ class GroupCoordinator:
     # ---- start and stop
 
     async def start(self) -> None:
-        """Load the stored groups. The session of each member starts now.
-
-        Raises:
-            DataDirectoryError: A stored group cannot be read.
-        """
+        """Load the stored groups. The session of each member starts now."""
         self._clock.start()
         self._registry.load()
         self._schedule_expiration()

@@ -8,6 +8,7 @@ cut could undo.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,6 @@ from klamm.broker.groups.offsets import OffsetTable
 from klamm.broker.groups.pending import PendingOffsets
 from klamm.broker.groups.snapshot import from_payload, to_payload
 from klamm.protocol.errors import ErrorCode
-from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import DropGroup, PutGroup
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from klamm.broker.topics.catalog import TopicCatalog
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
 
 
 MAX_ID_BYTES: Final = 32_000
@@ -195,8 +197,7 @@ class GroupRegistry:
     def load(self) -> None:
         """Replace all groups and offsets with the stored ones.
 
-        Raises:
-            DataDirectoryError: A stored group cannot be read.
+        A group that cannot be read keeps its offsets and loses its members, which join again.
         """
         now = self.now()
         self.offsets = OffsetTable(self._store.load_group_offsets())
@@ -206,7 +207,8 @@ class GroupRegistry:
             try:
                 group = self._stored(stored, now)
             except ValueError as error:
-                raise DataDirectoryError(str(error)) from error
+                logger.error("%s; its members have to join again", error)  # noqa: TRY400 -- the message is complete
+                continue
             entry = self._entries[stored.group_id] = Entry(group=group)
             self._arm(entry, now)
         for group_id in self.offsets.group_ids():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from klamm.broker.groups.classic import ClassicGroup
 from klamm.broker.groups.members import Member
 from klamm.broker.groups.model import GroupState
+from klamm.storage.errors import DAMAGED_VALUE
 
 if TYPE_CHECKING:
     from klamm.broker.groups.model import GroupLimits, Moment
@@ -49,7 +50,7 @@ def from_payload(group_id: str, payload: bytes, limits: GroupLimits, now: Moment
         group.members.leader_id = facts["leader"]
         group.state = GroupState.STABLE if group.members else GroupState.EMPTY
         group.state_since_ms = facts["state_since_ms"]
-    except (KeyError, TypeError) as error:
+    except DAMAGED_VALUE as error:
         raise ValueError(f"Stored group {group_id!r} cannot be read: {error!r}") from error
     group.resume(now)
     return group

@@ -137,7 +137,7 @@ class AclAuthorizer:
 
     def load(self) -> None:
         """Load the ACLs from the metadata store: at start, and after a failed commit."""
-        acls = (_acl(row) for row in self._store.load_acls())
+        acls = (stored_acl(row) for row in self._store.load_acls())
         self._rules = AclRules(acls, super_users=self._super_users, allows_without_acl=self._allows_without_acl)
         self._decided.clear()
 
@@ -251,7 +251,12 @@ def _row(acl: Acl) -> PutAcl:
     )
 
 
-def _acl(row: PutAcl) -> Acl:
+def stored_acl(row: PutAcl) -> Acl:
+    """Return the ACL of a stored row.
+
+    Raises:
+        ValueError: The row is damaged.
+    """
     return Acl.from_wire(
         row.resource_type,
         row.resource_name,

@@ -27,6 +27,7 @@ from uuid import UUID
 
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
 from klamm.server.time_slice import TimeSlice
+from klamm.storage.errors import DAMAGED_VALUE
 from klamm.storage.log.producers import NO_OFFSET
 from klamm.storage.metadata.changes import DropDecision, PutDecision
 
@@ -108,7 +109,7 @@ class Decisions:
             ValueError: A stored decision cannot be read.
         """
         written, self._ends, self._pending = self._ends, {}, {}
-        self._known = {row.number: _from_payload(row) for row in self._store.load_decisions()}
+        self._known = {row.number: decision_from_payload(row) for row in self._store.load_decisions()}
         self._number = max(self._number, *self._known, 0)
         latest = {decision.transactional_id: number for number, decision in self._known.items()}
         for number, decision in self._known.items():
@@ -257,7 +258,12 @@ def _to_payload(decision: TransactionDecision) -> bytes:
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def _from_payload(row: PutDecision) -> TransactionDecision:
+def decision_from_payload(row: PutDecision) -> TransactionDecision:
+    """Return the decision of a stored form.
+
+    Raises:
+        ValueError: The payload is damaged or of another format.
+    """
     try:
         facts = json.loads(row.payload)
         return TransactionDecision(
@@ -269,5 +275,5 @@ def _from_payload(row: PutDecision) -> TransactionDecision:
             },
             **{name: facts[name] for name in _PLAIN},
         )
-    except (KeyError, TypeError) as error:
+    except DAMAGED_VALUE as error:
         raise ValueError(f"Stored decision {row.number} of a transaction cannot be read: {error!r}") from error

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
+from klamm.storage.errors import DAMAGED_VALUE
 
 _PLAIN = (
     "producer_id",
@@ -45,5 +46,5 @@ def from_payload(transactional_id: str, payload: bytes) -> Transaction:
             groups=frozenset(facts["groups"]),
             **{name: facts[name] for name in _PLAIN},
         )
-    except (KeyError, TypeError) as error:
+    except DAMAGED_VALUE as error:
         raise ValueError(f"Stored transactional id {transactional_id!r} cannot be read: {error!r}") from error

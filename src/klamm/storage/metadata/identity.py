@@ -11,6 +11,7 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from klamm.display import counted
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.files import write_atomically
 from klamm.storage.metadata.schema import connect_sqlite
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from klamm.storage.metadata.schema import Database
 
+LOGS_DIRECTORY: Final = "logs"
+"""Directory of all partitions, beside the metadata."""
 META_PROPERTIES: Final = "meta.properties"
 CLUSTER_ID_SETTING: Final = "cluster_id"
 _ATTACHED: Final = ("", "-wal", "-shm")
@@ -54,28 +57,36 @@ def check_metadata(
 
     Raises:
         MetadataLostError: The metadata are missing, empty or damaged.
-        DataDirectoryError: The file cannot be read, or belongs to another cluster than the logs.
+        DataDirectoryError: The file cannot be read, or belongs to another cluster than the logs, or the logs of its
+            topics are missing.
     """
     holds_partitions = any(True for _ in partition_directories(logs))
     if not metadata.exists() or metadata.stat().st_size == 0:
         if holds_partitions:
-            raise _lost(metadata, "is missing" if not metadata.exists() else "is empty", logs)
+            raise metadata_lost(metadata, "is missing" if not metadata.exists() else "is empty")
         return
     try:
         with closing(connect(metadata)) as database:
             found = "ok" if was_clean else next(iter(database.execute("PRAGMA quick_check(1)")))[0]
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             cluster_id = _setting(database, CLUSTER_ID_SETTING) if "settings" in tables else None
-    except sqlite3.OperationalError as error:
-        raise DataDirectoryError(f"Cannot read {metadata}: {error}") from error
+            topics = next(iter(database.execute("SELECT count(*) FROM topics")))[0] if "topics" in tables else 0
     except sqlite3.DatabaseError as error:
-        raise _lost(metadata, f"is damaged ({error})", logs) from error
+        if not is_damage(error):
+            raise DataDirectoryError(f"Cannot read {metadata}: {error}") from error
+        raise metadata_lost(metadata, f"is damaged ({error})") from error
     if found != "ok":
-        raise _lost(metadata, f"is damaged ({found})", logs)
+        raise metadata_lost(metadata, f"is damaged ({found})")
     is_ours = not tables or "settings" in tables
     if holds_partitions and is_ours and cluster_id is None:
-        raise _lost(metadata, "holds no cluster id", logs)
+        raise metadata_lost(metadata, "holds no cluster id")
     beside = read_cluster_id(logs)
+    if cluster_id is not None and beside is None and topics and not holds_partitions:
+        raise DataDirectoryError(
+            f"{metadata} has {counted(topics, 'topic')}, whose records are missing: {logs} has no partition and no"
+            f" {META_PROPERTIES}. Mount or put back the directory. To start with empty topics, write the line"
+            f" cluster.id={cluster_id} to {logs / META_PROPERTIES}"
+        )
     if cluster_id is not None and beside is not None and cluster_id != beside:
         raise DataDirectoryError(
             f"{metadata} belongs to the cluster {cluster_id}, but {logs / META_PROPERTIES} to the cluster {beside};"
@@ -83,17 +94,24 @@ def check_metadata(
         )
 
 
+def is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Return whether an error shows damaged content, and not only a failed read. One for bad UTF-8 has no code."""
+    return not (isinstance(error, sqlite3.OperationalError) and hasattr(error, "sqlite_errorcode"))
+
+
 def _setting(database: Database, name: str) -> str | None:
     row = next(iter(database.execute("SELECT value FROM settings WHERE name = ?", (name,))), None)
     return None if row is None else str(row[0])
 
 
-def _lost(metadata: Path, what: str, logs: Path) -> MetadataLostError:
+def metadata_lost(metadata: Path, reason: str) -> MetadataLostError:
+    """Return the error for metadata that are gone or damaged."""
     return MetadataLostError(
-        f"{metadata} {what}. It holds the topics, configs, ACLs, logins, group offsets and the id of the cluster whose"
-        f" records are in {logs}. Put back a copy of it (with the files -wal and -shm, if it has them). Without a copy,"
-        " start once with --recover: this makes new metadata with the topics that have records in the log directory."
-        " It loses all configs, ACLs, logins, quotas, client configs, group offsets and empty topics"
+        f"{metadata} {reason}. It holds the topics, configs, ACLs, logins, group offsets and the id of the cluster"
+        f" whose records are in {metadata.parent / LOGS_DIRECTORY}. Put back a copy of it (with the files -wal and"
+        " -shm, if it has them). Without a copy, start once with --recover: this makes new metadata with the topics"
+        " that have records in the log directory. It loses all configs, ACLs, logins, quotas, client configs, group"
+        " offsets and empty topics"
     )
 
 

@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.clock import wall_clock_ms
 from klamm.protocol.errors import StorageError
-from klamm.storage.errors import DataDirectoryError
+from klamm.storage.errors import DAMAGED_VALUE, DataDirectoryError
 from klamm.storage.lock import make_durable_directory
 from klamm.storage.metadata import statements
+from klamm.storage.metadata.identity import is_damage, metadata_lost
 from klamm.storage.metadata.schema import Database, connect_sqlite, create_or_migrate, open_connection
 from klamm.storage.metadata.writer import Batch, CommitWriter
 
@@ -210,8 +211,10 @@ class MetadataStore:
     def _read(self, query: Callable[[Database], list[T]]) -> list[T]:
         try:
             return query(self._reader)
-        except sqlite3.Error as error:
-            raise StorageError(f"Cannot read {self._path}: {error}") from error
+        except (sqlite3.DatabaseError, *DAMAGED_VALUE) as error:
+            if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+                raise StorageError(f"Cannot read {self._path}: {error}") from error
+            raise metadata_lost(self._path, f"is damaged ({error})") from error
 
     def _start_writer(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.get_running_loop()

@@ -110,13 +110,18 @@ class CommitWriter:
             return
         try:
             self._commit(batches)
+        except sqlite3.Error as error:
+            self._fail(batches, error)
         except Exception as error:  # the thread must survive any error, and the futures must receive it
-            self._failed_generation = batches[0].generation
-            self._drop_connection()
             logger.exception("Metadata could not be written")
-            self._report(self._on_failed, batches, StorageError(f"Metadata could not be written: {error}"))
+            self._fail(batches, error)
         else:
             self._report(self._on_committed, batches)
+
+    def _fail(self, batches: list[Batch], error: Exception) -> None:
+        self._failed_generation = batches[0].generation
+        self._drop_connection()
+        self._report(self._on_failed, batches, StorageError(f"Metadata could not be written: {error}"))
 
     def _commit(self, batches: list[Batch]) -> None:
         if not any(batch.changes for batch in batches):

@@ -31,7 +31,6 @@ from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.registry import MAX_ID_BYTES
 from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.errors import ErrorCode
-from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
@@ -628,13 +627,15 @@ def test_who_waits_while_the_disk_fails_gets_a_retriable_error(scene: Scene) -> 
     run(main())
 
 
-def test_a_stored_group_that_cannot_be_read_stops_the_start_by_name(scene: Scene) -> None:
+def test_stored_group_that_cannot_be_read_is_skipped(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with scene.running():
-            await scene.store.submit((PutGroup(group_id="broken", payload=b"{}"),))
-        with pytest.raises(DataDirectoryError, match="'broken'"):
-            async with scene.running():
-                pass
+        async with scene.running() as groups:
+            await commit(groups, offset(), group_id="broken")
+            await scene.store.submit((PutGroup(group_id="broken", payload=b"[" * 100_000),))
+        async with scene.running() as groups:
+            assert len(await fetch(groups, "broken")) == 1
+            assert not groups.describe("broken").members
+        assert "Stored group 'broken' cannot be read" in caplog.text
 
     run(main())
 

@@ -22,6 +22,7 @@ from klamm.broker.groups.consumer.model import (
     MemberState,
     assignment_of,
 )
+from klamm.storage.errors import DAMAGED_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +87,7 @@ def from_payload(group_id: str, payload: bytes, limits: ConsumerLimits, now: Mom
         group.state_since_ms = facts["state_since_ms"]
         for pattern, names in facts["regexes"].items():
             group.regexes[pattern] = Resolution(names=frozenset(names))
-    except (KeyError, TypeError) as error:
+    except DAMAGED_VALUE as error:
         raise ValueError(f"Stored group {group_id!r} cannot be read: {error!r}") from error
     group.take_unsaved()
     return group

@@ -291,6 +291,14 @@ def _described(options: argparse.Namespace) -> list[tuple[ExistingTopic, Mapping
         described = admin.describe_topics(names).all().result() if names else {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         configs = admin.describe_configs(resources).all().result() if names else {}
+    names_described = {name for entries in configs.values() for name in entries}
+    defaults = {
+        name: config.default
+        for name, config in topic_configs().items()
+        if name in names_described and config.default is not None
+    }
+    for entries in configs.values():  # each topic shows the values that it inherits; a topic that sets one does not
+        defaults |= _values(entries, are_own=False)
     return [
         (
             ExistingTopic(
@@ -298,7 +306,7 @@ def _described(options: argparse.Namespace) -> list[tuple[ExistingTopic, Mapping
                 num_partitions=len(described[name].partitions),
                 replication_factor=len(described[name].partitions[0].replicas),
                 configs=_values(configs[resource], are_own=True),
-                defaults=_values(configs[resource], are_own=False),
+                defaults=defaults,
             ),
             configs[resource],
         )

@@ -6,14 +6,17 @@ its configs, and a policy must see them all the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.admin import ConfigResource
+from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.decision import ConfigDecision
+from klamm.configs.definitions import topic_synonyms
+from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
 from klamm.configs.topics import refuse_topic_list
+from klamm.configs.values import format_value
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
@@ -140,7 +143,50 @@ async def describe_configs(
     """
     wanted = {ConfigResource(ResourceType(resource_type), name) for resource_type, name in resources}
     found = await read(admin.describe_configs(wanted, include_synonyms=True, is_current=True))
-    return {(int(resource.type), resource.name): each for resource, each in found.items()}
+    return await _with_inherited(admin, {(int(key.type), key.name): each for key, each in found.items()})
+
+
+async def _with_inherited(
+    admin: AdminClient, found: Mapping[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]
+) -> dict[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]:
+    """Add the synonyms in other units, which Kafka omits: log.retention.hours of a topic that sets retention.ms.
+
+    Without them it would be unknown which value is in force when the topic does not set the config any more.
+    """
+    lacking = {
+        key: [name for name in topic_synonyms() if name in each and _sets_alone(each[name])]
+        for key, each in found.items()
+        if key[0] == ResourceType.TOPIC and not isinstance(each, KafkaApiError)
+    }
+    if not any(lacking.values()):
+        return dict(found)
+    try:
+        node = ConfigResource(ResourceType.BROKER, str((await admin.describe_cluster()).nodes[0].id))
+        broker = (await admin.describe_configs([node]))[node]
+    except CLUSTER_ERRORS as error:
+        failure = KafkaApiError(f"the configs of the brokers cannot be read: {error}")
+        return {key: failure if lacking.get(key) else each for key, each in found.items()}
+    layers = BrokerLayers(static={entry.name: entry.value for entry in broker.values() if entry.value is not None})
+    completed = dict(found)
+    for key, names in lacking.items():
+        entries = found[key]
+        if names and not isinstance(entries, KafkaApiError):
+            completed[key] = {**entries, **{name: _completed(entries[name], layers) for name in names}}
+    return completed
+
+
+def _sets_alone(entry: ConfigEntry) -> bool:
+    """Return whether a topic sets a config and no other value of it is described."""
+    sources = {synonym.source for synonym in entry.synonyms} or {entry.source}
+    return sources == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
+def _completed(entry: ConfigEntry, layers: BrokerLayers) -> ConfigEntry:
+    value = layers.topic_default(entry.name)
+    if value is None:
+        return entry
+    inherited = ConfigSynonym(topic_synonyms()[entry.name][-1].name, format_value(value), ConfigSource.DEFAULT_CONFIG)
+    return replace(entry, synonyms=(*entry.synonyms, inherited))
 
 
 async def default_configs(admin: AdminClient) -> Mapping[str, str]:

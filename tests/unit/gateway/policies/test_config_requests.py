@@ -127,11 +127,11 @@ def test_a_policy_sees_what_the_operations_lead_to() -> None:
             )
         ]
     )
-    ask(request, policies, FakeContext(alters(()), with_own(retention_ms="1", flush_ms="5", segment_ms="9")))
+    ask(request, policies, FakeContext(alters(()), with_own(retention_ms="1", flush_ms="5", remote_storage_enable="1")))
     (details,) = policies.asked
     assert (details.resource_type, details.resource_name) == ("TOPIC", "a")
     assert details.configs == {"retention.ms": None, "cleanup.policy": "delete,compact"}
-    assert details.result == {"flush.ms": "5", "segment.ms": "9", "cleanup.policy": "delete,compact"}
+    assert details.result == {"flush.ms": "5", "remote.storage.enable": "1", "cleanup.policy": "delete,compact"}
     assert details.removed == {"retention.ms"}
     assert details.replication_factor == 2
     assert details.defaults == {"retention.ms": "604800000", "cleanup.policy": "delete", "flush.ms": str(2**63 - 1)}

@@ -25,14 +25,18 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
 }
 """Attributes that RFC 2253 names. All others are written as object identifier and hex value."""
-_ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
+_STRINGS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E})
+"""Tags of the values that Java writes as text: UTF8, Printable, T61, IA5, General and BMP strings. All others, Numeric,
+Visible and Universal strings too, are written as hex values.
+"""
 _VERSION_TAG: Final = 0xA0
 _EXTENSIONS_TAG: Final = 0xA3
 _ALTERNATIVE_NAMES: Final = "2.5.29.17"
 _BEFORE_SUBJECT: Final = 4
 """Fields before the subject: serial number, signature algorithm, issuer, validity."""
 _SPECIAL: Final = re.compile(r'([,=+<>#;"\\])')
-_EDGES: Final = re.compile(r"^[ \r]+|[ \r]+$")
+_EDGES: Final = re.compile(r"\A[ \r]+|[ \r]+\Z")
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 class CertificateError(ValueError):
@@ -85,12 +89,16 @@ def _relative_name(attributes: bytes) -> str:
     for _, attribute in values(attributes):
         (_, oid), (tag, value) = list(values(attribute))
         number = dotted(oid)
-        keyword, encoding = _KEYWORDS.get(number), _ENCODINGS.get(tag)
-        if keyword is None or encoding is None:
-            parts.append(f"{number}=#{encoded(tag, value).hex()}")
-        else:
-            parts.append(f"{keyword}={_escaped(value.decode(encoding))}")
+        keyword = _KEYWORDS.get(number)
+        is_text = keyword is not None and tag in _STRINGS
+        shown = _escaped(_text(value)) if is_text else f"#{encoded(tag, value).hex()}"
+        parts.append(f"{keyword or number}={shown}")
     return "+".join(parts)
+
+
+def _text(value: bytes) -> str:
+    """Decode a string as Java does: as UTF-8, of whatever kind it is, with one U+FFFD for half a surrogate pair."""
+    return _SURROGATE.sub(b"\xff", value).decode(errors="replace")
 
 
 def _escaped(text: str) -> str:

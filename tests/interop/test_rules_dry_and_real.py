@@ -68,10 +68,13 @@ def random_rule(random: Random, name: str) -> dict[str, Any]:
         rule["effect"] = "override"
     elif random.random() < 0.2:
         rule |= random.choice([{"naming": ".*[xz]"}, {"only_configs": ["flush.ms", "retention.ms"]}])
+    if not overrides and random.random() < 0.2:
+        rule["spare_replicas"] = random.choice([{"min": 0}, {"min": 1}, {"min": 1, "max": 1}])
     for key in ("partitions", "replication_factor"):
         if random.random() < 0.3:
             rule[key] = random.choice([{"min": 2}, {"max": 2}, {"min": 2, "max": 3}])
-    names = random.sample(list(LIMITS), random.randint(0 if len(rule) > 3 else 1, 3))
+    allowed = rule.get("only_configs", list(LIMITS))  # a rule cannot require what it does not allow
+    names = random.sample(allowed, random.randint(0 if len(rule) > 3 else 1, min(3, len(allowed))))
     if names:
         rule["configs"] = {each: random.choice(LIMITS[each]) for each in names}
     if random.random() < 0.2:
@@ -211,7 +214,8 @@ def _alter(rig: Rig, random: Random, name: str, defaults: Mapping[str, str], pla
     changes += [(key, ConfigOperation.DELETE, None) for key in removes]
     details = a_config_change(name, sets=sets, removes=removes, before=before, defaults=defaults, principal=USER)
     differing = {key: value for key, value in details.configs.items() if before.get(key) != value}
-    details = replace(details, configs=differing)
+    factor = len(rig.admin.describe_topics([name]).all().result()[name].partitions[0].replicas)
+    details = replace(details, configs=differing, replication_factor=factor)
     request = alter_topic_request(name, changes)
     dry = alter_topic_request(name, changes)
     dry.validate_only = True

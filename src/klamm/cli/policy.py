@@ -152,7 +152,16 @@ def _details(kind: str, topic: ExistingTopic, principal: str) -> Details:
         )
     if kind == "alter":
         configs = topic.configs
-        return AlterConfigDetails("TOPIC", topic.name, configs, configs, validate_only=True, defaults=defaults, **who)
+        return AlterConfigDetails(
+            "TOPIC",
+            topic.name,
+            configs,
+            configs,
+            validate_only=True,
+            defaults=defaults,
+            replication_factor=factor,
+            **who,
+        )
     if kind == "partitions":
         return CreatePartitionsDetails(
             topic=topic.name, num_partitions=count, new_num_partitions=count + 1, replication_factor=factor, **who

@@ -30,6 +30,7 @@ _ACTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "naming": ("create",),
     "partitions": ("create", "partitions"),
     "replication_factor": ("create", "partitions"),
+    "spare_replicas": ("create", "alter", "partitions"),
     "configs": ("create", "alter"),
     "broker_configs": ("alter",),
     "only_configs": ("create", "alter"),

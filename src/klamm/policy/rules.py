@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, POLICY_RULES_FILE, UPSTREAM
 from klamm.configs.durations import with_duration
 from klamm.policy.answers import Answer, Override, Throttle
 from klamm.policy.base import Policy
@@ -159,6 +159,8 @@ class RulesPolicy(Policy):
             if is_topic:
                 _check_keys(rule, subject, details.configs)
                 _check_omissions(rule, details)
+                if _is_touched((MIN_INSYNC_REPLICAS,), details):
+                    _check_spare_replicas(rule, subject, details.replication_factor, details.result, details.defaults)
             check = corrections.correct if rule.overrides else _check_config
             for key, wanted in (rule.configs if is_topic else rule.broker_configs).items():
                 value = _Value.in_force(key, details.result, details.defaults)
@@ -177,6 +179,8 @@ class RulesPolicy(Policy):
                 _check_bounds(rule, f"topic {topic}", "partitions", details.new_num_partitions, rule.partitions)
             for factor in factors:
                 _check_bounds(rule, f"topic {topic}", "replication factor", factor, rule.replication_factor)
+                if factor != details.replication_factor:
+                    _check_spare_replicas(rule, f"topic {topic}", factor, details.configs, details.defaults)
 
     def validate_delete_topic(self, details: DeleteTopicDetails) -> None:
         """Raise PolicyViolationError if a rule forbids the deletion."""
@@ -266,6 +270,7 @@ def _check_new_topic(rule: Rule, details: TopicDetails) -> None:
     _check_bounds(rule, subject, "partitions", partitions, rule.partitions)
     for factor in factors:
         _check_bounds(rule, subject, "replication factor", factor, rule.replication_factor)
+        _check_spare_replicas(rule, subject, factor, details.configs, details.defaults)
     _check_keys(rule, subject, details.configs)
     for key, wanted in rule.configs.items():
         value = _Value.in_force(key, details.configs, details.defaults)
@@ -422,6 +427,20 @@ def _check_bounds(
     if low is not None and size < low and not is_unlimited:
         limit = with_duration(key, str(low))
         _refuse(rule, subject, key, value, f"is below the minimum {limit}", f"{verb} {low} or more")
+
+
+def _check_spare_replicas(
+    rule: Rule, subject: str, factor: int | None, configs: Mapping[str, str], defaults: Mapping[str, str]
+) -> None:
+    """Check how many replicas may fail while ``acks=all`` works. What is unknown is denied."""
+    if rule.spare_replicas == Bounds():
+        return
+    value = _Value.in_force(MIN_INSYNC_REPLICAS, configs, defaults)
+    if factor is None or value is None or value.number is None:
+        _refuse(rule, subject, "spare replicas", "unknown", "cannot be checked", f"set {MIN_INSYNC_REPLICAS}")
+    spare = factor - int(value.number)
+    shown = f"{spare} (replication factor {factor}, {MIN_INSYNC_REPLICAS} {value})"
+    _check_bounds(rule, subject, "spare replicas", shown, rule.spare_replicas, number=spare)
 
 
 def _check_config(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -347,6 +348,53 @@ def test_limit_of_local_retention_applies_when_the_retention_changes() -> None:
     policy._rules = parse_rules("rules: [{name: a, configs: {local.retention.ms: {max: 1d}}}]", source="rules.yaml")
     change = a_config_change(sets={"retention.ms": "86400001"}, defaults={"local.retention.ms": "-2"})
     assert_refused(policy, change, match=r"local\.retention\.ms=-2 \(retention\.ms=86400001\) \(the broker's default\)")
+
+
+@pytest.mark.parametrize(
+    ("details", "message"),
+    [
+        (a_topic(replication_factor=3, configs={"min.insync.replicas": "2"}), None),
+        (a_topic(assignments={0: [1, 2, 3], 1: [2, 3]}, configs={"min.insync.replicas": "2"}), "replication factor 2"),
+        (
+            a_topic(replication_factor=3, configs={"min.insync.replicas": "3"}),
+            "Rule 'spare': spare replicas=0 (replication factor 3, min.insync.replicas 3) of topic orders is below the"
+            " minimum 1; use 1 or more.",
+        ),
+        (a_topic(replication_factor=3, defaults={"min.insync.replicas": "1"}), "1 (the broker's default)) of topic"),
+        (a_topic(replication_factor=3), "spare replicas=unknown of topic orders cannot be checked"),
+        (replace(a_config_change(sets={"min.insync.replicas": "2"}), replication_factor=3), None),
+        (replace(a_config_change(sets={"min.insync.replicas": "3"}), replication_factor=3), "is below the minimum 1"),
+        (
+            replace(
+                a_config_change(
+                    removes=["min.insync.replicas"],
+                    before={"min.insync.replicas": "2"},
+                    defaults={"min.insync.replicas": "1"},
+                ),
+                replication_factor=3,
+            ),
+            "is above the maximum 1",
+        ),
+        (a_config_change(sets={"min.insync.replicas": "2"}), "cannot be checked"),
+        (a_config_change(sets={"flush.ms": "2"}), None),
+        (
+            replace(
+                more_partitions(now=2, then=2, new_assignments=[[1, 2]]),
+                replication_factor=3,
+                configs={"min.insync.replicas": "2"},
+            ),
+            "replication factor 2",
+        ),
+        (replace(more_partitions(now=2, then=3, new_assignments=[[1]])), None),
+    ],
+)
+def test_rules_decide_on_replicas_beyond_min_insync_replicas(details: Details, message: str | None) -> None:
+    policy = RulesPolicy()
+    policy._rules = parse_rules("rules: [{name: spare, spare_replicas: {min: 1, max: 1}}]", source="rules.yaml")
+    if message is None:
+        assert_allowed(policy, details)
+    else:
+        assert_refused(policy, details, match=re.escape(message))
 
 
 BROKERS = """

@@ -27,7 +27,9 @@ from klamm.dataframes.key_partitions import partitions_of
 from klamm.dataframes.record_sections import RECORD_OVERHEAD
 from klamm.dataframes.rows import NO_PARTITION, Rows, joined, lengths
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
-from klamm.protocol.types import MAX_SEQUENCE
+from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.types import MAX_SEQUENCE, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,6 +42,11 @@ Value = TypeVar("Value")
 _HELD_BYTES: Final = 16 * 1024 * 1024
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.2
+_MAX_REQUEST: Final = "socket.request.max.bytes"
+_ALWAYS_RECEIVED: Final = 1024 * 1024
+"""Size of batches in bytes that no broker is expected to be too small for."""
+_REQUEST_OVERHEAD: Final = 512
+"""Bytes of a Produce request around a batch: names of at most 249 characters, and numbers."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _PASSING: Final = RETRIABLE_PRODUCE_CODES | {ErrorCode.CONCURRENT_TRANSACTIONS}
 _HINTS: Final[Mapping[int, str]] = {
@@ -75,6 +82,8 @@ class TargetCluster:
         self.wire = Cluster(options.connection, BufferPool(max_free_bytes=0))
         self._servers = ",".join(options.connection.bootstrap_servers)
         self._patience_s = options.patience_s
+        self._max_request_bytes: dict[int, int] = {}
+        """``socket.request.max.bytes`` by node."""
 
     def partitions(self, topic: str) -> tuple[int, ...]:
         """Return the partitions of a topic.
@@ -88,6 +97,39 @@ class TargetCluster:
         if state is None:
             raise WritingError(f"{topic}: not a topic on {self._servers}, or the principal may not describe it")
         return state.partitions
+
+    def check_size(self, topic: str, partition: int, size: int) -> None:
+        """Reject a batch that the partition's leader would not receive. It closes the connection of such a request.
+
+        Raises:
+            RecordsRefusedError: The batch exceeds ``socket.request.max.bytes``, or Kafka's default if the principal may
+                not describe it.
+            ConnectionLostError: The leader is unavailable.
+        """
+        if size <= _ALWAYS_RECEIVED:
+            return
+        if topic not in self.wire.topics:
+            self.wire.refresh([topic])
+        if (leader := self.wire.leader(topic, partition)) is None:
+            return
+        if leader not in self._max_request_bytes:
+            self._max_request_bytes[leader] = self._described_max_request_bytes(leader)
+        if size + _REQUEST_OVERHEAD > self._max_request_bytes[leader]:
+            raise RecordsRefusedError(topic, {ErrorCode.MESSAGE_TOO_LARGE})
+
+    def _described_max_request_bytes(self, node_id: int) -> int:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=int(ResourceType.BROKER), resource_name=str(node_id), configuration_keys=[_MAX_REQUEST]
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        try:
+            response = self.wire.connection(node_id).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
+        except UnsupportedVersionError:
+            return DEFAULT_MAX_FRAME_BYTES
+        values = [
+            config.value for result in response.results for config in result.configs if config.name == _MAX_REQUEST
+        ]
+        return int(values[0]) if values and values[0] else DEFAULT_MAX_FRAME_BYTES
 
     def insist(self, work: Callable[[], Value]) -> Value:
         """Repeat an action until the cluster answers.
@@ -247,7 +289,8 @@ class RecordWriter:
         if len(too_large.batch) == 1:
             size = int((lengths(rows.keys[start : start + 1]) + lengths(rows.values[start : start + 1]))[0])
             raise WritingError(
-                f"{topic}-{partition}: a record of {size:,} bytes exceeds max.message.bytes of the topic"
+                f"{topic}-{partition}: a record of {size:,} bytes exceeds max.message.bytes of the topic, or "
+                f"{_MAX_REQUEST} of the broker"
             ) from error
         first, second = too_large.batch.halves()
         middle = too_large.sequence + len(first) & MAX_SEQUENCE
@@ -255,12 +298,15 @@ class RecordWriter:
 
     def _send_alone(self, topic: str, partition: int, data: bytearray) -> None:
         transactional_id = None if self._transaction is None else self._transaction.transactional_id
-        wire = self._target.wire
-        self._target.insist(
-            lambda: write_batches(
-                wire, topic, {partition: data}, timeout_s=_TIMEOUT_S, transactional_id=transactional_id
+        target = self._target
+
+        def send() -> None:
+            target.check_size(topic, partition, len(data))
+            write_batches(
+                target.wire, topic, {partition: data}, timeout_s=_TIMEOUT_S, transactional_id=transactional_id
             )
-        )
+
+        target.insist(send)
 
 
 def _refused(topic: str, error: RecordsRefusedError) -> WritingError:

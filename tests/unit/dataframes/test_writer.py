@@ -17,6 +17,7 @@ from klamm.dataframes.write_options import write_options
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.init_producer_id import InitProducerIdResponse
+from tests.support.mirror import create_topic
 from tests.support.security import PLAIN_MODULE, sasl_settings
 from tests.support.stub_broker import StubBroker
 
@@ -74,3 +75,18 @@ def test_a_writer_without_the_right_to_write_does_not_ask_again() -> None:
             writer.flush()
         target.close()
         assert len(broker.requests(22)) == 1
+
+
+def test_record_above_socket_request_max_bytes_fails_at_once() -> None:
+    with klamm.Broker(config={"socket.request.max.bytes": "2000000"}) as broker:
+        create_topic(broker.bootstrap_servers, "t", 1, {"max.message.bytes": "8000000"})
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.delivery.timeout.ms": "20000"}
+        options = write_options(given | {"topic": "t"}, streaming=False, overwrite=False)
+        target = TargetCluster(options)
+        writer = RecordWriter(target, options)
+        writer.write(rows_of(pa.RecordBatch.from_pydict({"value": [b"small"]}), "t"))
+        writer.flush()
+        writer.write(rows_of(pa.RecordBatch.from_pydict({"value": [b"v" * 3_000_000, b"v"]}), "t"))
+        with pytest.raises(WritingError, match=r"a record of 3,000,000 bytes exceeds .* socket.request.max.bytes"):
+            writer.flush()
+        target.close()

@@ -98,7 +98,7 @@ soak: setup
 	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash \
 		tests/interop/test_lost_nodes.py tests/interop/test_client_families.py tests/interop/test_image_steps.py \
 		tests/interop/test_mirror_late_requests.py tests/interop/test_mirror_exactly_once_many.py \
-		tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py \
+		tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py tests/spark/test_dataframes_like_spark.py \
 		tests/interop/test_consumer_groups.py tests/interop/test_gateway_upgrade.py \
 		tests/interop/test_gateway_client_configs.py \
 		tests/interop/test_config_order.py tests/interop/test_assignors_like_kafka.py

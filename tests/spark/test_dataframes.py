@@ -118,11 +118,19 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, broker: KlammBroker) -
         source(spark, broker.bootstrap_servers, "nowhere").load().collect()
 
 
-def test_a_stream_continues_behind_its_checkpoint(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("topic", "options", "count"),
+    [
+        ("limited", {"subscribe": "limited", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, 2),
+        ("matched", {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"}, 1),
+    ],
+)
+def test_a_stream_continues_behind_its_checkpoint(
+    spark: SparkSession, broker: KlammBroker, tmp_path: Path, *, topic: str, options: dict[str, str], count: int
+) -> None:
     # given
     servers = broker.bootstrap_servers
-    fill(servers, "stream", 2, 30)
-    options = {"kafka.bootstrap.servers": servers, "subscribe": "stream", "startingOffsets": "earliest"}
+    fill(servers, topic, 2, 30)
     seen: list[list[int]] = []
 
     def collect(table: DataFrame, _: int) -> None:
@@ -132,7 +140,7 @@ def test_a_stream_continues_behind_its_checkpoint(spark: SparkSession, broker: K
 
     def go_on() -> None:
         register(spark)
-        stream = spark.readStream.format(FORMAT).options(**options, maxOffsetsPerTrigger="20").load()
+        stream = spark.readStream.format(FORMAT).options(**{"kafka.bootstrap.servers": servers}, **options).load()
         query = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(tmp_path))
         assert query.trigger(availableNow=True).start().awaitTermination(180)
 
@@ -141,8 +149,8 @@ def test_a_stream_continues_behind_its_checkpoint(spark: SparkSession, broker: K
     first = sorted(number for batch in seen for number in batch)
     batches = len(seen)
     seen.clear()
-    fill(servers, "stream", 2, 10, first=30)
+    fill(servers, topic, 2, 10, first=30)
     go_on()
     # then
-    assert (first, batches) == (list(range(30)), 2)
+    assert (first, batches) == (list(range(30)), count)
     assert sorted(number for batch in seen for number in batch) == list(range(30, 40))

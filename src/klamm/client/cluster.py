@@ -95,10 +95,18 @@ class Cluster:
                     topic_id=topic.topic_id, leaders=leaders, partitions=partitions, leader_epochs=epochs
                 )
 
-    def _call_any(self, names: list[str]) -> MetadataResponse:
-        request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
-        )
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that the principal may describe, without Kafka's internal topics.
+
+        Raises:
+            ConnectionLostError: No broker responds.
+        """
+        topics = self._call_any(None).topics
+        return [topic.name for topic in topics if topic.name is not None and not topic.is_internal]
+
+    def _call_any(self, names: list[str] | None) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         failures: list[ConnectionLostError] = []
         for connection in self._candidates(failures):
             try:

@@ -2,44 +2,82 @@
 
 from __future__ import annotations
 
-import json
+import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.client.property_names import KAFKA_PROPERTIES
 from klamm.client.transport import ConnectionSettings
-from klamm.properties import SettingsError, parse_bool, parse_int, parse_list, split_address, split_servers, with_prefix
+from klamm.dataframes.positions import (
+    MAX_INT64,
+    assigned_partitions,
+    check_names,
+    check_order,
+    ending_positions,
+    starting_positions,
+)
+from klamm.patterns import compile_pattern
+from klamm.properties import (
+    SettingsError,
+    did_you_mean,
+    parse_bool,
+    parse_int,
+    parse_list,
+    split_address,
+    split_servers,
+    with_prefix,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""Special timestamps of ListOffsets, which Spark's JSON of offsets uses too."""
+    from klamm.dataframes.positions import Positions
 
-Positions = int | dict[str, dict[int, int]]
-"""``EARLIEST`` or ``LATEST`` for all partitions, or an offset (or one of these two) by topic and partition."""
+logger = logging.getLogger(__name__)
 
-_MAX_INT64: Final = 2**63 - 1
 _KAFKA: Final = "kafka."
-_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_TOPICS: Final = ("subscribe", "subscribePattern", "assign")
+"""Options that select topics. A query has one of them."""
+_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _READING: Final = (
-    "subscribe",
+    *_TOPICS,
     "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
     "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "minPartitions",
     "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger",
+    *_OF_STREAMS,
     "failOnDataLoss",
     "failOnMissingTopic",
 )
 _WITHOUT_EFFECT: Final = (
     "includeHeaders",
-    "minPartitions",
     "groupIdPrefix",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
 )
 """Options of Spark's own source that are accepted and have no effect on the result."""
+_KAFKA_READING: Final = ("isolation.level", "default.api.timeout.ms")
+_SECURITY: Final = ("security.", "ssl.", "sasl.")
+_KAFKA_OF_CONNECTIONS: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "request.timeout.ms",
+        "reconnect.backoff.ms",
+        "reconnect.backoff.max.ms",
+        *(name for name in KAFKA_PROPERTIES if name.startswith(_SECURITY)),
+    }
+)
+"""Client properties that concern the connections."""
+_DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?", re.ASCII)
+_UNITS_S: Final = {"us": 1e-6, None: 1e-3, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _REFUSED_TO_READ: Final[Mapping[str, str]] = {
     "auto.offset.reset": "startingOffsets decides where a query begins",
     "enable.auto.commit": "the offsets of a stream are in Spark's checkpoint",
@@ -64,12 +102,23 @@ class ReadOptions:
 
     connection: ConnectionSettings
     topics: tuple[str, ...]
+    """Topics of ``subscribe`` or ``assign``; empty with ``subscribePattern``."""
+    pattern: re.Pattern[str] | None = None
+    """``subscribePattern``: found in the names of the topics, as Kafka's consumer does. None: ``topics`` has them."""
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    """``assign``: partitions by topic. None: all partitions."""
     starting: Positions
     ending: Positions
     records_per_range: int | None
     """``maxRecordsPerPartition``; None means that one task reads a whole partition."""
+    min_ranges: int | None = None
+    """``minPartitions``: about the number of tasks, if there are fewer partitions with records."""
     most_per_trigger: int | None
     """``maxOffsetsPerTrigger``; None means that a micro-batch takes everything that is available."""
+    least_per_trigger: int | None = None
+    """``minOffsetsPerTrigger``; None means that any record starts a micro-batch."""
+    trigger_delay_s: float = 900.0
+    """``maxTriggerDelay`` in seconds: the time after which fewer records than ``least_per_trigger`` suffice."""
     fail_on_data_loss: bool
     fail_on_missing_topic: bool
     """Whether a missing topic is an error. False treats it as empty."""
@@ -87,34 +136,63 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """
     given = {name.lower(): value for name, value in options.items()}
     refuse_unknown(given, _READING, _WITHOUT_EFFECT)
-    topics = tuple(dict.fromkeys(parse_list(given.get("subscribe", ""))))
-    if not topics:
-        raise SettingsError("subscribe: expected the names of topics, comma separated")
-    if streaming and "endingoffsets" in given:
-        raise SettingsError("endingOffsets: a stream has no end; leave it out, or read a batch")
-    starting = _positions("startingOffsets", given.get("startingoffsets", "latest" if streaming else "earliest"))
-    ending = _positions("endingOffsets", given.get("endingoffsets", "latest"))
-    for name, positions in (("startingOffsets", starting), ("endingOffsets", ending)):
-        _refuse_others(name, positions, topics)
-    if ending == EARLIEST or (isinstance(ending, dict) and any(EARLIEST in by.values() for by in ending.values())):
-        raise SettingsError("endingOffsets=earliest: expected latest, or JSON of offsets by topic and partition")
-    if not streaming and starting == LATEST:
-        raise SettingsError("startingOffsets=latest: a batch would be empty; expected earliest, or JSON of offsets")
-    _refuse_reversed(starting, ending)
+    topics, pattern, assigned = _selected(given)
+    starting = starting_positions(given, streaming=streaming)
+    ending = ending_positions(given, streaming=streaming)
+    if pattern is None:
+        check_names("starting", starting, topics)
+        check_names("ending", ending, topics)
+    check_order(starting, ending)
+    least, most = _count("minOffsetsPerTrigger", given), _count("maxOffsetsPerTrigger", given)
+    if least is not None and most is not None and least > most:
+        raise SettingsError(f"minOffsetsPerTrigger={least}: expected at most maxOffsetsPerTrigger={most}")
+    if not streaming and (ignored := [name for name in _OF_STREAMS if name.lower() in given]):
+        logger.warning("%s: without effect, because the query is a batch", ", ".join(ignored))
     kafka = with_prefix(given, _KAFKA)
-    refuse_kafkas(kafka, _REFUSED_TO_READ)
+    check_kafkas(kafka, _KAFKA_READING, _REFUSED_TO_READ)
     return ReadOptions(
         connection=connection_settings(given),
         topics=topics,
+        pattern=pattern,
+        assigned=assigned,
         starting=starting,
         ending=ending,
         records_per_range=_count("maxRecordsPerPartition", given),
-        most_per_trigger=_count("maxOffsetsPerTrigger", given),
+        min_ranges=_count("minPartitions", given),
+        most_per_trigger=most,
+        least_per_trigger=least,
+        trigger_delay_s=_duration_s("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
         fail_on_data_loss=flag("failOnDataLoss", given),
         fail_on_missing_topic=flag("failOnMissingTopic", given),
         read_committed=_isolation(kafka.get("isolation.level", "read_uncommitted")),
         patience_s=milliseconds("default.api.timeout.ms", kafka, 60_000) / 1000,
     )
+
+
+def _selected(
+    given: Mapping[str, str],
+) -> tuple[tuple[str, ...], re.Pattern[str] | None, Mapping[str, tuple[int, ...]] | None]:
+    """Return topics, pattern and partitions of the one option that selects topics."""
+    chosen = [name for name in _TOPICS if name.lower() in given]
+    if len(chosen) != 1:
+        raise SettingsError(f"{', '.join(chosen) or 'topics'}: expected exactly one of {', '.join(_TOPICS)}")
+    (name,) = chosen
+    text = given[name.lower()].strip()
+    if name == "assign":
+        assigned = assigned_partitions(text)
+        return tuple(sorted(assigned)), None, assigned
+    if name == "subscribe":
+        topics = tuple(dict.fromkeys(parse_list(text)))
+        if not topics:
+            raise SettingsError("subscribe: expected the names of topics, comma separated")
+        return topics, None, None
+    try:
+        pattern = compile_pattern(text)
+    except re.error as error:
+        raise SettingsError(f"subscribePattern={text}: expected a regular expression: {error}") from error
+    if not text:
+        raise SettingsError("subscribePattern: expected a regular expression that matches names of topics")
+    return (), pattern, None
 
 
 def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
@@ -151,61 +229,38 @@ def refuse_unknown(given: Mapping[str, str], known: Sequence[str], without_effec
     allowed = {name.lower() for name in (*known, *without_effect, *_SPARKS)}
     unknown = sorted(name for name in given if name not in allowed and not name.startswith(_KAFKA))
     if unknown:
+        hint = did_you_mean(unknown[0], known)
         raise SettingsError(
-            f"{', '.join(unknown)}: not an option of klamm-kafka; expected {', '.join(known)} or kafka.*"
+            f"{', '.join(unknown)}: not an option of klamm-kafka{hint}; expected {', '.join(known)} or kafka.*"
         )
 
 
-def refuse_kafkas(kafka: Mapping[str, str], refused: Mapping[str, str]) -> None:
-    """Reject client properties that a query replaces by something else.
+def check_kafkas(kafka: Mapping[str, str], used: Collection[str], refused: Mapping[str, str]) -> None:
+    """Reject client properties that are misspelt or replaced by something else. Log a warning for unused ones.
+
+    Kafka's clients log a warning for every name that they do not know. A misspelt one could mean a connection without
+    encryption, or other records.
+
+    Args:
+        kafka: Client properties without ``kafka.``.
+        used: Properties with an effect, besides those of connections.
+        refused: Reasons by name.
 
     Raises:
-        SettingsError: One of them is set. The message says what to use.
+        SettingsError: One of them is refused or misspelt. The message says what to use.
     """
     for name, reason in refused.items():
         if name in kafka:
             raise SettingsError(f"{_KAFKA}{name}={kafka[name]}: not supported: {reason}")
-
-
-def _refuse_others(name: str, positions: Positions, topics: Sequence[str]) -> None:
-    """Reject offsets of topics that the query does not read: such a name is misspelt."""
-    others = sorted(positions.keys() - set(topics)) if isinstance(positions, dict) else []
-    if others:
-        raise SettingsError(f"{name}: {', '.join(others)}: not among subscribe={','.join(topics)}")
-
-
-def _refuse_reversed(starting: Positions, ending: Positions) -> None:
-    """Reject an end before the start, which would be taken for a topic that was created again."""
-    if isinstance(starting, int) or isinstance(ending, int):
-        return
-    for topic, by in ending.items():
-        for partition, end in by.items():
-            start = starting.get(topic, {}).get(partition, EARLIEST)
-            if end >= 0 and (start > end or start == LATEST):
-                where = f"{topic}-{partition}"
-                raise SettingsError(
-                    f"endingOffsets: {where} ends at {end}, before startingOffsets={start}: expected a later end"
-                )
-
-
-def _positions(name: str, text: str) -> Positions:
-    if text.strip().lower() in _WORDS:
-        return _WORDS[text.strip().lower()]
-    expected = f'{name}={text}: expected earliest, latest or JSON like {{"topic":{{"0":23,"1":-2}}}}'
-    try:
-        document = json.loads(text)
-        offsets = {topic: {int(one): _offset(at) for one, at in by.items()} for topic, by in document.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise SettingsError(expected) from error
-    if any(not EARLIEST <= at <= _MAX_INT64 for by in offsets.values() for at in by.values()):
-        raise SettingsError(f"{expected}; -2 means earliest, -1 latest")
-    return offsets
-
-
-def _offset(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):  # a fraction would be rounded
-        raise TypeError(f"{value!r} is not an offset")
-    return int(value)
+    unused = sorted(kafka.keys() - _KAFKA_OF_CONNECTIONS - set(used))
+    for name in unused:
+        if name in KAFKA_PROPERTIES:
+            continue
+        hint = did_you_mean(name, KAFKA_PROPERTIES)
+        if hint or name.startswith(_SECURITY):
+            raise SettingsError(f"{_KAFKA}{name}: not a property of Kafka's clients{hint}")
+    if unused:
+        logger.warning("%s: without effect on klamm-kafka", ", ".join(_KAFKA + name for name in unused))
 
 
 def _count(name: str, given: Mapping[str, str]) -> int | None:
@@ -213,9 +268,17 @@ def _count(name: str, given: Mapping[str, str]) -> int | None:
     if text is None:
         return None
     try:
-        return parse_int(name, text, at_least=1, at_most=_MAX_INT64)
+        return parse_int(name, text, at_least=1, at_most=MAX_INT64)
     except SettingsError as error:
-        raise SettingsError(f"{name}={text}: expected a number of records, 1 or more") from error
+        raise SettingsError(f"{name}={text}: expected a whole number, 1 or more") from error
+
+
+def _duration_s(name: str, text: str) -> float:
+    """Return a duration with one of Spark's units in seconds. Without a unit, it is in milliseconds."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise SettingsError(f"{name}={text}: expected a duration such as 500ms, 10s, 15m, 2h or 1d")
+    return int(match[1]) * _UNITS_S[match[2]]
 
 
 def flag(name: str, given: Mapping[str, str], *, default: bool = True) -> bool:

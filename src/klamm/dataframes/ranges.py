@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,26 +23,53 @@ class OffsetRange:
 
 
 def split(
-    bounds: Mapping[PartitionTuple, tuple[int, int]], *, records_per_range: int | None = None
+    bounds: Mapping[PartitionTuple, tuple[int, int]],
+    *,
+    records_per_range: int | None = None,
+    min_ranges: int | None = None,
 ) -> tuple[OffsetRange, ...]:
-    """Split each partition into ranges of at most ``records_per_range`` offsets and nearly equal size.
+    """Split each partition into ranges of nearly equal size.
 
     Args:
         bounds: First offset and end offset by partition.
-        records_per_range: At least 1; None means one range per partition.
+        records_per_range: Maximum number of offsets of a range, at least 1; None means one range per partition.
+        min_ranges: Approximate number of ranges if there would be fewer. The largest ranges are split, as Spark's
+            ``KafkaOffsetRangeCalculator`` does. None means any number.
     """
-    return tuple(
-        OffsetRange(
-            topic=topic,
-            partition=partition,
-            start=first + (end - first) * piece // pieces,
-            end=first + (end - first) * (piece + 1) // pieces,
-        )
+    ranges = [
+        piece
         for (topic, partition), (first, end) in sorted(bounds.items())
         if end > first
-        for pieces in [1 if records_per_range is None else -(-(end - first) // records_per_range)]
-        for piece in range(pieces)
+        for piece in _pieces(
+            OffsetRange(topic=topic, partition=partition, start=first, end=end),
+            1 if records_per_range is None else -(-(end - first) // records_per_range),
+        )
+    ]
+    if min_ranges is None or len(ranges) >= min_ranges:
+        return tuple(ranges)
+    total = sum(map(_size, ranges))
+    large = [each for each in ranges if _share(each, total, min_ranges) > 1]
+    total, wanted = sum(map(_size, large)), max(1, min_ranges - (len(ranges) - len(large)))
+    return tuple(
+        piece
+        for each in ranges
+        for piece in _pieces(each, _share(each, total, wanted) if each in large else 1)
+        if _size(piece)
     )
+
+
+def _size(piece: OffsetRange) -> int:
+    return piece.end - piece.start
+
+
+def _share(piece: OffsetRange, total: int, count: int) -> int:
+    """Return the rounded share of a range in a number of ranges, at least 1."""
+    return max(1, (2 * _size(piece) * count + total) // (2 * total))
+
+
+def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    borders = [whole.start + _size(whole) * number // count for number in range(count + 1)]
+    return [replace(whole, start=start, end=end) for start, end in pairwise(borders)]
 
 
 def limited(

@@ -21,7 +21,7 @@ from klamm.client.fetch import (
     fetched_partitions,
 )
 from klamm.dataframes.errors import ReadingError
-from klamm.dataframes.options import EARLIEST, LATEST
+from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from klamm.client.buffers import FrameBuffer
     from klamm.client.connection import Connection
-    from klamm.dataframes.options import Positions, ReadOptions
+    from klamm.dataframes.options import ReadOptions
+    from klamm.dataframes.positions import Numbers, Positions
     from klamm.dataframes.ranges import OffsetRange
     from klamm.protocol.records import RecordBatch
     from klamm.protocol.types import PartitionTuple
@@ -53,40 +54,57 @@ class TopicReader:
         self._options = options
         self._cluster = Cluster(options.connection, BufferPool(max_free_bytes=_POOLED_BYTES))
         self._was_reached = False
+        self._topics = options.topics
+        """Topics to read; with a pattern, those that matched in the latest refresh."""
 
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()
 
     def partitions(self) -> list[PartitionTuple]:
-        """Return the partitions of all topics, in order.
+        """Return the partitions to read, in order.
 
         Raises:
-            ReadingError: A topic does not exist, and ``failOnMissingTopic`` is true. Or its partitions are unknown for
-                another reason, such as a missing ACL: a stream would forget how far it was read.
+            ReadingError: A topic or an assigned partition does not exist, and ``failOnMissingTopic`` is true. Or the
+                partitions of a topic are unknown for another reason, such as a missing ACL: a stream would forget how
+                far it was read.
             ConnectionLostError: The cluster cannot be reached.
         """
         self._refresh()
-        missing = [topic for topic in self._options.topics if topic not in self._cluster.topics]
+        missing = [topic for topic in self._topics if topic not in self._cluster.topics]
         errors = {topic: self._cluster.topic_errors.get(topic, _UNKNOWN_TOPIC) for topic in missing}
         if refused := [f"{topic} ({error_name(code)})" for topic, code in errors.items() if code != _UNKNOWN_TOPIC]:
             raise ReadingError(f"{', '.join(refused)}: not described by {self._servers}")
-        if missing and self._options.fail_on_missing_topic:
+        if missing and self._options.fail_on_missing_topic and self._options.pattern is None:
             raise ReadingError(
                 f"{', '.join(missing)}: not a topic on {self._servers}, or the principal may not describe it"
             )
-        return [
+        found = [
             (topic, partition)
-            for topic in sorted(set(self._options.topics) - set(missing))
+            for topic in sorted(set(self._topics) - set(missing))
             for partition in self._cluster.topics[topic].partitions
         ]
+        return found if self._options.assigned is None else self._assigned(self._options.assigned, found)
+
+    def _assigned(self, assigned: Mapping[str, Sequence[int]], found: Sequence[PartitionTuple]) -> list[PartitionTuple]:
+        wanted = [(topic, number) for topic, numbers in sorted(assigned.items()) for number in numbers]
+        missing = [
+            f"{topic}-{number}"
+            for topic, number in wanted
+            if topic in self._cluster.topics and (topic, number) not in found
+        ]
+        if missing:
+            raise ReadingError(f"assign: {', '.join(missing)}: not a partition on {self._servers}")
+        return [where for where in wanted if where in found]
 
     def _refresh(self) -> None:
         """Refresh the metadata. Once the cluster was reached, wait for it, so that a stream outlives its restart."""
         deadline = time.monotonic() + self._options.patience_s
         while True:
             try:
-                self._cluster.refresh(self._options.topics)
+                if (pattern := self._options.pattern) is not None:
+                    self._topics = tuple(sorted(filter(pattern.search, self._cluster.topic_names())))
+                self._cluster.refresh(self._topics)
             except FATAL_ERRORS:
                 raise
             except ConnectionLostError:
@@ -102,7 +120,7 @@ class TopicReader:
         return ",".join(self._options.connection.bootstrap_servers)
 
     def offsets(self, partitions: Sequence[PartitionTuple], where: int) -> dict[PartitionTuple, int]:
-        """Return the first (``EARLIEST``) or end offsets (``LATEST``) of partitions. Wait for missing leaders.
+        """Return the first (``EARLIEST``) or end offsets (``LATEST``), or those of a timestamp. Wait for leaders.
 
         Raises:
             ReadingError: A partition has had no leader for too long. Its records must not be missing silently.
@@ -140,26 +158,38 @@ class TopicReader:
                 return found
             time.sleep(_RETRY_S)
             with contextlib.suppress(ConnectionLostError):
-                self._cluster.refresh(self._options.topics)
+                self._cluster.refresh(self._topics)
 
     def resolve(self, positions: Positions, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
         """Return offsets for the requested positions.
 
         Raises:
-            ReadingError: The positions do not match the existing partitions.
+            ReadingError: The positions do not match the existing partitions, or no record has the requested timestamp.
         """
         if isinstance(positions, int):
             return self.offsets(partitions, positions)
-        asked = {(topic, partition): at for topic, by in positions.items() for partition, at in by.items()}
-        if set(asked) != set(partitions):
-            differing = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(set(asked) ^ set(partitions)))
-            raise ReadingError(
-                "startingOffsets and endingOffsets must name all existing partitions and no other; these differ: "
-                f"{differing}"
-            )
+        if isinstance(positions, Timestamps):
+            asked = self._at_timestamps(positions, partitions)
+        else:
+            asked = _flat(positions, partitions)
         for where in (EARLIEST, LATEST):
             asked |= self.offsets([one for one, at in asked.items() if at == where], where)
         return asked
+
+    def _at_timestamps(self, positions: Timestamps, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
+        """Return the offsets of the first records with these timestamps, ``LATEST`` where there is none."""
+        at = positions.at
+        timestamps = dict.fromkeys(partitions, at) if isinstance(at, int) else _flat(at, partitions)
+        found: dict[PartitionTuple, int] = {}
+        for timestamp in sorted(set(timestamps.values())):
+            found |= self.offsets([where for where in timestamps if timestamps[where] == timestamp], timestamp)
+        if not positions.is_latest_allowed and (none := [where for where in found if found[where] < 0]):
+            (topic, number), timestamp = none[0], timestamps[none[0]]
+            raise ReadingError(
+                f"{topic}-{number}: no record has a timestamp of {timestamp} or later; set "
+                "startingOffsetsByTimestampStrategy=latest to start at the end of such a partition"
+            )
+        return {where: LATEST if offset < 0 else offset for where, offset in found.items()}
 
     def not_before(
         self, start: Mapping[PartitionTuple, int], end: Mapping[PartitionTuple, int]
@@ -194,8 +224,9 @@ class TopicReader:
         """
         first = self._reported(list(end), EARLIEST)
         bounds = {}
-        # Of a topic that does not exist, ``partitions`` has judged.
-        gone = {where: at for where, at in start.items() if where not in end and where[0] in self._cluster.topics}
+        # Unless a pattern selects the topics, ``partitions`` has decided about those that do not exist.
+        topics = self._cluster.topics if self._options.pattern is None else {topic for topic, _ in start}
+        gone = {where: at for where, at in start.items() if where not in end and where[0] in topics}
         for (topic, partition), at in gone.items():
             self._lost(f"{topic}-{partition} does not exist any more: the records from {at} on are gone")
         for where, to in end.items():
@@ -235,6 +266,22 @@ class TopicReader:
                 yield from fetch.take()
         finally:
             fetch.drop()
+
+
+def _flat(numbers: Numbers, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
+    """Return the numbers by partition.
+
+    Raises:
+        ReadingError: They do not match the existing partitions.
+    """
+    flat = {(topic, partition): number for topic, by in numbers.items() for partition, number in by.items()}
+    if set(flat) != set(partitions):
+        differing = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(set(flat) ^ set(partitions)))
+        raise ReadingError(
+            "startingOffsets, endingOffsets and those by timestamp must name all partitions that are read and no "
+            f"other; these differ: {differing}"
+        )
+    return flat
 
 
 class _Fetch:

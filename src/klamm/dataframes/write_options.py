@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.dataframes.options import (
     REFUSED_TO_WRITE,
+    check_kafkas,
     connection_settings,
     flag,
     milliseconds,
-    refuse_kafkas,
     refuse_unknown,
 )
 from klamm.properties import SettingsError, with_prefix
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 _KAFKA: Final = "kafka."
 _WRITING: Final = ("topic", "exactlyOnce")
+_WITHOUT_EFFECT: Final = ("includeHeaders",)
+"""Options of Spark's own source that a query may share with its sink. The column ``headers`` is always written."""
+_KAFKA_WRITING: Final = (
+    "acks",
+    "compression.type",
+    "delivery.timeout.ms",
+    "enable.idempotence",
+    "transaction.timeout.ms",
+    "transactional.id",
+)
 _ID_PREFIX: Final = "klamm-kafka"
 _TRANSACTION_TIMEOUT_MS: Final = 300_000
 _DELIVERY_TIMEOUT_MS: Final = 120_000
@@ -54,7 +64,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
         SettingsError: An option is missing or unknown, or its value is invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
-    refuse_unknown(given, _WRITING)
+    refuse_unknown(given, _WRITING, _WITHOUT_EFFECT)
     if overwrite:
         raise SettingsError("mode overwrite: a topic is not replaced, records are added to it; expected mode append")
     topic = given.get("topic", "").strip() or None
@@ -64,7 +74,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
             "exactlyOnce=true: only the batches of a stream have ids by which a repeated one is recognized"
         )
     kafka = with_prefix(given, _KAFKA)
-    refuse_kafkas(kafka, REFUSED_TO_WRITE)
+    check_kafkas(kafka, _KAFKA_WRITING, REFUSED_TO_WRITE)
     if kafka.get("acks", "all").strip() not in {"all", "-1"}:
         raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; other values are not supported")
     return WriteOptions(

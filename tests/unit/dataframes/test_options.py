@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.dataframes.options import EARLIEST, LATEST, read_options
+from klamm.dataframes.options import read_options
+from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
 from klamm.properties import SettingsError
 
 NEEDED = {"kafka.bootstrap.servers": "a:1, PLAINTEXT://b:2", "subscribe": "orders, payments"}
@@ -42,21 +43,43 @@ def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
             "endingOffsets: orders-0 ends at 20, before startingOffsets=30",
         ),
         (
-            {"startingOffsets": '{"orders":{"0":-1}}', "endingOffsets": '{"orders":{"0":20}}'},
-            "endingOffsets: orders-0 ends at 20, before startingOffsets=-1",
+            {"startingTimestamp": "9", "endingTimestamp": "8"},
+            "endingTimestamp=8: before startingTimestamp=9",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"orders":{"0":9}}',
+                "endingOffsetsByTimestamp": '{"orders":{"0":8}}',
+            },
+            "endingOffsetsByTimestamp: orders-0 ends at 8, before startingOffsetsByTimestamp=9",
         ),
         ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset=earliest: not supported: startingOffsets"),
         ({"kafka.Value.Deserializer": "x"}, "kafka.value.deserializer=x: not supported: values are binary"),
-        ({"maxOffsetsPerTrigger": "9223372036854775808"}, "expected a number of records"),
+        ({"maxOffsetsPerTrigger": "9223372036854775808"}, "expected a whole number"),
         ({"kafka.default.api.timeout.ms": "2147483648"}, "expected milliseconds, a whole number from 0 to 2147483647"),
         ({"startingOffsets": "latest"}, "a batch would be empty"),
         ({"endingOffsets": "earliest"}, "endingOffsets=earliest: expected latest"),
-        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition=0: expected a number"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition=0: expected a whole number"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss=maybe: expected true or false"),
         ({"kafka.isolation.level": "clean"}, "kafka.isolation.level=clean: expected read_committed"),
-        ({"subscripe": "orders"}, "subscripe: not an option of klamm-kafka; expected subscribe, startingOffsets"),
-        ({"startingOffsets": '{"order":{"0":1}}'}, "startingOffsets: order: not among subscribe=orders,payments"),
-        ({"endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets=earliest"),
+        ({"subscripe": "orders"}, "subscripe: not an option of klamm-kafka; did you mean subscribe"),
+        ({"startingOffsets": '{"order":{"0":1}}'}, "startingOffsets: order: not among the topics orders,payments"),
+        (
+            {"startingOffsets": '{"orders":{"0":5,"1":-1}}'},
+            "startingOffsets: orders-1 is -1 .latest.: a batch would be",
+        ),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets: orders-0 is -2 .earliest.: expected latest"),
+        ({"startingTimestamp": "soon"}, "startingTimestamp=soon: expected milliseconds since the epoch"),
+        ({"endingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "endingOffsetsByTimestamp=.*: expected JSON of milli"),
+        ({"startingOffsetsByTimestamp": '{"order":{"0":1}}'}, "startingOffsetsByTimestamp: order: not among"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "Strategy=earliest: expected error or latest"),
+        ({"subscribePattern": "o.*"}, "subscribe, subscribePattern: expected exactly one of"),
+        ({"assign": '{"orders":[0]}'}, "subscribe, assign: expected exactly one of"),
+        ({"minPartitions": "0"}, "minPartitions=0: expected a whole number"),
+        ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"}, "minOffsetsPerTrigger=3: expected at most max"),
+        ({"maxTriggerDelay": "1 week"}, "maxTriggerDelay=1 week: expected a duration such as 500ms"),
+        ({"kafka.securty.protocol": "SSL"}, "kafka.securty.protocol: not a property .*did you mean security.protocol"),
+        ({"kafka.ssl.magic": "1"}, "kafka.ssl.magic: not a property of Kafka's clients"),
         ({"kafka.request.timeout.ms": "soon"}, "kafka.request.timeout.ms=soon: expected milliseconds"),
         ({"kafka.security.protocol": "X"}, "kafka.security.protocol=X: expected one of PLAINTEXT"),
         ({"kafka.security.protocol": "PIGEON"}, "security.protocol=PIGEON"),
@@ -68,17 +91,63 @@ def test_what_cannot_be_is_named_with_what_may_be(wrong: dict[str, str], said: s
 
 
 def test_an_empty_range_and_positions_without_an_order_are_taken() -> None:
-    for start, end in ((20, 20), (20, -1), (-1, -1), (-2, 0)):
+    for start, end in ((20, 20), (20, -1), (-2, -1), (-2, 0)):
         both = {"startingOffsets": f'{{"orders":{{"0":{start}}}}}', "endingOffsets": f'{{"orders":{{"0":{end}}}}}'}
         read_options(NEEDED | both, streaming=False)
 
 
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({"subscribePattern": " or.* "}, ((), "or.*", None)),
+        ({"assign": '{"b":[2,0,0],"a":[1]}'}, (("a", "b"), None, {"a": (1,), "b": (0, 2)})),
+        ({"subscribePattern": ""}, "subscribePattern: expected a regular expression"),
+        ({"subscribePattern": "or("}, r"subscribePattern=or\(: expected a regular expression"),
+        ({"assign": "orders"}, "assign=orders: expected JSON of partitions by topic"),
+        ({"assign": '{"orders":[]}'}, "expected JSON of partitions by topic"),
+        ({"assign": '{"orders":[-1]}'}, "expected JSON of partitions by topic"),
+        ({}, "topics: expected exactly one of subscribe, subscribePattern, assign"),
+    ],
+)
+def test_topics_are_selected_by_one_option(selection: dict[str, str], expected: object) -> None:
+    given = {"kafka.bootstrap.servers": "a:1"} | selection
+    if isinstance(expected, str):
+        with pytest.raises(SettingsError, match=expected):
+            read_options(given, streaming=True)
+        return
+    options = read_options(given, streaming=True)
+    assert (options.topics, options.pattern and options.pattern.pattern, options.assigned) == expected
+
+
+def test_timestamps_take_precedence_over_offsets() -> None:
+    both = {"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"orders":{"0":7}}'}
+    assert read_options(NEEDED | both, streaming=True).starting == Timestamps({"orders": {0: 7}}, False)
+    more = {"startingTimestamp": "9", "startingOffsetsByTimestampStrategy": "LATEST"}
+    assert read_options(NEEDED | both | more, streaming=True).starting == Timestamps(9, True)
+    assert read_options(NEEDED | {"endingTimestamp": "9"}, streaming=False).ending == Timestamps(9, True)
+
+
+def test_unused_client_properties_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    more = {"kafka.group.id": "g", "kafka.vendor.extension": "x", "kafka.ssl.protocol": "TLS", "maxTriggerDelay": "1m"}
+    assert read_options(NEEDED | more, streaming=False).trigger_delay_s == 60
+    assert caplog.messages == [
+        "maxTriggerDelay: without effect, because the query is a batch",
+        "kafka.group.id, kafka.vendor.extension: without effect on klamm-kafka",
+    ]
+
+
 def test_a_stream_has_no_end() -> None:
-    with pytest.raises(SettingsError, match="a stream has no end"):
-        read_options(NEEDED | {"endingOffsets": "latest"}, streaming=True)
+    for name, value in (("endingOffsets", "latest"), ("endingOffsetsByTimestamp", "{}"), ("endingTimestamp", "1")):
+        with pytest.raises(SettingsError, match=f"{name}: a stream has no end"):
+            read_options(NEEDED | {name: value}, streaming=True)
 
 
 def test_options_of_sparks_own_source_that_change_nothing_are_taken() -> None:
     """A query moves from one source to the other by its format's name."""
-    more = {"includeHeaders": "true", "minPartitions": "4", "groupIdPrefix": "x", "kafkaConsumer.pollTimeoutMs": "512"}
+    more = {
+        "includeHeaders": "true",
+        "fetchOffset.numRetries": "4",
+        "groupIdPrefix": "x",
+        "kafkaConsumer.pollTimeoutMs": "512",
+    }
     assert read_options(NEEDED | more, streaming=False) == read_options(NEEDED, streaming=False)

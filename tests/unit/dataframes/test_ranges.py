@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,16 +22,38 @@ def test_an_empty_topic_has_no_pieces() -> None:
     assert split({}) == split({("t", 0): (7, 7)}) == ()
 
 
-@given(bounds=bounds_by_partition, records_per_range=st.none() | st.integers(1, 300))
+@given(
+    bounds=bounds_by_partition,
+    records_per_range=st.none() | st.integers(1, 300),
+    min_ranges=st.none() | st.integers(1, 30),
+)
 def test_pieces_cover_every_offset_once_and_none_is_too_large(
-    bounds: dict[tuple[str, int], tuple[int, int]], records_per_range: int | None
+    bounds: dict[tuple[str, int], tuple[int, int]], records_per_range: int | None, min_ranges: int | None
 ) -> None:
-    pieces = split(bounds, records_per_range=records_per_range)
+    pieces = split(bounds, records_per_range=records_per_range, min_ranges=min_ranges)
     covered = [(piece.topic, piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)]
     assert covered == [
         (*where, offset) for where, (first, end) in sorted(bounds.items()) for offset in range(first, end)
     ]
     assert all(0 < piece.end - piece.start <= (records_per_range or 1_000) for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "min_ranges", "expected"),
+    [  # as KafkaOffsetRangeCalculator of Spark 4.2 splits them
+        ((10, 10), 2, (10, 10)),
+        ((10, 0, 10), 3, (5, 5, 5, 5)),
+        ((100, 10), 3, (50, 50, 10)),
+        ((1, 100), 4, (1, 33, 33, 34)),
+        ((2,), 5, (1, 1)),
+    ],
+)
+def test_large_partitions_are_split_until_there_are_min_ranges(
+    sizes: tuple[int, ...], min_ranges: int, expected: tuple[int, ...]
+) -> None:
+    bounds = {("t", number): (5, 5 + size) for number, size in enumerate(sizes)}
+    pieces = split(bounds, min_ranges=min_ranges)
+    assert tuple(piece.end - piece.start for piece in pieces) == expected
 
 
 @given(bounds=bounds_by_partition, most=st.integers(1, 500))

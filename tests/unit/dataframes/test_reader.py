@@ -17,7 +17,8 @@ from klamm.admin import AdminClient, NewTopic
 from klamm.client.errors import ConnectionLostError
 from klamm.dataframes.columns import columns_of
 from klamm.dataframes.errors import ReadingError
-from klamm.dataframes.options import EARLIEST, LATEST, read_options
+from klamm.dataframes.options import read_options
+from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reader import TopicReader, as_json, from_json
 from klamm.protocol.errors import ErrorCode
@@ -110,6 +111,58 @@ def test_a_topic_that_may_not_be_described_is_an_error_even_if_it_may_be_missing
         with pytest.raises(ReadingError, match=r"t \(TOPIC_AUTHORIZATION_FAILED\): not described"):
             lenient.partitions()
         lenient.close()
+
+
+def test_pattern_selects_topics_as_they_come(servers: str, readers: list[TopicReader]) -> None:
+    given = {"kafka.bootstrap.servers": servers, "subscribePattern": "^lat.r-|_offsets"}
+    reader = TopicReader(read_options(given, streaming=True))
+    readers.append(reader)
+    assert reader.partitions() == []
+    with AdminClient(servers) as admin:
+        for name, count in (("later-1", 2), ("too-later-1", 1)):
+            admin.create_topics([NewTopic(name=name, num_partitions=count)]).all().result()
+        assert reader.partitions() == [("later-1", 0), ("later-1", 1)]
+        admin.delete_topics(["later-1", "too-later-1"]).all().result()
+    assert reader.partitions() == []
+    with pytest.raises(ReadingError, match="later-1-1 does not exist any more: the records from 7 on are gone"):
+        reader.checked({("later-1", 1): 7}, {})
+
+
+def test_assign_reads_single_partitions(servers: str, readers: list[TopicReader]) -> None:
+    def opened(assign: str, **more: str) -> TopicReader:
+        given = {"kafka.bootstrap.servers": servers, "assign": assign} | more
+        readers.append(TopicReader(read_options(given, streaming=False)))
+        return readers[-1]
+
+    assert opened('{"t":[0]}').partitions() == [("t", 0)]
+    with pytest.raises(ReadingError, match="assign: t-3: not a partition on"):
+        opened('{"t":[0,3]}').partitions()
+    with pytest.raises(ReadingError, match="nowhere: not a topic on"):
+        opened('{"t":[0],"nowhere":[0]}').partitions()
+    assert opened('{"t":[0],"nowhere":[0]}', failOnMissingTopic="false").partitions() == [("t", 0)]
+
+
+def test_timestamps_resolve_to_the_first_record_that_is_not_older(servers: str, readers: list[TopicReader]) -> None:
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic(name="timed", num_partitions=2)]).all().result()
+    producer = kafka.KafkaProducer(bootstrap_servers=servers)
+    for number in range(10):
+        producer.send("timed", partition=0, value=b"v", timestamp_ms=1_000 + 10 * number)
+    producer.close()
+    reader = open_reader(readers, servers, subscribe="timed")
+    partitions = reader.partitions()
+
+    def resolved(at: Any, *, is_latest_allowed: bool = True) -> list[int]:
+        offsets = reader.resolve(Timestamps(at, is_latest_allowed), partitions)
+        return [offsets[where] for where in partitions]
+
+    assert resolved(1_025) == [3, 0]
+    assert resolved({"timed": {0: 1_090, 1: 5}}) == [9, 0]
+    assert resolved(2_000) == [10, 0]
+    with pytest.raises(ReadingError, match="timed-1: no record has a timestamp of 1025 or later"):
+        resolved(1_025, is_latest_allowed=False)
+    with pytest.raises(ReadingError, match=r"must name all partitions .* these differ: timed-1"):
+        resolved({"timed": {0: 1_000}})
 
 
 def test_offsets_must_be_given_for_the_partitions_that_exist(servers: str, readers: list[TopicReader]) -> None:

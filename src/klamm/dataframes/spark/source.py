@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import gc
+import time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,7 +29,8 @@ from pyspark.sql.types import (
 )
 
 from klamm.dataframes.columns import columns_of
-from klamm.dataframes.options import EARLIEST, LATEST, read_options
+from klamm.dataframes.options import read_options
+from klamm.dataframes.positions import EARLIEST, LATEST
 from klamm.dataframes.ranges import limited, split
 from klamm.dataframes.reader import TopicReader, as_json, from_json
 from klamm.dataframes.spark.sink import KafkaStreamWriter, KafkaWriter, checked
@@ -30,7 +38,7 @@ from klamm.dataframes.write_options import write_options
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -133,6 +141,11 @@ class RangePartition(InputPartition):
         self.wanted = wanted
 
 
+def _tasks(options: ReadOptions, bounds: Mapping[PartitionTuple, tuple[int, int]]) -> list[InputPartition]:
+    ranges = split(bounds, records_per_range=options.records_per_range, min_ranges=options.min_ranges)
+    return [RangePartition(wanted) for wanted in ranges]
+
+
 @cache
 def _freeze_imports() -> None:
     """Exclude the modules of this worker process from garbage collection, once.
@@ -177,8 +190,7 @@ class KafkaReader(DataSourceReader):
             bounds = reader.checked(start, reader.not_before(start, end), begins_again=False)
         finally:
             reader.close()
-        ranges = split(bounds, records_per_range=self._options.records_per_range)
-        return [RangePartition(wanted) for wanted in ranges] or [RangePartition(None)]
+        return _tasks(self._options, bounds) or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the records of one range as Arrow batches."""
@@ -193,10 +205,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._planning: TopicReader | None = None
         self._last: dict[PartitionTuple, int] | None = None
+        self._triggered_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the connections when the reader is pickled for a task."""
-        return {"_options": self._options, "_schema": self._schema, "_planning": None, "_last": None}
+        return self.__dict__ | {"_planning": None, "_last": None}
 
     def _reader(self) -> TopicReader:
         if self._planning is None:
@@ -211,20 +224,35 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return as_json(self._reader().resolve(self._options.starting, self._reader().partitions()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of ``maxOffsetsPerTrigger``."""
-        most = self._options.most_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return the limit of ``maxOffsetsPerTrigger`` or ``minOffsetsPerTrigger``. ``latestOffset`` observes both."""
+        most, least = self._options.most_per_trigger, self._options.least_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end offsets of the next micro-batch."""
+        """Return the end offsets of the next micro-batch; the start if it would have too few records."""
         begin, end = from_json(start), self._end()
         fresh = [where for where in end if where not in begin]
         if fresh:  # partitions added since the last micro-batch
             begin |= self._reader().offsets(fresh, EARLIEST)
         end = self._reader().not_before(begin, end)
-        if isinstance(limit, ReadMaxRows):
-            end = limited(begin, end, limit.max_rows)
-        return as_json(end)
+        if isinstance(limit, ReadAllAvailable):
+            return as_json(end)
+        if self._is_early(sum(max(0, to - begin[where]) for where, to in end.items())):
+            return start
+        most = self._options.most_per_trigger
+        return as_json(end if most is None else limited(begin, end, most))
+
+    def _is_early(self, records: int) -> bool:
+        """Return whether to wait for more records. As in Spark's source, the first micro-batch never waits."""
+        least, now = self._options.least_per_trigger, time.monotonic()
+        if least is None or self._last is not None:  # an AvailableNow query reads everything
+            return False
+        if records < least and now - self._triggered_at < self._options.trigger_delay_s:
+            return True
+        self._triggered_at = now
+        return False
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end offsets, so that later records are left to the next query."""
@@ -240,8 +268,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin == to:
             return []
         self._reader().partitions()
-        bounds = self._reader().checked(begin, to)
-        return [RangePartition(one) for one in split(bounds, records_per_range=self._options.records_per_range)]
+        return _tasks(self._options, self._reader().checked(begin, to))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the records of one range as Arrow batches."""

@@ -27,7 +27,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.dataframes.options import EARLIEST, LATEST, ReadOptions
+from klamm.dataframes.options import ReadOptions
+from klamm.dataframes.positions import EARLIEST, LATEST
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reader import TopicReader
 from klamm.mirror.cluster_admin import admin_client, check_reachable, partition_counts

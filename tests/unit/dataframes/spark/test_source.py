@@ -103,3 +103,25 @@ def test_a_batch_that_begins_behind_the_end_returns_no_earlier_records(servers: 
     with pytest.raises(ReadingError, match="t-0 ends at 2, before 9"):
         planned(9)
     assert planned(9, failOnDataLoss="false") == []
+
+
+@pytest.mark.process
+def test_stream_waits_for_min_offsets_or_the_trigger_delay(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("klamm.dataframes.spark.source.time.monotonic", lambda: now[0])
+    reader = source(servers, minOffsetsPerTrigger="3", maxOffsetsPerTrigger="3", maxTriggerDelay="10s").streamReader(
+        SCHEMA
+    )
+    start: dict[str, Any] = {"t": {"0": 2}}
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(start, limit) == {"t": {"0": 4}}, "the first micro-batch does not wait"
+    now[0] += 9
+    assert reader.latestOffset(start, limit) == start
+    assert reader.latestOffset({"t": {"0": 1}}, limit) == {"t": {"0": 4}}
+    now[0] += 9
+    assert reader.latestOffset(start, limit) == start
+    now[0] += 1
+    assert reader.latestOffset(start, limit) == {"t": {"0": 4}}
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, limit) == {"t": {"0": 4}}
+    reader.stop()

@@ -36,7 +36,6 @@ def masked(orders: DataFrame) -> DataFrame:
 def session() -> SparkSession:
     """Return a small session that knows topics."""
     os.environ["JAVA_HOME"] = str(require_java())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2]").appName("masked").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.log.level", "ERROR").getOrCreate()
     register(spark)

@@ -6,6 +6,7 @@ need is an extra: ``pip install 'klamm[spark]'``.
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -43,7 +44,7 @@ def require_extra(extra: str, *, feature: str) -> None:
     missing = [module for module in EXTRAS[extra] if find_spec(module) is None]
     if missing:
         raise MissingExtraError(
-            f"{feature} needs {_listed(missing)}, which klamm does not install by default. "
+            f"{feature} needs {_listed(missing)}, which klamm does not install by default and {sys.executable} lacks. "
             f"Install it with: pip install 'klamm[{extra}]'",
             name=missing[0],
         )

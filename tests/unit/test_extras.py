@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import tomllib
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(MissingExtraError) as caught:
         require_extra("security", feature="a PKCS12 store")
     assert str(caught.value) == (
-        "a PKCS12 store needs cryptography and jwt, which klamm does not install by default. "
-        "Install it with: pip install 'klamm[security]'"
+        "a PKCS12 store needs cryptography and jwt, which klamm does not install by default and "
+        f"{sys.executable} lacks. Install it with: pip install 'klamm[security]'"
     )
 
 
@@ -48,7 +49,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it() -> None:
 def test_a_command_without_its_extra_exits_with_2_before_it_reads_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["mirror", "no-such-file.properties"]) == 2
     assert capsys.readouterr().err.startswith(
-        "klamm: klamm mirror needs pyspark, pyarrow, pandas and rich, which klamm does not install by default."
+        "klamm: klamm mirror needs pyspark, pyarrow, pandas and rich, which klamm does not install by default"
     )
 
 

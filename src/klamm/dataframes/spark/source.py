@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -65,7 +67,15 @@ _MAY_BE_NULL: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format ``klamm-kafka`` in a session."""
+    """Register the format ``klamm-kafka`` in a session.
+
+    Spark would start ``python3`` of the path for it, which need not be the Python that has klamm and pyarrow. Unless
+    another one is set, workers on this machine start the Python of this process.
+    """
+    context = spark.sparkContext
+    is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if (context.master or "").startswith("local") and not is_set:
+        context.pythonExec = sys.executable
     spark.dataSource.register(KafkaSource)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import MagicMock
 
 import kafka
 import pytest
@@ -11,7 +13,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 import klamm
 from klamm.dataframes.errors import ReadingError
-from klamm.dataframes.spark.source import SCHEMA, KafkaSource, RangePartition
+from klamm.dataframes.spark.source import SCHEMA, KafkaSource, RangePartition, register
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -48,6 +50,29 @@ def test_a_schema_that_would_be_read_wrongly_is_refused(schema: StructType, said
         source.reader(schema)
     with pytest.raises(SettingsError, match=said):
         source.streamReader(schema)
+
+
+@pytest.mark.parametrize(
+    ("master", "environment", "conf", "expected"),
+    [
+        ("local[2]", {}, {}, sys.executable),
+        ("local[2]", {"PYSPARK_PYTHON": "python3"}, {}, "python3"),
+        ("local[2]", {}, {"spark.pyspark.python": "/opt/python"}, "python3"),
+        ("spark://host:7077", {}, {}, "python3"),
+    ],
+)
+def test_workers_on_this_machine_run_the_same_python_unless_another_is_set(
+    monkeypatch: pytest.MonkeyPatch, master: str, environment: dict[str, str], conf: dict[str, str], expected: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    spark = MagicMock()
+    spark.sparkContext.master, spark.sparkContext.pythonExec = master, "python3"
+    spark.sparkContext.getConf.return_value.contains.side_effect = conf.__contains__
+    register(spark)
+    assert spark.sparkContext.pythonExec == expected
+    spark.dataSource.register.assert_called_once_with(KafkaSource)
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ class FakeCluster(AdminClient):
 
     def __init__(self, **partition_counts: int) -> None:
         self.uuid = uuid4()
-        self.cluster_id = str(self.uuid)
+        self.cluster_id: str | None = str(self.uuid)
         self.topics = dict(partition_counts)
         self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
         self.created: list[NewTopic] = []

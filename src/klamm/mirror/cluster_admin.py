@@ -148,7 +148,8 @@ def shared_topics(source: AdminClient, target: AdminClient) -> frozenset[str]:
     Equal cluster ids alone do not prove that: container images come with a default cluster id. Clusters before Kafka
     2.8 have no topic ids, and a random cluster id.
     """
-    if source.describe_cluster().result().cluster_id != target.describe_cluster().result().cluster_id:
+    ids = {admin.describe_cluster().result().cluster_id or None for admin in (source, target)}
+    if len(ids) > 1 or None in ids:
         return frozenset()
     here, there = (admin.list_topics(include_internal=True).result() for admin in (source, target))
     return frozenset(name for name in here.keys() & there.keys() if here[name].topic_id == there[name].topic_id)

@@ -147,9 +147,12 @@ def test_flow_within_one_cluster_copies_selected_topics_to_other_names() -> None
     assert run.published == [(("orders", "A.orders", 1),)]
 
 
-def test_clusters_with_the_default_cluster_id_of_an_image_are_two() -> None:
+@pytest.mark.parametrize("is_old", [False, True])
+def test_clusters_with_the_default_cluster_id_of_an_image_or_without_one_are_two(*, is_old: bool) -> None:
     source, target = FakeCluster(orders=1), FakeCluster(orders=1)
-    target.cluster_id = source.cluster_id
+    target.cluster_id = source.cluster_id = None if is_old else "5L6g3nShT-eMCtK--X86sw"
+    if is_old:
+        source.uuid = target.uuid
     run = Run(source, target, replication_policy_class=IDENTITY)
     run.control.turn()
     assert run.published == [(("orders", "orders", 1),)]

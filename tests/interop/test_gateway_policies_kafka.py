@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -30,6 +31,7 @@ from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.kafka import KafkaCluster
 
@@ -190,3 +192,83 @@ def test_a_producer_gets_the_topics_that_the_policy_allows(gateway: klamm.Gatewa
     assert named("bad") not in names
     with pytest.raises(KafkaApiError):
         admin.describe_topics([named("bad")]).result(60)
+
+
+def test_tools_show_stored_values_and_plans_converge(
+    gateway: klamm.Gateway,
+    real_kafka: KafkaCluster,
+    kept_up: KeptUp,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    at = ("--bootstrap-server", gateway.bootstrap_servers)
+    topic, file = named("right.shown"), tmp_path / "topics.yaml"
+    stored = {"stored": {"flush.ms": "100"}}
+
+    def run(*words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert cli.main([*words, *at]) == code
+        return capsys.readouterr().out
+
+    def override(*words: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads(run(*words, "-o", "json"))["override"]
+        assert "flush.ms" in str(found.pop("reason"))
+        return found
+
+    # when
+    created = override("topics", "--create", "--topic", named("right.made"), "--config", "flush.ms=5000")
+    file.write_text(f"topics: {{{topic}: {{partitions: 1, configs: {{flush.ms: 5000}}}}}}")
+    planned, applied = (run("configs", action, str(file)) for action in ("plan", "apply"))
+    kept_up.wait()
+    again = run("configs", "plan", str(file), "--check")
+    # then
+    assert created == stored
+    for shown in (planned, applied):
+        assert f"+ topic {topic}" in shown
+        assert "+ flush.ms: 100 (policy)" in shown
+        assert "policy: flush.ms=100 in place of 5000" in shown
+    assert f"= topic {topic}" in again
+    assert "policy: flush.ms=100 in place of 5000" in again
+    assert "1 in line" in again
+    # when
+    alter = ("configs", "--alter", "--topic", topic, "--add-config", "flush.ms=900")
+    assert override(*alter) == stored
+    shown = run(*alter)
+    with AdminClient(real_kafka.bootstrap_servers) as past:
+        past.alter_topic_configs(topic, set={"flush.ms": 7000}).result()
+    kept_up.wait()
+    moment = datetime.now(UTC).isoformat()
+    run("configs", "--alter", "--topic", topic, "--add-config", "flush.ms=50")
+    kept_up.wait()
+    reverted = run("configs", "revert", "--topic", topic, "--to", moment)
+    # then
+    assert shown.splitlines()[1] == "  policy: flush.ms=100 in place of 900"
+    assert "policy: flush.ms=100 in place of 7000" in reverted
+    kept_up.wait()
+    assert "1 in line" in run("configs", "plan", str(file), "--check")
+
+
+def test_history_names_a_value_that_was_changed_past_the_gateway(
+    gateway: klamm.Gateway, real_kafka: KafkaCluster, kept_up: KeptUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    at, topic = ("--bootstrap-server", gateway.bootstrap_servers), named("past")
+    assert cli.main(["topics", "--create", "--topic", topic, "--config", "retention.ms=1000", *at]) == 0
+    kept_up.wait()
+    with AdminClient(real_kafka.bootstrap_servers) as past:
+        past.alter_topic_configs(topic, set={"retention.ms": 2000}).result()
+    kept_up.wait()
+    capsys.readouterr()
+    # when
+    assert cli.main(["configs", "history", "--topic", topic, *at]) == 0
+    history = capsys.readouterr().err.splitlines()
+    assert cli.main(["configs", "revert", "--topic", topic, "--to", "2020-01-01", "--validate-only", *at]) == 0
+    reverted = capsys.readouterr().out
+    # then
+    assert history[0].startswith("Read from __klamm_change_history of 127.0.0.1:")
+    assert "Not recorded: changes past the gateways" in history[0]
+    assert history[1] == (
+        f"TOPIC:{topic}: retention.ms is 2000, but the last recorded change left it 1000: a later change is not in this"
+        " history"
+    )
+    assert reverted.startswith("  - retention.ms: 2000 (2 s) -> unset\n")

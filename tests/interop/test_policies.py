@@ -262,7 +262,7 @@ def test_an_override_sets_values_right_and_the_response_says_so(tmp_path: Path) 
         assert created.error_message == (
             "Rule 'week': partitions=9 of topic t is above the maximum 4; set to 4."
             " Rule 'week': retention.ms=604800000 (the broker's default) of topic t is above the maximum 1000 (1 s);"
-            " set to 1000."
+            ' set to 1000. (stored instead: {"partitions": "4", "retention.ms": "1000"})'
         )
         assert client.topic_configs("t")["retention.ms"] == "1000"
         # when
@@ -271,7 +271,8 @@ def test_an_override_sets_values_right_and_the_response_says_so(tmp_path: Path) 
         # then
         assert (altered.error_code, altered.error_message) == (
             0,
-            "Rule 'week': retention.ms=5000 of topic t is above the maximum 1000 (1 s); set to 1000.",
+            "Rule 'week': retention.ms=5000 of topic t is above the maximum 1000 (1 s); set to 1000."
+            ' (stored instead: {"retention.ms": "1000"})',
         )
         assert [client.topic_configs("t")[name] for name in ("retention.ms", "flush.ms")] == ["1000", "7"]
 

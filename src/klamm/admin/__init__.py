@@ -19,7 +19,7 @@ The same in the style of KIP-339, for any resource type and several resources at
 broker), ``TimeoutError`` or ``ConnectionError``. Calls:
 
 - ``alter_topic_configs(topic, set=, append=, subtract=, delete=)``, ``alter_broker_configs(id or None, ...)``,
-  ``topic_configs(topic)``: one future
+  ``topic_configs(topic)``: one future. Altered configs return None, or the ``PolicyOverride`` of a policy of klamm
 - ``incremental_alter_configs(configs, options)``, ``replace_all_configs`` (``alter_configs`` is its deprecated name),
   ``describe_configs(resources, include_synonyms=...)``: futures per ``ConfigResource``
 - ``create_topics``, ``delete_topics``, ``create_partitions``, ``describe_topics``: futures per topic name
@@ -87,6 +87,7 @@ from klamm.admin.types import (
 )
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.filters import EntityFilter, FilterComponent, MatchType
+from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 from klamm.security.acls import Acl, AclFilter, AclOperation, AclPermission, AclResourceType, PatternType
@@ -146,6 +147,7 @@ __all__ = [
     "PartitionReassignment",
     "PatternType",
     "PerKeyResult",
+    "PolicyOverride",
     "ReplicaInfo",
     "ResourceType",
     "ScramCredentialInfo",

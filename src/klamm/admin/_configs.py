@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.admin import _quorum
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSynonym
 from klamm.client.keyed_calls import KeyedCall, result_of
+from klamm.policy.answers import PolicyOverride
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Alterations: TypeAlias = "Mapping[ConfigResource, Collection[AlterConfigOp]]"
 Replacements: TypeAlias = "Mapping[ConfigResource, Collection[ConfigEntry]]"
-_Outcomes: TypeAlias = "Mapping[ConfigResource, KafkaApiError | None]"
+_Outcomes: TypeAlias = "Mapping[ConfigResource, PolicyOverride | KafkaApiError | None]"
 _MOST_DIGITS: Final = 10
 """Digits of the largest node id."""
 
@@ -90,7 +91,9 @@ async def incremental_alter(
 
 def _altered(response: IncrementalAlterConfigsResponse | AlterConfigsResponse) -> _Outcomes:
     return {
-        _resource(entry.resource_type, entry.resource_name): result_of(entry.error_code, entry.error_message, None)
+        _resource(entry.resource_type, entry.resource_name): result_of(
+            entry.error_code, entry.error_message, PolicyOverride.of(entry.error_message)
+        )
         for entry in response.responses
     }
 

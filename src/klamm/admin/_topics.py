@@ -22,6 +22,7 @@ from klamm.admin.types import (
 from klamm.client.errors import RETRIABLE_CHANGE_CODES, RETRIABLE_LEADER_CODES, api_error
 from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
+from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -88,6 +89,7 @@ def _created(topic: CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic:
         topic_id=topic.topic_id,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
+        override=PolicyOverride.of(topic.error_message),
     )
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from klamm.client.outcome import Outcome
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.filters import EntityFilter
+    from klamm.policy.answers import PolicyOverride
     from klamm.protocol.types import TopicPartition
     from klamm.security.acls import Acl, AclFilter
 
@@ -146,7 +147,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         delete: Iterable[str] = (),
         validate_only: bool = False,
         timeout_ms: int | None = None,
-    ) -> Outcome[None]:
+    ) -> Outcome[PolicyOverride | None]:
         """Change the named configs of a topic and leave all others unchanged (KIP-339).
 
         ::
@@ -176,7 +177,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         delete: Iterable[str] = (),
         validate_only: bool = False,
         timeout_ms: int | None = None,
-    ) -> Outcome[None]:
+    ) -> Outcome[PolicyOverride | None]:
         """Change dynamic configs of one broker, or the cluster-wide default if ``broker_id`` is None.
 
         The other arguments are those of ``alter_topic_configs``.
@@ -192,7 +193,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
 
     def _alter_one(
         self, resource: ConfigResource, changes: list[AlterConfigOp], validate_only: bool, timeout_ms: int | None
-    ) -> Outcome[None]:
+    ) -> Outcome[PolicyOverride | None]:
         options = AlterConfigsOptions(timeout_ms=timeout_ms, validate_only=validate_only)
         return self.incremental_alter_configs({resource: changes}, options).values()[resource]
 

@@ -17,6 +17,7 @@ from klamm.admin.types import (
     TopicDescription,
 )
 from klamm.client.outcome import Outcome
+from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import TopicPartition
 
@@ -114,8 +115,8 @@ def _settle_all(everything: Outcome[dict[Key, Value]], futures: Mapping[Key, Out
     everything.set_result(values)
 
 
-class AlterConfigsResult(PerKeyResult[ConfigResource, None]):
-    """Outcome of altering configs, per resource."""
+class AlterConfigsResult(PerKeyResult[ConfigResource, PolicyOverride | None]):
+    """Outcome of altering configs, per resource: what a policy of klamm stored instead, or None."""
 
 
 class DescribeConfigsResult(PerKeyResult[ConfigResource, Mapping[str, ConfigEntry]]):

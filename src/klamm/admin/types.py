@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
+    from klamm.policy.answers import PolicyOverride
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigResource:
@@ -114,6 +116,8 @@ class CreatedTopic:
     """Number of partitions; -1 if the broker does not report it."""
     replication_factor: int
     """Replication factor; -1 if the broker does not report it."""
+    override: PolicyOverride | None = None
+    """What a policy changed. None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

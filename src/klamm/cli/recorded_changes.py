@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RefusedError, client_properties, connect, parse_addresses
+from klamm.cli.output import complain
+from klamm.display import escaped
 from klamm.protocol.errors import (
     KafkaApiError,
     TopicAuthorizationError,
@@ -35,7 +37,7 @@ _LOG_DIRS: Final = "log.dirs"
 
 
 def read_changes(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[PutHistory]:
-    """Return the newest recorded changes, newest first.
+    """Return the newest recorded changes, newest first. A line on stderr names the place and what it cannot contain.
 
     Args:
         options: Flags of the command: ``data_dir``, ``bootstrap_server`` and ``command_config``.
@@ -70,9 +72,14 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
     from klamm.storage.metadata.history import read_config_history  # noqa: PLC0415
 
     try:
-        return read_config_history(directory, resource=resource, limit=limit)
+        changes = read_config_history(directory, resource=resource, limit=limit)
     except DataDirectoryError as error:
         raise RefusedError(str(error)) from error
+    complain(
+        f"Read from {escaped(str(directory))}: all changes that this broker made, except those that"
+        " config.history.max.entries has removed."
+    )
+    return changes
 
 
 def _of_gateways(
@@ -94,7 +101,7 @@ def _of_gateways(
     servers = parse_addresses(options.bootstrap_server)
     settings = ConnectionSettings.of(tuple(servers), client_properties(options), "klamm-admin")
     try:
-        return read_change_history(settings, topics, resource=resource, limit=limit)
+        changes = read_change_history(settings, topics, resource=resource, limit=limit)
     except InternalTopicGoneError as error:
         raise RefusedError(str(error)) from error
     except UnsupportedVersionError as error:
@@ -102,6 +109,11 @@ def _of_gateways(
             f"{', '.join(servers)} serves no Fetch, as a gateway with --admin-only: name the brokers in"
             " --bootstrap-server"
         ) from error
+    complain(
+        f"Read from {' and '.join(topics)} of {', '.join(servers)}: changes made through klamm gateways. Not recorded:"
+        " changes past the gateways, topics that brokers created, and what the retention of the topic has deleted."
+    )
+    return changes
 
 
 def _history_topics(admin: AdminClient) -> Sequence[str]:

@@ -7,7 +7,7 @@ An error that concerns all topics is raised: the cluster is unavailable, or lack
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from klamm.admin import (
     AdminClient,
@@ -268,5 +268,5 @@ def _topic(name: str) -> ConfigResource:
     return ConfigResource(ResourceType.TOPIC, name)
 
 
-def _by_name(result: PerKeyResult[ConfigResource, None]) -> dict[str, KafkaApiError | None]:
+def _by_name(result: PerKeyResult[ConfigResource, Any]) -> dict[str, KafkaApiError | None]:
     return {resource.name: refused for resource, refused in rejections(result).items()}

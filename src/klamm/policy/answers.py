@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from reprlib import repr as short_repr
 from types import MappingProxyType
@@ -20,13 +21,17 @@ _RANGES: Final = {
 _MAX_TEXT_BYTES: Final = 2**15 - 1
 """Length of the longest string in the older versions of a message."""
 
+PARTITIONS: Final = "partitions"
+REPLICATION_FACTOR: Final = "replication_factor"
+_STORED: Final = " (stored instead: "
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
     """Answer that changes the request: of a policy on new topics, on configs or on flows.
 
     The request is changed, checked by the broker, and the policy is asked about the changed request. It must then
-    return None or raise. A response entry without an error carries ``reason`` as its message.
+    return None or raise. A response entry without an error carries ``note`` as its message.
     """
 
     reason: str
@@ -43,6 +48,38 @@ class Override:
     def __post_init__(self) -> None:
         """Replace the caller's mapping with a read-only copy."""
         object.__setattr__(self, "configs", MappingProxyType(dict(self.configs)))
+
+    @property
+    def note(self) -> str:
+        """The reason, and the stored values in a form for programs (``PolicyOverride``)."""
+        numbers = {PARTITIONS: self.num_partitions, REPLICATION_FACTOR: self.replication_factor}
+        texts = {name: str(number) for name, number in numbers.items() if number is not None}
+        note = f"{self.reason}{_STORED}{json.dumps({**texts, **self.configs})})"
+        return note if _is_text(note) else self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOverride:
+    """Values that a policy of klamm stored in place of the requested ones. The request itself succeeded."""
+
+    reason: str
+    values: Mapping[str, str | None]
+    """Stored values by config; of a new topic also ``partitions`` and ``replication_factor``. None: not set. Empty if
+    the server does not report them.
+    """
+
+    @classmethod
+    def of(cls, message: str | None) -> PolicyOverride | None:
+        """Return the override that the message of a response entry without an error reports (``Override.note``)."""
+        if not message:
+            return None
+        reason, _, values = message.rpartition(_STORED)
+        try:
+            stored = json.loads(values.removesuffix(")")) if reason else {}
+        except ValueError:
+            stored = {}
+        is_note = isinstance(stored, dict) and all(isinstance(value, str | None) for value in stored.values())
+        return cls(reason=reason, values=stored) if is_note and stored else cls(reason=message, values={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

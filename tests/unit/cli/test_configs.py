@@ -246,6 +246,7 @@ def test_results_come_as_documents_too(form: str, read: object, run: Run, topic:
         "entity": {"topics": topic},
         "changes": [{"name": "retention.ms", "operation": "set", "value": "7"}],
         "validate_only": False,
+        "override": None,
     }
     # when
     run("configs", "--describe", "--topic", topic, "-o", form)
@@ -367,6 +368,18 @@ def test_a_refused_topic_does_not_stop_the_others(run: Run, topic: str, tmp_path
     assert "replication factor" in run.err
     assert run("topics", "--list", "--topic", f"{topic}-c") == 0
     assert run.out == f"{topic}-c\n"
+
+
+def test_apply_changes_no_part_of_a_refused_topic(run: Run, topic: str, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "topics.yaml"
+    file.write_text(f"topics:\n  {topic}: {{partitions: 8, configs: {{retension.ms: 1}}}}\n")
+    # when
+    assert run("configs", "apply", str(file)) == 1
+    # then
+    assert run.out.startswith(f"! topic {topic}: Unknown topic config name: retension.ms; did you mean retention.ms?\n")
+    run("topics", "--describe", "--topic", topic)
+    assert "PartitionCount: 2\t" in run.out
 
 
 def test_a_plan_changes_nothing(run: Run, tmp_path: Path) -> None:

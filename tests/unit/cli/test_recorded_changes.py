@@ -11,6 +11,7 @@ import pytest
 from klamm import cli
 from klamm.admin.results import PerKeyResult
 from klamm.cli import recorded_changes
+from klamm.cli.configs import history
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC
 from klamm.protocol.errors import TopicAuthorizationError, UnknownTopicOrPartitionError, UnsupportedVersionError
@@ -18,6 +19,8 @@ from klamm.storage.metadata.changes import PutHistory
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from klamm.admin import ConfigResource
 
 SERVER = ("--bootstrap-server", "127.0.0.1:19092")
 CHANGE = PutHistory(
@@ -49,7 +52,13 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | None]:
                     result.fail(name, error)
             return result
 
-    monkeypatch.setattr(recorded_changes, "connect", lambda _: contextlib.nullcontext(Admin()))
+        def describe_configs(self, resources: Collection[ConfigResource]) -> PerKeyResult[ConfigResource, Any]:
+            result: PerKeyResult[ConfigResource, Any] = PerKeyResult(resources)
+            result.fail_open(TopicAuthorizationError("no right"))
+            return result
+
+    for module in (recorded_changes, history):
+        monkeypatch.setattr(module, "connect", lambda _: contextlib.nullcontext(Admin()))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Check of the values that a policy answers with."""
+"""Check of the values that a policy answers with, and notes of overrides in responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from klamm.policy import Override, Throttle
-from klamm.policy.answers import answer_fault
+from klamm.policy.answers import PolicyOverride, answer_fault
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, FLOW, PolicyKind
 
 WRONG: list[tuple[PolicyKind, Any, str]] = [
@@ -52,3 +52,15 @@ def test_answer_that_cannot_be_carried_out_is_named(kind: PolicyKind, answer: An
 )
 def test_answer_within_the_limits_has_no_fault(kind: PolicyKind, answer: Any) -> None:
     assert answer_fault(answer, kind.answers, kind.overridable) is None
+
+
+def test_note_has_reason_and_stored_values() -> None:
+    override = Override(reason="set right (stored instead: 1)", configs={"a": "x)", "b": None}, num_partitions=3)
+    values = {"partitions": "3", "a": "x)", "b": None}
+    assert PolicyOverride.of(override.note) == PolicyOverride(reason=override.reason, values=values)
+    assert PolicyOverride.of("") is None
+
+
+@pytest.mark.parametrize("note", ["changed", "x (stored instead: 5)", "x (stored instead: {)"])
+def test_other_messages_have_no_values(note: str) -> None:
+    assert PolicyOverride.of(note) == PolicyOverride(reason=note, values={})

@@ -60,7 +60,7 @@ class _Part:
     def override(self, index: int, override: Override) -> None:
         """Apply an override to the alteration at this position."""
         self.alterations[index] = overridden(self.alterations[index], override)
-        self.notes[index] = override.reason
+        self.notes[index] = override.note
 
 
 class ConfigService:

@@ -95,7 +95,7 @@ async def begin_topic(
 
     def change(override: Override) -> None:
         nonlocal spec, note
-        spec, note = _overridden(spec, override), override.reason
+        spec, note = _overridden(spec, override), override.note
 
     async with services.policies.turn(CREATE_TOPIC):
         placement, configs = await services.policies.decide(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.cli.configs.options import parse, target
 from klamm.cli.connection import connect, guarded
 from klamm.cli.output import complain, write
+from klamm.cli.overrides import override_document, override_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -59,14 +60,18 @@ def _run(options: argparse.Namespace) -> int:
     changes = read_changes(options)
     if found.has_quotas:
         users.route(found, changes)  # flags that are wrong in themselves are reported before connecting
+    override, effects = None, list[str]()
     with connect(options) as admin:
-        change = users.alter if found.has_quotas else resources.alter
-        effects = change(admin, found, changes, options)
+        if found.has_quotas:
+            effects = users.alter(admin, found, changes, options)
+        else:
+            override = resources.alter(admin, found, changes, options)
     document = {
         "entity": dict(zip(found.types, found.names, strict=True)),
         "changes": changes.document(),
         "validate_only": options.validate_only,
+        "override": override_document(override),
     }
     done = found.valid() if options.validate_only else found.completed()
-    write(options.output, document, lambda: [done, *effects])
+    write(options.output, document, lambda: [done, *effects, *override_lines(override, changes.requested)])
     return 0

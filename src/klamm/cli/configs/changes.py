@@ -35,6 +35,11 @@ class Changes:
         """Return whether at least one change is requested."""
         return bool(self.added or self.deleted or self.appended or self.subtracted)
 
+    @property
+    def requested(self) -> Mapping[str, str]:
+        """Return the requested values by config, for comparison with those stored."""
+        return {**self.added, **self.appended, **self.subtracted}
+
     def only(self, is_meant: Callable[[str], bool]) -> Changes:
         """Return only the changes of the given keys."""
 

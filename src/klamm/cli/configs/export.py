@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.configs.plan_file import DeclaredTopic
 from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.output import complain
 from klamm.cli.topics.names import matching
-from klamm.display import counted
+from klamm.display import counted, escaped
 
 if TYPE_CHECKING:
     import argparse
@@ -54,20 +54,28 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from klamm.cli.configs import plan_cluster  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.mirror.naming import DefaultReplicationPolicy  # noqa: PLC0415
+
+    is_internal = DefaultReplicationPolicy().is_internal_topic  # of Kafka, of MirrorMaker and of klamm
 
     with connect(options) as admin:
         names = matching(admin.list_topics().result(), options.topic, exclude_internal=True)
-        topics = plan_cluster.current_topics(admin, [DeclaredTopic(name=name) for name in names])
+        found = plan_cluster.current_topics(admin, [name for name in names if not is_internal(name)])
+    topics = {name: topic for name, topic in found.items() if topic.problem is None}
+    for name, topic in found.items():
+        if topic.problem is not None:
+            complain(f"{_PROG}: left out topic {name}: {escaped(topic.problem)}")
+    code = EXIT_OK if len(topics) == len(found) else EXIT_FAILED
     text = as_text(document(topics), options.output)
     if options.file == _STDOUT:
         sys.stdout.write(text)
-        return 0
+        return code
     try:
         Path(options.file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RefusedError(f"{options.file}: cannot be written: {error.strerror}") from error
     complain(f"Wrote {counted(len(topics), 'topic')} to {options.file}.")
-    return 0
+    return code
 
 
 def document(topics: Mapping[str, CurrentTopic]) -> dict[str, Any]:
@@ -85,11 +93,7 @@ def document(topics: Mapping[str, CurrentTopic]) -> dict[str, Any]:
 
 
 def _own_configs(topic: CurrentTopic) -> dict[str, str | int | bool]:
-    return {
-        name: _plain(config.value)
-        for name, config in sorted(topic.configs.items())
-        if config.is_own and config.value is not None
-    }
+    return {name: _plain(config.value) for name, config in topic.own_configs.items() if config.value is not None}
 
 
 def _plain(value: str) -> str | int | bool:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
-from klamm.cli.output import write
+from klamm.cli.output import complain, write
+from klamm.cli.overrides import override_lines
 from klamm.cli.recorded_changes import is_client_resource, read_changes
 from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
-from klamm.display import counted
+from klamm.display import counted, escaped
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import RESOURCE_TYPES, ResourceType
@@ -26,8 +27,9 @@ from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from klamm.admin import PolicyOverride
     from klamm.configs.quotas import QuotaEntity
     from klamm.storage.metadata.changes import PutHistory
     from klamm.storage.metadata.history import Reversal
@@ -124,6 +126,8 @@ def _resource(flags: ToolParser, options: argparse.Namespace) -> str | None:
 
 def _history(options: argparse.Namespace) -> int:
     lines = read_changes(options, _as_in_history(options.resource), limit=options.limit)
+    if options.bootstrap_server is not None:
+        _compare(options, lines, [line.resource for line in lines])
     document = [
         {
             "at": shown_moment(line.at_ms),
@@ -142,6 +146,19 @@ def _history(options: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(
+    options: argparse.Namespace, changes: Sequence[PutHistory], resources: Iterable[str]
+) -> Mapping[str, Mapping[str, str]]:
+    """Return the live values of resources; report on stderr those that differ from the last recorded ones."""
+    from klamm.cli.configs.live import differences, live_values  # noqa: PLC0415  # --data-dir needs no network library
+
+    with connect(options) as admin:
+        live = live_values(admin, resources)
+    for sentence in differences(changes, live):
+        complain(escaped(sentence))
+    return live
+
+
 def _no_change(resource: str | None) -> str:
     return "No change is recorded." if resource is None else f"No change of {resource} is recorded."
 
@@ -151,22 +168,34 @@ def _revert(options: argparse.Namespace) -> int:
 
     resource = _as_in_history(options.resource) or ""
     change = _way_back(resource)
-    plan = plan_revert(read_changes(options, resource, limit=ALL_LINES), resource=resource, to_ms=_to_ms(options.to))
+    changes = read_changes(options, resource, limit=ALL_LINES)
+    live = _compare(options, changes, [resource]).get(resource)
+    plan = plan_revert(changes, resource=resource, to_ms=_to_ms(options.to), live=live)
     unknown = [reversal.name for reversal in plan if not reversal.is_known]
     if unknown:
         raise RefusedError(
             f"{', '.join(unknown)}: the old value is not kept, as that of a secret; set it with klamm configs --alter"
         )
-    if plan:
-        change(plan, options)
-    document = [{"name": reversal.name, "old": reversal.replaces, "new": reversal.value} for reversal in plan]
+    override = change(plan, options) if plan else None
+    document = [
+        {"name": reversal.name, "old": reversal.replaces, "new": reversal.value, **_stored(reversal.name, override)}
+        for reversal in plan
+    ]
     verb = "would be reverted" if options.validate_only else "reverted"
     count = counted(len(plan), "config")
-    write(options.output, document, lambda: [*map(_change, plan), f"{resource}: {count} {verb}."])
+    overrides = override_lines(override, {reversal.name: reversal.value for reversal in plan})
+    write(options.output, document, lambda: [*map(_change, plan), *overrides, f"{resource}: {count} {verb}."])
     return 0
 
 
-def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace], None]:
+def _stored(name: str, override: PolicyOverride | None) -> dict[str, str | None]:
+    """Return what a policy of klamm stored in place of a reverted value, with its reason; empty if it did not."""
+    if override is None or name not in override.values:
+        return {}
+    return {"stored": override.values[name], "reason": override.reason}
+
+
+def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace], PolicyOverride | None]:
     """Return the function that sends the reverting changes of a resource, given by its name in the history.
 
     Raises:
@@ -196,7 +225,9 @@ def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entit
         admin.alter_client_quotas(changes, validate_only=options.validate_only).all().result()
 
 
-def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind: ResourceType, name: str) -> None:
+def _send_configs(
+    plan: Sequence[Reversal], options: argparse.Namespace, *, kind: ResourceType, name: str
+) -> PolicyOverride | None:
     from klamm.admin import (  # noqa: PLC0415  # an empty plan needs no network library
         AlterConfigOp,
         AlterConfigsOptions,
@@ -213,7 +244,8 @@ def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind
     ]
     with connect(options) as admin:
         asked = AlterConfigsOptions(validate_only=options.validate_only)
-        admin.incremental_alter_configs({ConfigResource(kind, name): operations}, asked).all().result()
+        resource = ConfigResource(kind, name)
+        return admin.incremental_alter_configs({resource: operations}, asked).values()[resource].result()
 
 
 def _as_in_history(text: str | None) -> str | None:

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.configs.plan_diff import Mark, plan_topics
+from klamm.cli.configs.plan_diff import Mark, after_override, plan_topics
 from klamm.cli.configs.plan_file import read_document
 from klamm.cli.connection import connect, explain, guarded
 from klamm.cli.output import complain, write
+from klamm.cli.overrides import override_document, override_lines
+from klamm.configs.definitions import topic_configs
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
+from klamm.properties import did_you_mean
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from klamm.cli.configs.plan_diff import TopicDiff
+    from klamm.cli.configs.plan_cluster import PlanOutcomes
+    from klamm.cli.configs.plan_diff import CurrentTopic, TopicDiff
 
 EXIT_DRIFT: Final = 3
 
@@ -50,38 +55,57 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse_args(list(arguments[1:]))
     if options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
-    return guarded(flags.prog, lambda: _plan(options) if action == "plan" or options.validate_only else _apply(options))
+    return guarded(flags.prog, lambda: _run(options, validate_only=action == "plan" or options.validate_only))
 
 
-def _plan(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, *, validate_only: bool) -> int:
+    """Check all topics with the cluster, and unless ``validate_only`` change those that it accepts as a whole."""
     from klamm.cli.configs import plan_cluster  # noqa: PLC0415  # wrong flags need no network library
 
     declared = read_document(options.file)
     with connect(options) as admin:
-        plans = plan_topics(declared, plan_cluster.current_topics(admin, declared), prune_configs=options.prune_configs)
-        refused = plan_cluster.carry_out(admin, plans, validate_only=True)
-    failed = _failures(plans, refused)
-    _write(options, plans, failed, _plan_summary(plans, failed))
+        current = plan_cluster.current_topics(admin, [topic.name for topic in declared])
+        plans = plan_topics(declared, current, prune_configs=options.prune_configs)
+        outcomes = plan_cluster.carry_out(admin, plans, validate_only=True)
+        final = _after_overrides(plans, outcomes, current)
+        failed = _failures(plans, outcomes.refused)
+        if not validate_only:
+            accepted = [
+                plan
+                for plan, result in zip(plans, final, strict=True)
+                if plan.topic.name not in failed and not result.is_in_line
+            ]
+            done = plan_cluster.carry_out(admin, accepted, validate_only=False)
+            final = _after_overrides(final, done, current)
+            failed |= _failures(accepted, done.refused)
+    _write(options, final, failed, (_plan_summary if validate_only else _apply_summary)(final, failed))
     if failed:
         return EXIT_FAILED
-    return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
+    return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in final) else EXIT_OK
 
 
-def _apply(options: argparse.Namespace) -> int:
-    from klamm.cli.configs import plan_cluster  # noqa: PLC0415  # wrong flags need no network library
-
-    declared = read_document(options.file)
-    with connect(options) as admin:
-        plans = plan_topics(declared, plan_cluster.current_topics(admin, declared), prune_configs=options.prune_configs)
-        refused = plan_cluster.carry_out(admin, plans, validate_only=False)
-    failed = _failures(plans, refused)
-    _write(options, plans, failed, _apply_summary(plans, failed))
-    return EXIT_FAILED if failed else EXIT_OK
+def _after_overrides(
+    plans: Sequence[TopicDiff], outcomes: PlanOutcomes, current: Mapping[str, CurrentTopic]
+) -> list[TopicDiff]:
+    return [
+        after_override(plan, outcomes.overrides[name], current.get(name)) if name in outcomes.overrides else plan
+        for plan in plans
+        for name in [plan.topic.name]
+    ]
 
 
 def _failures(plans: Sequence[TopicDiff], refused: Mapping[str, BaseException]) -> dict[str, str]:
     problems = {plan.topic.name: "; ".join(plan.problems) for plan in plans if plan.problems}
-    return problems | {name: f"topics.{name}: {explain(error)}" for name, error in refused.items()}
+    declared = {plan.topic.name: plan.topic.configs for plan in plans}
+    return problems | {
+        name: f"topics.{name}: {explain(error)}{_hint(declared[name])}" for name, error in refused.items()
+    }
+
+
+def _hint(configs: Iterable[str]) -> str:
+    """Return a suggestion for the first config that klamm's table lacks, which is probably misspelt."""
+    table = topic_configs()
+    return next((did_you_mean(name, table) for name in configs if name not in table), "")
 
 
 def _plan_summary(plans: Sequence[TopicDiff], failed: Mapping[str, str]) -> dict[str, int]:
@@ -107,19 +131,24 @@ def _write(
         "summary": {name.replace(" ", "_"): count for name, count in summary.items()},
     }
     counts = ", ".join(f"{count} {name}" for name, count in summary.items())
-    write(options.output, document, lambda: [*(line for plan in plans for line in _lines(plan)), f"Topics: {counts}."])
+    lines = [line for plan in plans for line in _lines(plan, failed.get(plan.topic.name))]
+    write(options.output, document, lambda: [*lines, f"Topics: {counts}."])
     for problem in failed.values():
         complain(f"klamm configs: {problem}")
 
 
-def _mark(plan: TopicDiff) -> str:
-    return Mark.CHANGE if plan.exists else Mark.ADD
-
-
-def _lines(plan: TopicDiff) -> list[str]:
-    if plan.exists and not plan.changes:
+def _lines(plan: TopicDiff, error: str | None) -> list[str]:
+    name = plan.topic.name
+    if error is not None:
+        head = f"{Mark.REFUSE} topic {name}: {error.removeprefix(f'topics.{name}: ')}"
+    elif plan.is_in_line and plan.override is None:
         return []
-    return [f"{_mark(plan)} topic {plan.topic.name}", *(f"    {change}" for change in plan.changes)]
+    else:
+        head = f"{Mark.SAME if plan.is_in_line else Mark.CHANGE if plan.exists else Mark.ADD} topic {name}"
+    numbers = {PARTITIONS: plan.topic.partitions, REPLICATION_FACTOR: plan.topic.replication_factor}
+    requested = {**plan.topic.configs, **{key: str(number) for key, number in numbers.items() if number is not None}}
+    overrides = override_lines(plan.override, requested)
+    return [head, *(f"    {change}" for change in plan.changes), *(f"  {line}" for line in overrides)]
 
 
 def _document(plan: TopicDiff, error: str | None) -> dict[str, Any]:
@@ -138,5 +167,6 @@ def _document(plan: TopicDiff, error: str | None) -> dict[str, Any]:
             }
             for change in plan.changes
         ],
+        "override": override_document(plan.override),
         "error": error,
     }

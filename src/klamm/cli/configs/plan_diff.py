@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import topic_configs
 from klamm.configs.durations import duration_of
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.protocol.errors import InvalidConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from klamm.cli.configs.plan_file import DeclaredTopic
+    from klamm.policy.answers import PolicyOverride
 
-PARTITIONS: Final = "partitions"
-REPLICATION_FACTOR: Final = "replication_factor"
 FILE: Final = "file"
 CLUSTER: Final = "cluster"
+POLICY: Final = "policy"
+_THROTTLED: Final = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
+"""Configs that kafka-reassign-partitions.sh sets on a topic while it moves replicas."""
 
 
 class Mark(StrEnum):
@@ -27,6 +30,8 @@ class Mark(StrEnum):
     ADD = "+"
     CHANGE = "~"
     REMOVE = "-"
+    REFUSE = "!"
+    SAME = "="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,21 @@ class CurrentTopic:
 
     partitions: int
     replication_factor: int
+    """Number of replicas of a partition; during a reassignment, their number after it."""
     configs: Mapping[str, CurrentConfig]
+    is_moving: bool = False
+    """Whether replicas are being reassigned, or the cluster does not show whether they are."""
+    problem: str | None = None
+    """Why the topic cannot be described. None if it can."""
+
+    @property
+    def own_configs(self) -> dict[str, CurrentConfig]:
+        """Return the configs set on the topic, sorted, without the throttles of a reassignment in progress."""
+        return {
+            key: config
+            for key, config in sorted(self.configs.items())
+            if config.is_own and not (self.is_moving and key in _THROTTLED)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +107,8 @@ class TopicDiff:
     changes: tuple[KeyChange, ...]
     problems: tuple[str, ...] = ()
     """Declarations that cannot be carried out. If there are any, the topic is not changed."""
+    override: PolicyOverride | None = None
+    """What a policy stores in place of declared values; the changes contain it."""
 
     @property
     def is_in_line(self) -> bool:
@@ -115,13 +136,36 @@ def plan_topics(
         current: Existing topics by name. A declared topic missing here is to be created.
         prune_configs: Whether to remove configs that are set on a topic but missing from the file.
     """
+    topics = tuple(declared)
+    names = {_metric_name(topic.name): topic.name for topic in topics if topic.name in current}
     return tuple(
-        _existing(topic, current[topic.name], prune_configs=prune_configs) if topic.name in current else _new(topic)
-        for topic in declared
+        _existing(topic, current[topic.name], prune_configs=prune_configs)
+        if topic.name in current
+        else _new(topic, names.setdefault(_metric_name(topic.name), topic.name))
+        for topic in topics
     )
 
 
-def _new(topic: DeclaredTopic) -> TopicDiff:
+def after_override(plan: TopicDiff, override: PolicyOverride, current: CurrentTopic | None) -> TopicDiff:
+    """Return a plan with the values that a policy stores in place of the declared ones."""
+    changes = [change for change in plan.changes if change.key not in override.values]
+    configs = {} if current is None else current.configs
+    for key, value in override.values.items():
+        now = configs.get(key)
+        if value is not None:
+            change = _config_change(key, value, now, POLICY)
+        else:
+            change = _removal(key, now) if now is not None and now.is_own else None
+        changes += [] if change is None else [change]
+    return replace(plan, changes=tuple(changes), override=override)
+
+
+def _metric_name(topic: str) -> str:
+    """Return the name of a topic in metrics. Kafka rejects a topic whose name there exists already."""
+    return topic.replace(".", "_")
+
+
+def _new(topic: DeclaredTopic, same_metrics: str) -> TopicDiff:
     wanted = {
         PARTITIONS: None if topic.partitions is None else str(topic.partitions),
         REPLICATION_FACTOR: None if topic.replication_factor is None else str(topic.replication_factor),
@@ -132,10 +176,20 @@ def _new(topic: DeclaredTopic) -> TopicDiff:
         for key, value in wanted.items()
         if value is not None
     )
-    return TopicDiff(topic=topic, exists=False, changes=changes)
+    problems = (
+        ()
+        if same_metrics == topic.name
+        else (
+            f"topics.{topic.name}: the name collides with that of topic {same_metrics}: metrics do not distinguish '.'"
+            " and '_'; rename one of them",
+        )
+    )
+    return TopicDiff(topic=topic, exists=False, changes=changes, problems=problems)
 
 
 def _existing(topic: DeclaredTopic, current: CurrentTopic, *, prune_configs: bool) -> TopicDiff:
+    if current.problem is not None:
+        return TopicDiff(topic=topic, exists=True, changes=(), problems=(f"topics.{topic.name}: {current.problem}",))
     changes: list[KeyChange] = []
     problems: list[str] = []
     if topic.partitions is not None and topic.partitions < current.partitions:
@@ -144,54 +198,64 @@ def _existing(topic: DeclaredTopic, current: CurrentTopic, *, prune_configs: boo
             "partitions cannot be taken away"
         )
     elif topic.partitions is not None and topic.partitions > current.partitions:
-        changes.append(_changed(PARTITIONS, str(current.partitions), CLUSTER, str(topic.partitions)))
+        changes.append(
+            KeyChange(
+                mark=Mark.CHANGE,
+                key=PARTITIONS,
+                old=str(current.partitions),
+                old_origin=CLUSTER,
+                new=str(topic.partitions),
+                new_origin=FILE,
+            )
+        )
     if topic.replication_factor not in {None, current.replication_factor}:
         problems.append(
             f"topics.{topic.name}.replication_factor: {topic.replication_factor}: expected "
             f"{current.replication_factor}, replicas of an existing topic are moved by kafka-reassign-partitions.sh"
         )
     for key, value in topic.configs.items():
-        now = current.configs.get(key)
-        if now is None:
-            changes.append(KeyChange(mark=Mark.ADD, key=key, old=None, old_origin=None, new=value, new_origin=FILE))
-        elif not is_same(key, now.value, value):
-            mark = Mark.CHANGE if now.is_own else Mark.ADD
-            changes.append(_changed(key, now.value, now.origin, value, mark=mark))
+        if (change := _config_change(key, value, current.configs.get(key), FILE)) is not None:
+            changes.append(change)
     if prune_configs:
-        changes += _pruned(current.configs, topic.configs)
+        changes += [_removal(key, now) for key, now in current.own_configs.items() if key not in topic.configs]
     return TopicDiff(topic=topic, exists=True, changes=tuple(changes), problems=tuple(problems))
 
 
-def _changed(key: str, old: str | None, origin: str, new: str, *, mark: Mark = Mark.CHANGE) -> KeyChange:
-    return KeyChange(mark=mark, key=key, old=old, old_origin=origin, new=new, new_origin=FILE)
+def _config_change(key: str, value: str, now: CurrentConfig | None, origin: str) -> KeyChange | None:
+    """Return the change that sets a config; None if it has this value already."""
+    if now is None:
+        return KeyChange(mark=Mark.ADD, key=key, old=None, old_origin=None, new=value, new_origin=origin)
+    if is_same(key, now.value, value):
+        return None
+    mark = Mark.CHANGE if now.is_own else Mark.ADD
+    return KeyChange(mark=mark, key=key, old=now.value, old_origin=now.origin, new=value, new_origin=origin)
 
 
-def _pruned(current: Mapping[str, CurrentConfig], wanted: Collection[str]) -> list[KeyChange]:
-    return [
-        KeyChange(
-            mark=Mark.REMOVE,
-            key=key,
-            old=config.value,
-            old_origin=config.origin,
-            new=config.inherited,
-            new_origin=config.inherited_origin,
-        )
-        for key, config in sorted(current.items())
-        if config.is_own and key not in wanted
-    ]
+def _removal(key: str, now: CurrentConfig) -> KeyChange:
+    """Return the change that removes a config from a topic."""
+    return KeyChange(
+        mark=Mark.REMOVE,
+        key=key,
+        old=now.value,
+        old_origin=now.origin,
+        new=now.inherited,
+        new_origin=now.inherited_origin,
+    )
 
 
 def is_same(key: str, current: str | None, wanted: str) -> bool:
-    """Return whether two values of a topic config are equal: numbers by value, lists without blanks around elements."""
+    """Return whether two values of a topic config are equal: numbers by value, lists in any order, without blanks."""
     if current is None or current == wanted:
         return current == wanted
     definition = topic_configs().get_definition(key)
     if definition is None:
         return False
     try:
-        return definition.parse(current) == definition.parse(wanted)
+        values = [definition.parse(value) for value in (current, wanted)]
     except InvalidConfigError:
         return False  # sent unchanged: the broker's error names the mistake
+    first, second = (sorted(value) if isinstance(value, list | tuple) else value for value in values)
+    return first == second
 
 
 def _text(value: str | None) -> str:

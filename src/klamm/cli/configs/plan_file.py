@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, did_you_mean
 from klamm.strict_yaml import StrictYamlError, load_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs")
@@ -95,7 +95,7 @@ def _topic(name: str, content: object) -> DeclaredTopic:
     )
 
 
-def _mapping(where: str, content: object, allowed: Iterable[str] | None) -> dict[str, Any]:
+def _mapping(where: str, content: object, allowed: Sequence[str] | None) -> dict[str, Any]:
     if not isinstance(content, dict):
         expected = "a mapping" if allowed is None else f"a mapping with {', '.join(allowed)}"
         raise SettingsError(f"{where}: {content!r}: expected {expected}")
@@ -103,7 +103,9 @@ def _mapping(where: str, content: object, allowed: Iterable[str] | None) -> dict
         if not isinstance(key, str):
             raise SettingsError(f"{where}: key {key!r}: expected a string; put it in quotes")
         if allowed is not None and key not in allowed:
-            raise SettingsError(f"{where}: unknown key {key}: expected one of {', '.join(allowed)}")
+            raise SettingsError(
+                f"{where}: unknown key {key}: expected one of {', '.join(allowed)}{did_you_mean(key, allowed)}"
+            )
     return content
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from klamm.admin import AdminClient
+    from klamm.admin import AdminClient, PolicyOverride
     from klamm.cli.configs.changes import Changes
     from klamm.cli.configs.entities import Target
 
@@ -55,11 +55,11 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
     write(options.output, documents, lambda: shown)
 
 
-def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> list[str]:
+def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> PolicyOverride | None:
     """Send exactly the requested changes of one entity (KIP-339).
 
     Returns:
-        Always empty: these changes have no further effect to report.
+        What a policy of klamm stored in place of requested values.
 
     Raises:
         RefusedError: A logger does not exist. Nothing is sent.
@@ -75,10 +75,9 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
         *_operations(changes.appended, OpType.APPEND),
         *_operations(changes.subtracted, OpType.SUBTRACT),
     ]
-    admin.incremental_alter_configs(
-        {ConfigResource(_KINDS[kind][0], name): operations}, AlterConfigsOptions(validate_only=options.validate_only)
-    ).all().result()
-    return []
+    resource = ConfigResource(_KINDS[kind][0], name)
+    validation = AlterConfigsOptions(validate_only=options.validate_only)
+    return admin.incremental_alter_configs({resource: operations}, validation).values()[resource].result()
 
 
 def _operations(pairs: Mapping[str, str], op_type: OpType) -> list[AlterConfigOp]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
 from klamm.cli.connection import RefusedError
 from klamm.cli.output import say, write
+from klamm.cli.overrides import override_document, override_lines
 from klamm.cli.topics import description
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 from klamm.configs.definitions import topic_configs
 from klamm.display import counted
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
     InvalidConfigError,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient, PartitionReassignment, TopicDescription
 
 MAX_REPLICATION_FACTOR = 2**15 - 1
+Reassignments: TypeAlias = "Mapping[TopicPartition, PartitionReassignment]"
 
 
 def create(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -61,9 +64,12 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
         "replication_factor": made.replication_factor,
         "created": not options.validate_only,
         "validate_only": options.validate_only,
+        "override": override_document(made.override),
     }
-    would = f"Valid: topic {made.name} would be created."
-    write(options.output, document, lambda: [would if options.validate_only else f"Created topic {made.name}."])
+    done = f"Valid: topic {made.name} would be created." if options.validate_only else f"Created topic {made.name}."
+    numbers = {PARTITIONS: options.partitions, REPLICATION_FACTOR: options.replication_factor}
+    requested = {**configs, **{name: str(number) for name, number in numbers.items() if number is not None}}
+    write(options.output, document, lambda: [done, *override_lines(made.override, requested)])
 
 
 def _are_sound(configs: Mapping[str, str]) -> bool:
@@ -144,7 +150,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
     configs = admin.describe_configs(list(resources.values())).all().result()
     report = description.TopicReport(
         live_brokers={node.id for node in admin.describe_cluster().result().nodes},
-        reassignments=_reassignments(admin, topics.values()),
+        reassignments=reassignments(admin, topics.values()) or {},
         with_overrides=options.topics_with_overrides,
         under_replicated=options.under_replicated_partitions,
         unavailable=options.unavailable_partitions,
@@ -160,15 +166,13 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
     write(options.output, documents, lambda: shown, has_tabs=True)
 
 
-def _reassignments(
-    admin: AdminClient, topics: Iterable[TopicDescription]
-) -> Mapping[TopicPartition, PartitionReassignment]:
-    """Return the ongoing reassignments; empty if the principal may not see them or the broker is older than 2.4."""
+def reassignments(admin: AdminClient, topics: Iterable[TopicDescription]) -> Reassignments | None:
+    """Return the ongoing reassignments; None if the principal may not see them or the broker is older than 2.4."""
     partitions = [TopicPartition(topic.name, partition.partition) for topic in topics for partition in topic.partitions]
     try:
         return admin.list_partition_reassignments(partitions).result()
     except (UnsupportedVersionError, ClusterAuthorizationError):
-        return {}
+        return None
 
 
 def _topics(admin: AdminClient, options: argparse.Namespace) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class Allowed(Generic[Part]):
     @property
     def note(self) -> str | None:
         """Text for the client about what the policy changed; None if it changed nothing."""
-        return None if self.override is None else self.override.reason
+        return None if self.override is None else self.override.note
 
 
 async def judge(

@@ -21,12 +21,13 @@ from klamm.storage.metadata.statements import read_history
 from klamm.storage.metadata.store import METADATA_FILE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from klamm.storage.metadata.changes import PutHistory
 
-_NOT_KEPT: Final = frozenset({HIDDEN, UNKNOWN, TOO_LONG})
+NOT_KEPT: Final = frozenset({HIDDEN, UNKNOWN, TOO_LONG})
+"""Values in place of those that the history does not keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,12 @@ class Reversal:
     value: str | None
     """None if the config was not set on the resource."""
     replaces: str | None
-    """Current value according to the newest entry; None if it is not set."""
+    """Current value: the live one if it is known, else that of the newest entry. None if it is not set."""
 
     @property
     def is_known(self) -> bool:
         """False for a value that is not recorded: a secret, for example."""
-        return self.value not in _NOT_KEPT
+        return self.value not in NOT_KEPT
 
 
 def read_config_history(data_dir: Path, *, resource: str | None = None, limit: int = 1000) -> tuple[PutHistory, ...]:
@@ -85,7 +86,9 @@ def _uri(path: Path) -> str:
     return f"file:{quote(str(path.resolve()))}?mode=ro{fixed}"
 
 
-def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> tuple[Reversal, ...]:
+def plan_revert(
+    history: Sequence[PutHistory], *, resource: str, to_ms: int, live: Mapping[str, str] | None = None
+) -> tuple[Reversal, ...]:
     """Return the changes that restore a resource to its state at a given time.
 
     Only configs that changed after ``to_ms`` and would differ are included. The history of a deleted topic with the
@@ -96,6 +99,7 @@ def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> 
         history: All entries since then, newest first, as ``read_config_history`` returns them.
         resource: Resource to restore; entries of other resources are skipped.
         to_ms: Time in milliseconds since the epoch. Changes within this very millisecond are kept.
+        live: Values that are set on the resource now, which may have been changed without a record. None if unknown.
     """
     then: dict[str, str | None] = {}
     now: dict[str, str | None] = {}
@@ -104,8 +108,10 @@ def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> 
             continue
         now.setdefault(line.name, line.new)
         then[line.name] = line.old
+    if live is not None:
+        now |= {name: live.get(name) for name, value in now.items() if value not in NOT_KEPT}
     return tuple(
         Reversal(name=name, value=value, replaces=now[name])
         for name, value in sorted(then.items())
-        if value != now[name] or value in _NOT_KEPT
+        if value != now[name] or value in NOT_KEPT
     )

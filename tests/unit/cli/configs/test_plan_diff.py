@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.cli.configs.plan_diff import CurrentConfig, CurrentTopic, TopicDiff, is_same, plan_topics
+from klamm.admin import PolicyOverride
+from klamm.cli.configs.plan_diff import (
+    CurrentConfig,
+    CurrentTopic,
+    TopicDiff,
+    after_override,
+    is_same,
+    plan_topics,
+)
 from klamm.cli.configs.plan_file import DeclaredTopic
 
 CONFIGS = {
@@ -111,6 +119,7 @@ def test_a_config_that_the_broker_does_not_know_is_sent_for_it_to_refuse() -> No
     ("key", "current", "wanted", "same"),
     [
         ("cleanup.policy", "compact,delete", "compact, delete", True),
+        ("cleanup.policy", "compact,delete", "delete,compact", True),
         ("cleanup.policy", "compact,delete", "delete", False),
         ("preallocate", "true", "TRUE", True),
         ("min.cleanable.dirty.ratio", "0.5", "0.50", True),
@@ -122,3 +131,45 @@ def test_a_config_that_the_broker_does_not_know_is_sent_for_it_to_refuse() -> No
 )
 def test_values_are_compared_by_what_they_mean(key: str, current: str | None, wanted: str, same: bool) -> None:
     assert is_same(key, current, wanted) is same
+
+
+def test_throttles_of_a_reassignment_in_progress_are_not_pruned() -> None:
+    throttles = {
+        f"{role}.replication.throttled.replicas": CurrentConfig(value="0:1", origin="topic", is_own=True)
+        for role in ("leader", "follower")
+    }
+    for is_moving, removed in ((True, 0), (False, 2)):
+        current = CurrentTopic(partitions=1, replication_factor=1, configs=throttles, is_moving=is_moving)
+        (planned,) = plan_topics([DeclaredTopic(name="t")], {"t": current}, prune_configs=True)
+        assert len(planned.changes) == removed
+
+
+def test_colliding_names_are_problems_of_new_topics() -> None:
+    declared = [DeclaredTopic(name=name) for name in ("or_ders", "or.ders", "a.b", "a.b_c", "a_b", "a.b.c")]
+    current = {"or.ders": CURRENT["orders"]}
+    problems = {plan.topic.name: plan.problems for plan in plan_topics(declared, current) if plan.problems}
+    assert {name: problem[0].partition(":")[2][:46] for name, problem in problems.items()} == {
+        "or_ders": " the name collides with that of topic or.ders:",
+        "a_b": " the name collides with that of topic a.b: met",
+        "a.b.c": " the name collides with that of topic a.b_c: m",
+    }
+
+
+def test_override_replaces_declared_values() -> None:
+    # given
+    configs = {"retention.ms": "1", "segment.ms": "2", "cleanup.policy": "delete"}
+    topic = DeclaredTopic(name="orders", configs=configs)
+    values = {"retention.ms": "5000", "segment.ms": "3", "cleanup.policy": None, "flush.ms": None}
+    override = PolicyOverride(reason="set right", values=values)
+    # when
+    planned = after_override(plan(topic), override, CURRENT["orders"])
+    # then
+    assert lines(planned) == [
+        "+ segment.ms: 604800000 (7 days, all brokers) -> 3 (policy)",
+        "- cleanup.policy: compact,delete (topic) -> delete (default)",
+    ]
+    only_equal = PolicyOverride(reason="set right", values={"retention.ms": "5000"})
+    kept = after_override(
+        plan(DeclaredTopic(name="orders", configs={"retention.ms": "1"})), only_equal, CURRENT["orders"]
+    )
+    assert kept.is_in_line

@@ -39,7 +39,7 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them() -> None:
     ("text", "complaint"),
     [
         ("", "the file: None: expected a mapping with topics"),
-        ("topic: {}", "the file: unknown key topic: expected one of topics"),
+        ("topic: {}", "the file: unknown key topic: expected one of topics; did you mean topics?"),
         ("topics: [a]", "topics: ['a']: expected a mapping"),
         ("topics: {1: {}}", "topics: key 1: expected a string"),
         ("topics: {t: {partition: 1}}", "topics.t: unknown key partition: expected one of partitions, replication_fac"),

@@ -165,7 +165,7 @@ def test_an_overridden_change_is_checked_again_and_the_entry_says_so(is_legacy: 
     # when
     response = ask(request, policies, context)
     # then
-    assert [(each.error_code, each.error_message) for each in response.responses] == [(0, "a: set right")]
+    assert [(each.error_code, each.error_message) for each in response.responses] == [(0, override.note)]
     assert policies.asked[1].result == {"flush.ms": "2"}
     assert [sent.validate_only for sent in context.forwarded] == [True, True] + [False] * (not validate_only)
     changed = context.forwarded[-1].resources[0].configs

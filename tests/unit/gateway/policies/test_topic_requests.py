@@ -166,7 +166,7 @@ def test_an_overridden_topic_is_tried_and_judged_again_and_the_entry_says_so() -
     # then
     assert [(topic.name, topic.error_code, topic.error_message) for topic in response.topics] == [
         ("b", 0, None),
-        ("a", 0, "a: set right"),
+        ("a", 0, override.note),
     ]
     assert [details.topic for details in policies.asked] == ["b", "a", "a"]
     assert [sent.validate_only for sent in context.forwarded] == [True, True, False]

@@ -120,6 +120,10 @@ def test_going_back_undoes_what_came_after_and_nothing_else() -> None:
     )
     assert plan_revert(history, resource="TOPIC:t", to_ms=0) == (Reversal(name="a", value=None, replaces="3"),)
     assert plan_revert(history, resource="TOPIC:t", to_ms=50) == ()
+    assert plan_revert(history, resource="TOPIC:t", to_ms=0, live={"a": "7"}) == (
+        Reversal(name="a", value=None, replaces="7"),
+        Reversal(name="d", value="1", replaces=None),
+    )
 
 
 def test_a_secret_cannot_be_brought_back() -> None:

@@ -1,0 +1,88 @@
+"""Live values of resources in the change history, and how they differ from the values that were recorded last."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import ClientQuotaFilter, ConfigResource, ConfigSource
+from klamm.cli.configs.plan_diff import is_same
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
+from klamm.protocol.errors import UnknownTopicOrPartitionError
+from klamm.protocol.types import ResourceType
+from klamm.storage.metadata.changes import PARTITIONS
+from klamm.storage.metadata.history import NOT_KEPT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.storage.metadata.changes import PutHistory
+
+_OWN: Final = {
+    ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    ResourceType.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
+    ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
+    ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
+}
+"""Source of the values that are set on a resource itself."""
+
+
+def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[str, str]]:
+    """Return the values that are set on resources, by the name of the resource in the history.
+
+    Resources that the principal may not describe are left out, as are SCRAM credentials and client configs.
+    """
+    wanted = {}
+    quotas = set()
+    for name in names:
+        kind, _, rest = name.partition(":")
+        if kind in ResourceType.__members__ and ResourceType[kind] in _OWN:
+            wanted[ConfigResource(ResourceType[kind], rest)] = name
+        elif kind == QUOTA_RESOURCE:
+            quotas.add(name)
+    live: dict[str, Mapping[str, str]] = {name: {} for name in quotas}
+    try:
+        described = admin.describe_client_quotas(ClientQuotaFilter()).result() if quotas else {}
+    except CLUSTER_ERRORS:
+        live, described = {}, {}
+    for entity, values in described.items():
+        live[quota_resource(entity.parts)] = {key: str(quota_text(value)) for key, value in values.items()}
+    for resource, configs in admin.describe_configs(list(wanted)).values().items():
+        is_default = resource == ConfigResource(ResourceType.BROKER, "")
+        own = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else _OWN[resource.type]
+        with suppress(*CLUSTER_ERRORS):
+            error = configs.exception()
+            entries = {} if isinstance(error, UnknownTopicOrPartitionError) else configs.result()
+            live[wanted[resource]] = {
+                entry.name: entry.value for entry in entries.values() if entry.source is own and entry.value is not None
+            }
+    return live
+
+
+def differences(changes: Sequence[PutHistory], live: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a sentence for each live value that differs from the last recorded one.
+
+    Args:
+        changes: Recorded changes, newest first.
+        live: Live values by resource. Resources without an entry are not compared.
+    """
+    last: dict[tuple[str, str], PutHistory] = {}
+    for change in changes:
+        last.setdefault((change.resource, change.name), change)
+    sentences = []
+    for (resource, name), change in last.items():
+        if resource not in live or name == PARTITIONS or change.new in NOT_KEPT:
+            continue
+        value = live[resource].get(name)
+        if value != change.new and not (change.new is not None and is_same(name, value, change.new)):
+            sentences.append(
+                f"{resource}: {name} is {_text(value)}, but the last recorded change left it {_text(change.new)}: a"
+                " later change is not in this history"
+            )
+    return sentences
+
+
+def _text(value: str | None) -> str:
+    return "unset" if value is None else value

@@ -1,0 +1,84 @@
+"""Reading of the topics that a plan compares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from klamm.admin import (
+    ConfigEntry,
+    DescribeConfigsResult,
+    DescribeTopicsResult,
+    PartitionDescription,
+    PartitionReassignment,
+    TopicDescription,
+    TopicPartition,
+)
+from klamm.cli.configs.plan_cluster import current_topics
+from klamm.client.outcome import Outcome
+from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
+from klamm.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from klamm.admin import AdminClient, ConfigResource
+
+
+class FakeAdmin:
+    """Cluster with the topics ``open``, ``hidden`` (without DESCRIBE_CONFIGS) and ``moving`` (from broker 1 to 2)."""
+
+    def __init__(self, *, shows_reassignments: bool) -> None:
+        self._shows_reassignments = shows_reassignments
+
+    def list_topics(self, *, include_internal: bool) -> Outcome[Mapping[str, None]]:
+        assert include_internal
+        return done(dict.fromkeys(("open", "hidden", "moving")))
+
+    def describe_topics(self, names: Collection[str]) -> DescribeTopicsResult:
+        result = DescribeTopicsResult(names)
+        for name in names:
+            partition = PartitionDescription(
+                partition=0, leader=1, leader_epoch=0, replicas=(2, 1) if name == "moving" else (1,), isr=(1,)
+            )
+            result.succeed(
+                name, TopicDescription(name=name, topic_id=ZERO_UUID, is_internal=False, partitions=(partition,))
+            )
+        return result
+
+    def describe_configs(self, resources: Collection[ConfigResource], **_: Any) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(resources)
+        for resource in resources:
+            if resource.name == "hidden":
+                result.fail(resource, TopicAuthorizationError("no right"))
+            result.succeed(resource, {"flush.ms": ConfigEntry("flush.ms", "1")})
+        return result
+
+    def list_partition_reassignments(self, _: object) -> Outcome[Mapping[TopicPartition, PartitionReassignment]]:
+        if not self._shows_reassignments:
+            raise ClusterAuthorizationError("no right")
+        moving = PartitionReassignment(replicas=(2, 1), adding_replicas=(2,), removing_replicas=(1,))
+        return done({TopicPartition("moving", 0): moving})
+
+
+def done(value: Any) -> Outcome[Any]:
+    outcome: Outcome[Any] = Outcome()
+    outcome.set_result(value)
+    return outcome
+
+
+def test_topic_without_describe_configs_is_a_problem_of_its_own() -> None:
+    admin = cast("AdminClient", FakeAdmin(shows_reassignments=False))
+    topics = current_topics(admin, ["open", "hidden", "new"])
+    assert {name: topic.problem for name, topic in topics.items()} == {
+        "open": None,
+        "hidden": "cannot be described: no right",
+    }
+    assert topics["open"].is_moving, "the principal may not see whether it is"
+
+
+def test_reassigned_topic_has_the_replication_factor_after_it() -> None:
+    topics = current_topics(cast("AdminClient", FakeAdmin(shows_reassignments=True)), ["open", "moving"])
+    assert {name: (topic.replication_factor, topic.is_moving) for name, topic in topics.items()} == {
+        "open": (1, False),
+        "moving": (1, True),
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import klamm
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
 
 SYNCED = "sync.group.offsets.enabled = true\n"
+COMMITTED = "A.consumer.isolation.level = read_committed\n"
 
 
 @pytest.fixture
@@ -60,7 +61,8 @@ def test_a_group_continues_where_it_stood(source: klamm.Broker, target: klamm.Br
     flow = flow_of(source, target, SYNCED, topics="orders")
     commit(source.bootstrap_servers, "billing", "orders", 345)
     commit(source.bootstrap_servers, "console-consumer-1", "orders", 5)
-    commit(source.bootstrap_servers, "elsewhere", "orders", -1)
+    create_topic(source.bootstrap_servers, "elsewhere")
+    commit(source.bootstrap_servers, "elsewhere", "elsewhere", 1)
     with Copying(flow) as copying:
         copying.wait_for(700)
     # when
@@ -141,27 +143,33 @@ def test_group_is_moved_with_partitions_without_records(
 ) -> None:
     # given
     here, there = source.bootstrap_servers, target.bootstrap_servers
-    for topic in ("emptied", "full", "never-written"):
+    for topic in ("aborted", "emptied", "full", "never-written"):
         create_topic(here, topic)
+    producer = Producer({"bootstrap.servers": here, "transactional.id": "aborts"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce("aborted", b"v")
+    producer.flush()
+    producer.abort_transaction()
     produce(here, "full", numbered(5))
     produce(here, "emptied", numbered(5))
     admin = AdminClient({"bootstrap.servers": here})
     (deleted,) = admin.delete_records([TopicPartition("emptied", 0, 5)]).values()
     assert deleted.result(20).low_watermark == 5
-    for topic, offset in (("emptied", 5), ("full", 2), ("never-written", 0)):
+    for topic, offset in (("aborted", 2), ("emptied", 5), ("full", 2), ("never-written", 0)):
         commit(here, "mover", topic, offset)
-    with Copying(flow_of(source, target, topics=".*")) as copying:
-        copying.wait_for(10)
+    with Copying(flow_of(source, target, COMMITTED, topics=".*")) as copying:
+        copying.wait_for(12)
     file = tmp_path / "mm2.properties"
-    file.write_text(properties(here, there, topics=".*"))
+    file.write_text(properties(here, there, COMMITTED, topics=".*"))
     # when
     assert cli(["mirror", "cutover", "mover", str(file)]) == 0, capsys.readouterr()
     # then
-    assert committed(there, "mover") == {"A.emptied": 0, "A.full": 2, "A.never-written": 0}
+    assert committed(there, "mover") == {"A.aborted": 0, "A.emptied": 0, "A.full": 2, "A.never-written": 0}
     rows = [row.split() for row in capsys.readouterr().out.splitlines() if row.startswith("mover")]
-    assert [row[5:7] for row in rows] == [["0", "0"], ["3", "0"], ["0", "0"]]
-    groups = rounds(flow_of(source, target, SYNCED, topics=".*"))
-    assert [(row.target_offset, row.reason) for row in groups.offsets] == [(0, ""), (2, ""), (0, "")]
+    assert [row[5:7] for row in rows] == [["0", "0"], ["0", "0"], ["3", "0"], ["0", "0"]]
+    groups = rounds(flow_of(source, target, SYNCED + COMMITTED, topics=".*"))
+    assert [(row.target_offset, row.reason) for row in groups.offsets] == [(0, ""), (0, ""), (2, ""), (0, "")]
 
 
 def test_a_cutover_that_can_not_be_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

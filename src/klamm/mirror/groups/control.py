@@ -31,6 +31,7 @@ from klamm.mirror.groups.admin_calls import GroupUse, commit_offsets, consumer_g
 from klamm.mirror.groups.plans import (
     Logs,
     accepted,
+    ends_without_syncs,
     is_more_recent,
     offsets_to_commit,
     remote_topic_of,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.groups.status import GroupStatus
-    from klamm.mirror.groups.stores import CheckpointStore, SyncStore
+    from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import GroupSettings
     from klamm.protocol.types import PartitionTuple
@@ -82,6 +83,7 @@ class GroupControl:
         checkpoints: CheckpointStore,
         source_bounds: Bounds,
         target_bounds: Bounds,
+        mirrored: MirroredOffsets,
         status: GroupStatus,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -97,6 +99,7 @@ class GroupControl:
             checkpoints: Checkpoints of the flow.
             source_bounds: Returns the bounds of source partitions. Partitions that do not exist are missing.
             target_bounds: Same for target partitions.
+            mirrored: Progress of the flow.
             status: Status of the groups, updated after each step.
             clock: Monotonic clock in seconds.
             now: Wall clock in seconds since the epoch.
@@ -109,6 +112,7 @@ class GroupControl:
         self._checkpoints = checkpoints
         self._source_bounds = source_bounds
         self._target_bounds = target_bounds
+        self._mirrored = mirrored
         self._status = status
         self._clock = clock
         self._now = now
@@ -241,7 +245,11 @@ class GroupControl:
         offsets = self._offsets_of_groups()
         local = {where for of_group in offsets.values() for where in of_group}
         remote = {(remote_topic_of(self._flow, topic), at) for topic, at in local}
-        logs = Logs(target=self._target_bounds(sorted(remote)), source=self._source_bounds(sorted(local)))
+        target, source = self._target_bounds(sorted(remote)), self._source_bounds(sorted(local))
+        ends: dict[PartitionTuple, int] = {}
+        for of_group in offsets.values():
+            ends |= ends_without_syncs(of_group, self._syncs, source)
+        logs = Logs(target=target, source=source, next_offsets=self._mirrored.next_offsets(ends))
         due: list[Checkpoint] = []
         for group, of_group in offsets.items():
             translated = translate_group(self._flow, group, of_group, self._syncs, logs)

@@ -10,7 +10,14 @@ from klamm.admin import KafkaApiError
 from klamm.client.errors import error_text
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.groups.admin_calls import commit_offsets, group_offsets, group_uses
-from klamm.mirror.groups.plans import Logs, accepted, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.groups.plans import (
+    Logs,
+    accepted,
+    ends_without_syncs,
+    offsets_to_commit,
+    remote_topic_of,
+    translate_group,
+)
 from klamm.mirror.topics.config_sync import log_refusal
 
 if TYPE_CHECKING:
@@ -87,7 +94,9 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
     with contextlib.suppress(TopicGoneError):
         sides.syncs.refresh()
     remote = sorted({(remote_topic_of(flow, topic), at) for topic, at in before.offsets})
-    logs = Logs(target=sides.target_bounds(remote), source=sides.source_bounds(sorted(before.offsets)))
+    target, source = sides.target_bounds(remote), sides.source_bounds(sorted(before.offsets))
+    ends = ends_without_syncs(before.offsets, sides.syncs, source)
+    logs = Logs(target=target, source=source, next_offsets=sides.mirrored.next_offsets(ends))
     translated = translate_group(flow, group, before.offsets, sides.syncs, logs)
     current = group_offsets(sides.target, [group])[group]
     have: CommittedOffsets = {} if isinstance(current, KafkaApiError) else current

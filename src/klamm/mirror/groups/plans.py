@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import OffsetAndMetadata
@@ -49,6 +50,25 @@ class Logs(NamedTuple):
     target: Mapping[PartitionTuple, LogBounds]
     """Requested before ``source``, so that no record that the source received in between is skipped."""
     source: Mapping[PartitionTuple, LogBounds]
+    next_offsets: Mapping[PartitionTuple, int] = MappingProxyType({})
+    """Next source offset to mirror, of partitions from ``ends_without_syncs``."""
+
+
+def ends_without_syncs(
+    offsets: CommittedOffsets, translator: SyncStore, source: Mapping[PartitionTuple, LogBounds]
+) -> dict[PartitionTuple, int]:
+    """Return the source ends that a group has reached without an offset sync: perhaps there was no record to mirror.
+
+    A log may have control batches, aborted transactions or compacted batches alone. Empty logs are left out.
+    """
+    return {
+        where: bounds.end
+        for where, found in offsets.items()
+        if (bounds := source.get(where)) is not None
+        and not bounds.is_empty
+        and found.offset == bounds.end
+        and translator.translate(*where, found.offset) is None
+    }
 
 
 def translate_group(
@@ -111,15 +131,16 @@ def _translate(
 
 
 def _without_syncs(flow: FlowSettings, where: PartitionTuple, offset: int, logs: Logs) -> Translation | None:
-    """Translate an offset on a source partition without records, of which nothing remains to be mirrored.
+    """Translate an offset on a source partition of which nothing remains to be mirrored.
 
     A group that has read everything continues at the end of the remote partition, which only the mirror writes. If the
     remote topic has the name of the source topic, producers may have moved already: the group reads their records.
     """
     topic, partition = where
     source, target = logs.source.get(where), logs.target.get((flow.remote_topic(topic), partition))
-    is_mirrored = flow.selection.includes(topic)
-    if source is None or target is None or not source.is_empty or not is_mirrored or offset > source.end:
+    if source is None or target is None or offset > source.end or not flow.selection.includes(topic):
+        return None
+    if not source.is_empty and logs.next_offsets.get(where, -1) < source.end:
         return None
     if offset == source.end and flow.remote_topic(topic) != topic:
         return Translation(target.end, 0)

@@ -11,7 +11,8 @@ from klamm.client.transport import ConnectionSettings
 from klamm.mirror.cluster_admin import admin_client, check_reachable
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.groups.control import GroupControl
-from klamm.mirror.groups.stores import CheckpointStore, SyncStore
+from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
+from klamm.mirror.topics.worker_offsets import mirrored_offsets
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class BothSides:
     source_bounds: Bounds
     """Returns first and end offsets. Partitions that do not exist or have no leader are missing."""
     target_bounds: Bounds
+    mirrored: MirroredOffsets
 
 
 def translate_groups(flow: FlowSettings, status: GroupStatus, stop: threading.Event) -> None:
@@ -76,6 +78,7 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
             checkpoints=CheckpointStore(reader, writer, flow.groups.checkpoints_topic, wanted=wanted),
             source_bounds=_connection(stack, flow, "source", "consumer").log_bounds,
             target_bounds=reader.log_bounds,
+            mirrored=MirroredOffsets(flow, mirrored_offsets),
             status=status,
         )
 
@@ -98,6 +101,7 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
             syncs=_syncs(stack, flow),
             source_bounds=_connection(stack, flow, "source", "consumer").log_bounds,
             target_bounds=_connection(stack, flow, "target", "consumer").log_bounds,
+            mirrored=MirroredOffsets(flow, mirrored_offsets),
         )
 
 

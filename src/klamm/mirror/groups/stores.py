@@ -1,21 +1,25 @@
-"""Contents of the offset-syncs topic and of the checkpoints topic."""
+"""Contents of the offset-syncs topic, the checkpoints topic and the source offsets."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
+from klamm.client.errors import CLUSTER_ERRORS
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.formats import Checkpoint, FormatError, OffsetSync
 from klamm.mirror.groups.copied_runs import PartitionTranslation, RunSync
 from klamm.mirror.groups.offset_translation import SyncPair
+from klamm.mirror.source_offsets import resume_offset
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.mirror.control_connection import ControlConnection
     from klamm.mirror.groups.copied_runs import Translation
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
 
@@ -133,3 +137,31 @@ class CheckpointStore:
         )
         for checkpoint in checkpoints:
             self._keep(checkpoint)
+
+
+class MirroredOffsets:
+    """Progress of a flow, according to the source offsets on the target. Confined to one thread."""
+
+    def __init__(self, flow: FlowSettings, read: Callable[[FlowSettings], Mapping[PartitionTuple, int]]) -> None:
+        """Create a store.
+
+        Args:
+            flow: Settings of the flow.
+            read: Returns the last mirrored offset by source partition; see ``mirrored_offsets``.
+        """
+        self._flow = flow
+        self._read = read
+        self._next: dict[PartitionTuple, int] = {}
+
+    def next_offsets(self, ends: Mapping[PartitionTuple, int]) -> Mapping[PartitionTuple, int]:
+        """Return the next offsets to mirror. Read them again if a partition was not mirrored up to its end yet.
+
+        Args:
+            ends: End offsets of the partitions that matter. Empty: nothing is read.
+        """
+        if any(self._next.get(where, -1) < end for where, end in ends.items()):
+            try:
+                self._next = {where: resume_offset(last) for where, last in self._read(self._flow).items()}
+            except CLUSTER_ERRORS as error:
+                logger.debug("%s: source offsets cannot be read: %s", self._flow.name, error)
+        return self._next

@@ -24,7 +24,7 @@ from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.copied_runs import RunSync
 from klamm.mirror.groups.offset_translation import SyncPair
 from klamm.mirror.groups.status import FlowGroups, GroupStatus
-from klamm.mirror.groups.stores import CheckpointStore, SyncStore
+from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
 from tests.support.mirror_fakes import FakeCluster, done, rejection, settled
@@ -130,6 +130,8 @@ class Run:
         self.source, self.target = GroupCluster(), GroupCluster()
         self.topics = Topics()
         self.bounds = {ORDERS: LogBounds(0, 10_000), REMOTE: LogBounds(0, 10_000)}
+        self.mirrored: dict[PartitionTuple, int] = {}
+        """Last mirrored offset by source partition."""
         self.status = GroupStatus()
         properties = {
             "clusters": "A,B",
@@ -154,6 +156,7 @@ class Run:
             checkpoints=CheckpointStore(self.topics, self.topics, CHECKPOINTS),
             source_bounds=lambda asked: {where: self.bounds[where] for where in asked if where in self.bounds},
             target_bounds=lambda asked: {where: self.bounds[where] for where in asked if where in self.bounds},
+            mirrored=MirroredOffsets(self.flow, lambda _: self.mirrored),
             status=self.status,
             clock=lambda: self.now,
             now=lambda: self.now,
@@ -190,6 +193,16 @@ def test_checkpoints_follow_a_group_and_repeat_nothing() -> None:
     assert run.topics.checkpoints()[1:] == [("g", 510, 410), ("g", 200, 100)]
     (topic,) = run.target.created
     assert (topic.name, topic.num_partitions, topic.replication_factor) == (CHECKPOINTS, 1, 3)
+
+
+def test_group_at_the_end_of_a_log_of_control_batches_has_a_checkpoint_once_they_are_passed() -> None:
+    run = Run()
+    run.bounds = {ORDERS: LogBounds(0, 9), REMOTE: LogBounds(0, 0)}
+    run.commit(9)
+    for last_mirrored, expected in ((7, []), (8, [("g", 9, 0)])):
+        run.mirrored = {ORDERS: last_mirrored}
+        run.turn()
+        assert run.topics.checkpoints() == expected
 
 
 def test_after_a_restart_nothing_is_written_again_and_nothing_goes_back() -> None:

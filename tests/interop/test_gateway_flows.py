@@ -15,6 +15,8 @@ import klamm
 from klamm.admin import AdminClient, NewTopic
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.support.kafka_tools import shared_tools
@@ -44,6 +46,8 @@ rules:
   - name: clients
     client_id_naming: "[^X].*"
     actions: [client]
+  - name: tools
+    forbidden_apis: [DeleteRecords, ListGroups]
 """
 TOPICS = ("billing.eu", "slow.eu", "archive.eu", "orders")
 
@@ -52,7 +56,7 @@ TOPICS = ("billing.eu", "slow.eu", "archive.eu", "orders")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[klamm.Gateway]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(RULES)
-    keys = ("flow.policy.class.name", "client.policy.class.name")
+    keys = ("flow.policy.class.name", "client.policy.class.name", "api.policy.class.name")
     config = {**dict.fromkeys(keys, "klamm.policy.rules:RulesPolicy"), "policy.rules.file": str(rules)}
     with (
         klamm.Broker() as upstream,
@@ -148,6 +152,17 @@ def test_a_denied_request_without_a_response_closes_the_connection(gateway: klam
         client.send(MetadataRequest(topics=[]), 12)
         with pytest.raises((EOFError, ConnectionError)):
             client.receive(MetadataResponse, 12)
+
+
+def test_forbidden_apis_are_denied(client: WireClient, metrics: str) -> None:
+    before = decisions(metrics, "refuse", policy="api")
+    partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name="orders", partitions=[partition])
+    answer = client.ask(DeleteRecordsRequest(topics=[topic]), DeleteRecordsResponse, 2)
+    assert [each.error_code for topic in answer.topics for each in topic.partitions] == [ErrorCode.POLICY_VIOLATION]
+    assert client.ask(ListGroupsRequest(), ListGroupsResponse, 4).error_code == ErrorCode.POLICY_VIOLATION
+    assert client.ask(MetadataRequest(topics=[]), MetadataResponse, 9).brokers
+    assert decisions(metrics, "refuse", policy="api") == before + 2
 
 
 def test_versions_that_hide_names_are_not_offered(client: WireClient) -> None:

@@ -199,6 +199,7 @@ class FakeContext:
     upstream: Callable[[Message], Message]
     admin: Any = None
     api_version: int = 7
+    api_key: int = 19
     author: Author = ANNA
     client_host: str = "127.0.0.1"
     watch: Any = None

@@ -65,6 +65,11 @@ class InterceptedRequest:
         """Size in bytes of the longest frame so far. A message that is made from it is about as long."""
 
     @property
+    def api_key(self) -> int:
+        """API key of the request."""
+        return self._head.api_key
+
+    @property
     def api_version(self) -> int:
         """Version of the request and of its response."""
         return self._head.api_version

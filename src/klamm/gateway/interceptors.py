@@ -40,6 +40,11 @@ class InterceptedCall(Protocol):
     """Facts about one request, and the connections by which an interceptor reaches the upstream."""
 
     @property
+    def api_key(self) -> int:
+        """API key of the request."""
+        ...
+
+    @property
     def api_version(self) -> int:
         """Version of the request and of its response."""
         ...
@@ -171,6 +176,8 @@ class Interception:
     """Judges the client id of the first request on a connection, and each further client id, before any filter. The
     context is that of a filter. Returns the error for a client that must not be served. None admits all.
     """
+    admits_by_api: bool = False
+    """Whether ``admit`` judges every request after the login, but Metadata and ApiVersions, for its API."""
     watch: Callable[[Peer], ConnectionWatch] | None = None
     """Creates the observer of a client connection. None costs nothing."""
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
@@ -215,6 +222,7 @@ def merged(one: Interception, other: Interception) -> Interception:
         limits={**one.limits, **other.limits},
         reload=reload,
         admit=one.admit or other.admit,
+        admits_by_api=one.admits_by_api or other.admits_by_api,
         watch=one.watch or other.watch,
         features={**one.features, **other.features},
         policies=one.policies or other.policies,

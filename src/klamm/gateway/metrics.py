@@ -12,7 +12,7 @@ from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
 from klamm.monitoring.totals import merged
 from klamm.policy_runtime.metrics import LAST_RELOAD_SUCCESSFUL
-from klamm.protocol.api import ApiKey
+from klamm.protocol.api import api_name
 
 if TYPE_CHECKING:
     import socket
@@ -74,7 +74,7 @@ class GatewayMetrics:
             "counter",
             f"Requests of clients. Client ids beyond {MOST_CLIENT_IDS} count as {OTHER}.",
             [
-                ({"api": _api_name(api_key), "client_id": client_id or ""}, count)
+                ({"api": api_name(api_key), "client_id": client_id or ""}, count)
                 for (api_key, client_id), count in sorted(
                     shared.counts.counts.items(), key=lambda item: (item[0][0], item[0][1] or "")
                 )
@@ -149,10 +149,3 @@ class GatewayMetrics:
                 "Members of groups that are connected to the brokers past the gateway.",
                 [({"client_id": client_id}, count) for client_id, count in sorted(app.bypass.members.items())],
             )
-
-
-def _api_name(api_key: int) -> str:
-    try:
-        return ApiKey(api_key).name
-    except ValueError:
-        return str(api_key)

@@ -46,7 +46,7 @@ from klamm.gateway.wire import (
     response_frame,
     session_timeout_at,
 )
-from klamm.protocol.api import ApiKey
+from klamm.protocol.api import ApiKey, api_name
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
@@ -103,8 +103,10 @@ class RequestJudge:
         relay.peer.watch = self._watch
         self._decoded = LOGIN_APIS | interception.filters.keys() | interception.interceptors.keys()
         self._precedent: Precedent | None = None
-        self._judged_id: tuple[str | None, ApiError | None] | None = None
-        """Latest client id that was judged, and the error with which it is refused."""
+        self._judged_id: tuple[tuple[str | None, tuple[int, int] | None], ApiError | None] | None = None
+        """Latest client id that was judged, and the error with which it is refused. With API key and correlation id if
+        each request is judged.
+        """
 
     def __call__(self, chunk: memoryview, position: int, available: int) -> Judgement:
         """Decide about the request at a position of a chunk.
@@ -216,13 +218,15 @@ class RequestJudge:
         admit = self._shared.interception.admit
         if admit is None or head.api_key in ADMITTED_APIS or not self._login.is_open:
             return None
-        if self._judged_id is None or self._judged_id[0] != head.client_id:
+        by_api = self._shared.interception.admits_by_api
+        judged_id = head.client_id, (head.api_key, head.correlation_id) if by_api else None
+        if self._judged_id is None or self._judged_id[0] != judged_id:
             context = InterceptedRequest(self._shared, self._relay, head, learned=self._learned)
             self._learned = None
             judged = admit(context)
             if isinstance(judged, Postponed):
                 return self._postpone(judged)
-            self._judged_id = head.client_id, judged
+            self._judged_id = judged_id, judged
         error = self._judged_id[1]
         if error is None:
             return None
@@ -236,7 +240,8 @@ class RequestJudge:
             if request is None:
                 return STOP, 0, ()
         if refusable is None or head.api_version < refusable.first_version or not _has_response(head, frame, body):
-            raise ProtocolError(f"Client id {(head.client_id or '')[:100]!r} is refused: {error.error_message}")
+            name = f"{api_name(head.api_key)} of client id {(head.client_id or '')[:100]!r}"
+            raise ProtocolError(f"{name} is refused: {error.error_message}")
         self._shared.counts.count(head.api_key, head.client_id)
         return self._reject(head, request, error, total)
 
@@ -254,7 +259,8 @@ class RequestJudge:
         count_key = head.api_key, self._shared.counts.counted_id(head.client_id)
         self._shared.counts.counts[count_key] += 1
         on_response = self._expect(head) if acks != 0 else None
-        if is_unchanged and head.api_key != ApiKey.JOIN_GROUP and not self._login.expires:
+        is_admitted = not self._shared.interception.admits_by_api  # else for a moment only, as the policy remembers it
+        if is_unchanged and is_admitted and head.api_key != ApiKey.JOIN_GROUP and not self._login.expires:
             beginning = bytes(chunk[position + BEGINNING_AT : position + end])
             most_bytes = self._shared.max_frame_bytes
             self._precedent = Precedent(head, beginning, count_key, most_bytes, acks=acks, on_response=on_response)

@@ -18,6 +18,7 @@ from klamm.policy.answers import Override, Throttle
 from klamm.policy.base import AlterConfigPolicy, CreatePartitionsPolicy, CreateTopicPolicy, DeleteTopicPolicy, Policy
 from klamm.policy.details import (
     AlterConfigDetails,
+    ApiDetails,
     ClientDetails,
     CreatePartitionsDetails,
     DeleteTopicDetails,
@@ -36,6 +37,7 @@ PolicyViolationException = PolicyViolationError
 __all__ = [
     "AlterConfigDetails",
     "AlterConfigPolicy",
+    "ApiDetails",
     "ClientDetails",
     "CreatePartitionsDetails",
     "CreatePartitionsPolicy",

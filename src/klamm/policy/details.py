@@ -184,6 +184,20 @@ class ClientDetails:
     """Name of the listener to which it is connected."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiDetails:
+    """Requests of one API that a client sends to a gateway."""
+
+    api: str
+    """Name of the API as in Kafka's ``ApiKeys``, such as DELETE_RECORDS; the API key if klamm does not know it."""
+    principal: str | None = None
+    """Principal of the client as ``Type:name``."""
+    client_id: str | None = None
+    """Client id of the request. None if the client sends none."""
+    listener: str | None = None
+    """Name of the listener to which the client is connected."""
+
+
 Details: TypeAlias = (
     TopicDetails
     | AlterConfigDetails
@@ -192,6 +206,7 @@ Details: TypeAlias = (
     | ProduceDetails
     | GroupDetails
     | ClientDetails
+    | ApiDetails
 )
 
 RequestMetadata = TopicDetails

@@ -93,9 +93,10 @@ FLOW: Final = PolicyKind(
     must_compute=True,
 )
 CLIENT: Final = PolicyKind(stem="client", label="Client", method="validate_client", must_compute=True)
+API: Final = PolicyKind(stem="api", label="API", method="validate_api", must_compute=True)
 KINDS: Final = (CREATE_TOPIC, ALTER_CONFIG, CREATE_PARTITIONS, DELETE_TOPIC)
 """Kinds of the broker."""
-GATEWAY_KINDS: Final = (*KINDS, FLOW, CLIENT)
+GATEWAY_KINDS: Final = (*KINDS, FLOW, CLIENT, API)
 """Kinds of the gateway."""
 SETTINGS: Final = frozenset(
     {

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from klamm.policy.patterns import NamePattern
 
-ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group", "client")
+ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group", "client", "api")
 _RETENTION: Final = tuple(f"{prefix}retention.{unit}" for prefix in ("", "log.") for unit in ("ms", "bytes"))
 UNLIMITED: Final = frozenset(_RETENTION) | {name.replace("retention", "local.retention") for name in _RETENTION}
 """Configs for which -1 means unlimited, and thus exceeds any number."""
@@ -117,6 +117,8 @@ class Rule:
     overrides: bool = False
     """Whether wrong values are set right in place of rejecting the request."""
     flow: FlowRule = FlowRule()
+    forbidden_apis: frozenset[str] = frozenset()
+    """Names of APIs that must not be used, as in Kafka's ``ApiKeys``."""
     delay_ms: int | None = None
     """Pause in milliseconds for a client that violates the rule, whose request is allowed. None rejects the request."""
     remedy: str | None = None

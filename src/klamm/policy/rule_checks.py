@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import ConfigDefinition, broker_configs, find_broker_config, topic_configs
-from klamm.policy.kinds import ALTER_CONFIG, CLIENT, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, FLOW, KINDS
+from klamm.policy.kinds import ALTER_CONFIG, API, CLIENT, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, FLOW, KINDS
 from klamm.policy.rule import (
     ACTIONS,
     REFERENCES,
@@ -41,6 +41,7 @@ _ACTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "writes": ("produce",),
     "group_naming": ("group",),
     "client_id_naming": ("produce", "group", "client"),
+    "forbidden_apis": ("api",),
 }
 """Actions that each condition of a rule concerns."""
 CONDITIONS: Final = tuple(_ACTIONS_OF)
@@ -48,7 +49,7 @@ FLOWS: Final = ("acks", "idempotence", "writes", "group_naming", "client_id_nami
 """Conditions on requests that flow through a gateway."""
 OVERRIDABLE: Final = ("partitions", "replication_factor", "configs", "broker_configs", "acks")
 """Conditions that ``effect: override`` can satisfy."""
-_WITHOUT_TOPIC: Final = ("group", "client")
+_WITHOUT_TOPIC: Final = ("group", "client", "api")
 """Actions that a rule with ``topics`` does not concern."""
 _KINDS: Final[Mapping[str, PolicyKind]] = {
     "create": CREATE_TOPIC,
@@ -58,6 +59,7 @@ _KINDS: Final[Mapping[str, PolicyKind]] = {
     "produce": FLOW,
     "group": FLOW,
     "client": CLIENT,
+    "api": API,
 }
 """Policy that is asked about each action."""
 _SAMPLES: Final = ("User:Any-1", "User:any other,name")
@@ -149,7 +151,9 @@ def _checked(rule: Rule, condition: str) -> tuple[str, ...]:
     """Return the actions for which a condition of the rule is checked."""
     if rule.topics is not None and condition == "broker_configs":
         return ()
-    left_out = (_WITHOUT_TOPIC if rule.topics is not None else ()) + (("client",) if rule.delay_ms is not None else ())
+    left_out = (_WITHOUT_TOPIC if rule.topics is not None else ()) + (
+        ("client", "api") if rule.delay_ms is not None else ()
+    )
     return tuple(action for action in _ACTIONS_OF[condition] if action in rule.actions and action not in left_out)
 
 

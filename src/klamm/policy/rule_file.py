@@ -11,6 +11,7 @@ from klamm.configs.durations import parse_amount, units_of
 from klamm.policy.patterns import NamePattern
 from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, Rule, RuleFileError
 from klamm.policy.rule_checks import CONDITIONS, FLOWS, OVERRIDABLE, check_actions, check_configs
+from klamm.protocol.api import ApiKey, api_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 # matched.
 _GLOB: Final = re.compile(r"(?P<skip>\\[A-Za-z]\*?|\[\^?\]?[^\]]*\]\*?)|(?P<literal>\\[^A-Za-z]|[A-Za-z0-9_:-]|^)\*")
 MAX_DELAY_MS: Final = 60_000
+_MAX_DIGITS: Final = 6
+_NEEDED_APIS: Final = frozenset({ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""APIs without which a client cannot report an error."""
 _DEFAULTS: Final = ("any", "allowed")
 """Values of conditions that restrict nothing."""
 _MAY_BE_EMPTY: Final = ("only_configs", "except_principals")
@@ -191,6 +195,7 @@ def _rule(table: _Table) -> Rule:
             group_naming=table.pattern("group_naming"),
             client_id_naming=table.pattern("client_id_naming"),
         ),
+        forbidden_apis=_apis(table),
         delay_ms=_delay_ms(table),
         remedy=table.text("remedy") if table.has("remedy") else None,
     )
@@ -205,6 +210,22 @@ def _choice(table: _Table, name: str, *choices: str) -> str:
     if value not in choices:
         raise RuleFileError(f"{table.at(name)}: expected {' or '.join(sorted(choices, reverse=True))}, got {value!r}")
     return value
+
+
+def _apis(table: _Table) -> frozenset[str]:
+    """Return the names of APIs under ``forbidden_apis``; either as in Kafka's ``ApiKeys`` or as in its messages."""
+    known = {key.name.replace("_", "").lower(): key for key in ApiKey}
+    found = set[str]()
+    for position, name in enumerate(table.texts("forbidden_apis")):
+        key = int(name) if name.isdecimal() and len(name) < _MAX_DIGITS else known.get(name.replace("_", "").lower())
+        if key is None or key in _NEEDED_APIS:
+            needed = ", ".join(sorted(each.name for each in _NEEDED_APIS))
+            raise RuleFileError(
+                f"{table.at('forbidden_apis')}[{position}]: {name!r} cannot be forbidden; expected a name such as"
+                f" DELETE_RECORDS, or an API key; not {needed}"
+            )
+        found.add(api_name(key))
+    return frozenset(found)
 
 
 def _delay_ms(table: _Table) -> int | None:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from klamm.policy.details import (
         AlterConfigDetails,
+        ApiDetails,
         ClientDetails,
         CreatePartitionsDetails,
         DeleteTopicDetails,
@@ -217,6 +218,15 @@ class RulesPolicy(Policy):
             violation = _client_id_violation(rule, details.client_id)
             if violation is not None and not rule.overrides and rule.delay_ms is None:
                 raise violation
+
+    def validate_api(self, details: ApiDetails) -> None:
+        """Raise PolicyViolationError for the first rule that forbids an API to the client."""
+        for rule in self._concerned("api", None, details.principal):
+            if details.api in rule.forbidden_apis:
+                remedy = f"; {rule.remedy}" if rule.remedy else ""
+                raise PolicyViolationError(
+                    f"Rule '{rule.name}': {details.principal} must not use {details.api}{remedy}."
+                )
 
     def _concerned(self, action: str, topic: str | None, principal: str | None) -> Iterator[Rule]:
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
 from klamm.policy.answers import Override, Throttle, answer_fault
-from klamm.policy.details import ClientDetails, GroupDetails
+from klamm.policy.details import ApiDetails, ClientDetails, GroupDetails
 from klamm.policy.details import overridden as overridden_details
 from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
@@ -441,4 +441,6 @@ def _subject(details: Details) -> str:
         return f"group {group_id!r}"
     if isinstance(details, ClientDetails):
         return f"client id {details.client_id!r}"
+    if isinstance(details, ApiDetails):
+        return f"requests {details.api}"
     return f"{getattr(details, 'resource_type', '')} {getattr(details, 'resource_name', '')!r}"

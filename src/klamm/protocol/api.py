@@ -70,6 +70,11 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
+def api_name(api_key: int) -> str:
+    """Return the name of an API as in Kafka's ``ApiKeys``; the number of one that klamm does not know."""
+    return ApiKey(api_key).name if api_key in ApiKey.__members__.values() else str(api_key)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """A Kafka API and the range of versions that are served, both ends included."""

@@ -14,6 +14,7 @@ from klamm.gateway.policies.clients import ClientJudge
 from klamm.gateway.refusals import ADMITTED_APIS, REFUSABLE, refusal
 from klamm.gateway.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
 from klamm.policy import PolicyViolationError
+from klamm.policy.kinds import CLIENT
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
@@ -28,7 +29,7 @@ from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.attempt import ApiError
 from tests.support.gateway_context import FakeContext
 from tests.support.random_requests import frame_of, random_struct
-from tests.support.relay_rig import RelayRig, request, shared_objects
+from tests.support.relay_rig import RelayRig, request, response, shared_objects
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
@@ -134,6 +135,28 @@ def test_a_client_id_is_judged_once_on_a_connection() -> None:
     asyncio.run(test())
 
 
+def test_api_is_judged_at_every_request() -> None:
+    asked: list[int] = []
+
+    def admit(context: InterceptedCall) -> ApiError | None:
+        asked.append(context.api_key)
+        return DENIED if context.api_key == ApiKey.CREATE_TOPICS else None
+
+    async def test() -> None:
+        with RelayRig(shared_objects(Interception(admit=admit, admits_by_api=True))) as rig:
+            create = request_frame(CreateTopicsRequest(topics=[]), 7)
+            for number in range(3):
+                heartbeat = request(12, 0, b"body", correlation_id=number)
+                await rig.client.send(heartbeat + heartbeat + create)
+                assert await rig.upstream.read(2 * len(heartbeat)) == heartbeat + heartbeat
+                await rig.upstream.send(response(number) + response(number))
+                assert [await rig.client.read_frame() for _ in range(2)] == [response(number)[4:]] * 2
+                decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
+            assert asked == [12, ApiKey.CREATE_TOPICS] * 3, "equal headers are one question"
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -166,6 +189,9 @@ def test_a_remembered_refusal_does_not_keep_the_request() -> None:
 
     class Refusing:
         """Policies that remember a refusal of every client id."""
+
+        def guards_kind(self, kind: object) -> bool:
+            return kind is CLIENT
 
         def known(self, *_: object) -> PolicyOutcome:
             return PolicyOutcome(None, error)

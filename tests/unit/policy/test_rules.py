@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from klamm.policy import (
     AlterConfigDetails,
+    ApiDetails,
     ClientDetails,
     GroupDetails,
     Override,
@@ -767,8 +768,38 @@ def test_rules_decide_on_client_ids(details: ClientDetails, error: str | None) -
 
 
 @pytest.mark.parametrize(
+    ("api", "principal", "is_denied"),
+    [
+        ("DELETE_RECORDS", "User:app", True),
+        ("CREATE_ACLS", "User:app", True),
+        ("64", "User:app", True),
+        ("PRODUCE", "User:app", False),
+        ("DELETE_RECORDS", "User:admin", False),
+    ],
+)
+def test_rules_forbid_apis(api: str, principal: str, is_denied: bool) -> None:
+    policy = RulesPolicy()
+    text = """
+    rules:
+      - name: no tools
+        forbidden_apis: [DeleteRecords, CREATE_ACLS, 64]
+        except_principals: ["User:admin"]
+        remedy: ask the platform team
+    """
+    policy._rules = parse_rules(textwrap.dedent(text), source="rules.yaml")
+    error = re.escape(f"Rule 'no tools': {principal} must not use {api}; ask the platform team.")
+    with pytest.raises(PolicyViolationError, match=error) if is_denied else nullcontext():
+        policy.validate_api(ApiDetails(api=api, principal=principal))
+
+
+@pytest.mark.parametrize(
     ("rule", "place"),
     [
+        ("{name: a, forbidden_apis: [Produce, DeleteRecord]}", "rules[0].forbidden_apis[1]: 'DeleteRecord' cannot be"),
+        ("{name: a, forbidden_apis: [Metadata]}", "rules[0].forbidden_apis[0]: 'Metadata' cannot be forbidden"),
+        ("{name: a, forbidden_apis: [36]}", "not API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE"),
+        ("{name: a, topics: b, forbidden_apis: [Produce]}", "rules[0].topics: forbidden_apis concerns no topics"),
+        ("{name: a, forbidden_apis: [Produce], effect: override}", "rules[0].forbidden_apis: effect: override cannot"),
         ("{name: a, acks: 1}", "rules[0].acks: expected a string, got 1"),
         ("{name: a, acks: some}", "rules[0].acks: expected any or all, got 'some'"),
         ("{name: a, effect: throttle, acks: all}", "rules[0].delay_ms: effect: throttle, and no other, needs a number"),

@@ -114,6 +114,11 @@ class RecordedCall:
         self._recorder = recorder
 
     @property
+    def api_key(self) -> int:
+        """API key of the request."""
+        return self._call.api_key
+
+    @property
     def api_version(self) -> int:
         """Version of the request and of its response."""
         return self._call.api_version

@@ -1,4 +1,7 @@
-"""Policies on client ids. A client is judged by its first request with a client id (``gateway.refusals``)."""
+"""Policies on client ids and on APIs.
+
+A client id is judged by the first request with it, an API by every request (``gateway.refusals``).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from klamm.gateway.interceptors import Postponed
 from klamm.gateway.policies.verdicts import remembered_effect
-from klamm.policy.details import ClientDetails
-from klamm.policy.kinds import CLIENT
+from klamm.policy.details import ApiDetails, ClientDetails
+from klamm.policy.kinds import API, CLIENT
+from klamm.protocol.api import api_name
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ClientJudge:
-    """Judge of client ids.
+    """Judge of client ids and APIs.
 
     Args:
         policies: Policies in use.
@@ -26,8 +30,13 @@ class ClientJudge:
         self._policies = policies
 
     def judge(self, context: InterceptedCall) -> ApiError | Postponed | None:
-        """Ask the policy about the client id of a request; return the error for the client, None when it is allowed."""
-        author = context.author
-        details = ClientDetails(client_id=author.client_id, principal=author.principal, listener=author.listener)
-        answer = remembered_effect(self._policies, CLIENT, details, context)
-        return answer if isinstance(answer, (ApiError, Postponed)) else None
+        """Ask the policies about a request; return the error for the client, None when it is allowed."""
+        author, policies = context.author, self._policies
+        who = {"client_id": author.client_id, "principal": author.principal, "listener": author.listener}
+        answers = []
+        if policies.guards_kind(CLIENT):
+            answers.append(remembered_effect(policies, CLIENT, ClientDetails(**who), context))
+        if policies.guards_kind(API):
+            details = ApiDetails(api=api_name(context.api_key), **who)
+            answers.append(remembered_effect(policies, API, details, context))
+        return next((answer for answer in answers if isinstance(answer, (ApiError, Postponed))), None)

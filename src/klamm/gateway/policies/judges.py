@@ -18,6 +18,7 @@ from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
 from klamm.policy.kinds import (
     ALTER_CONFIG,
+    API,
     CLIENT,
     CREATE_PARTITIONS,
     CREATE_TOPIC,
@@ -141,7 +142,8 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
         policies=policies,
         report=lambda page: report_decisions(page, policies),
         filters=FlowJudge(policies).filters if policies.guards_kind(FLOW) else {},
-        admit=ClientJudge(policies).judge if policies.guards_kind(CLIENT) else None,
+        admit=ClientJudge(policies).judge if policies.guards_kind(CLIENT) or policies.guards_kind(API) else None,
+        admits_by_api=policies.guards_kind(API),
         withheld=_withheld(policies),
         limits=LAST_WITH_NAMES if policies.guards_kind(FLOW) else NO_LIMITS,
         reload=runtime.reload,

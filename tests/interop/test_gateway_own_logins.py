@@ -42,7 +42,7 @@ RULES = """\
 rules:
   - name: only-dave-creates
     principals: ["User:carol"]
-    partitions: {max: 0}
+    partitions: {min: 2}
 """
 
 

@@ -62,6 +62,9 @@ rules:
   - name: keep
     topics: "team[.]kept"
     deletion: forbidden
+  - name: brokers
+    broker_configs:
+      message.max.bytes: {min: 1200000, max: 2MB}
 """
 HANGING = """
 import threading
@@ -330,6 +333,38 @@ def test_a_policy_that_hangs_delays_only_what_it_judges(
         ("next", 0),
     ]
     assert "did not decide within 3000 ms" in (answer.topics[0].error_message or "")
+
+
+@pytest.mark.parametrize("name", ["1", ""])
+def test_altered_brokers(both: Both, name: str) -> None:
+    def ask(request: Any, response: type[Any], version: int) -> str | None:
+        answers = [client.ask(request, response, version).responses[0] for client in both.clients]
+        assert answers[0].error_code == answers[1].error_code
+        # what is below the cluster default is unknown to the gateway: it denies a removal with another message
+        assert not name or answers[0].error_message == answers[1].error_message
+        return str(answers[0].error_message) if answers[0].error_code == ErrorCode.POLICY_VIOLATION else None
+
+    def alter(value: str | None) -> str | None:
+        operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+        resource = incremental(name, ("message.max.bytes", operation, value))
+        resource.resource_type = ResourceType.BROKER
+        return ask(IncrementalAlterConfigsRequest(resources=[resource]), IncrementalAlterConfigsResponse, 1)
+
+    def replace(key: str, value: str) -> str | None:
+        configs = {key: value} if name else {key: value, "min.insync.replicas": "1"}  # which must stay
+        resource = AlterConfigsRequest.AlterConfigsResource(
+            resource_type=ResourceType.BROKER,
+            resource_name=name,
+            configs=[AlterConfigsRequest.AlterableConfig(name=each, value=text) for each, text in configs.items()],
+        )
+        return ask(AlterConfigsRequest(resources=[resource]), AlterConfigsResponse, 2)
+
+    subject = f"broker {name}" if name else "all brokers"
+    assert f"message.max.bytes=3000000 of {subject} is above the maximum 2000000" in str(alter("3000000"))
+    assert alter("1500000") is None
+    assert "below the minimum 1200000" in str(alter(None))
+    assert "below the minimum 1200000" in str(replace("log.cleaner.threads", "1"))
+    assert replace("message.max.bytes", "1600000") is None
 
 
 def test_gateway_does_not_start_with_rules_on_configs_that_the_upstream_does_not_have(

@@ -231,7 +231,7 @@ def overridden(details: Details, override: Override) -> Details:
         )
     if isinstance(details, AlterConfigDetails):
         result = _changed(details.result, override)
-        names = [*details.configs, *(name for name in override.configs if name not in details.configs)]
+        names = [*(name for name in details.configs if name not in override.configs), *override.configs]
         return replace(
             details,
             configs={name: result.get(name) for name in names if result.get(name) != details.before.get(name)},
@@ -244,4 +244,6 @@ def overridden(details: Details, override: Override) -> Details:
 
 
 def _changed(configs: Mapping[str, str], override: Override) -> dict[str, str]:
-    return {name: value for name, value in {**configs, **override.configs}.items() if value is not None}
+    """Return configs after an override, which come last as in the changed request."""
+    kept = {name: value for name, value in configs.items() if name not in override.configs}
+    return kept | {name: value for name, value in override.configs.items() if value is not None}

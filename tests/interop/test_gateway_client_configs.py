@@ -13,6 +13,7 @@ import os
 import signal
 import time
 import urllib.request
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -279,6 +280,28 @@ def test_acks_of_an_unmodified_producer_are_raised(rig: Rig, admins: list[AdminC
         send()
         assert raised(rig) == after
         assert errors == [None] * 15
+
+
+def test_clients_are_served_beside_a_record_that_cannot_be_used(rig: Rig) -> None:
+    key, value = b'{"user":null}', b'{"configs":{"acks":"x","heartbeat.interval.ms":"1.5","session.timeout.ms":"9000"}}'
+    kafka = Producer({"bootstrap.servers": rig.cluster.bootstrap_servers})
+    kafka.produce(CONFIGS_TOPIC, value, key)
+    kafka.flush(_SOON_S)
+    errors: list[KafkaError | None] = []
+    for number, gateway in enumerate(rig.gateways):
+        wait_until(partial(skips, rig, number, 1), timeout_s=_SOON_S, what="the record")
+        assert "the default user: Invalid value x for configuration acks" in rig.page(number, "/")
+        producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "client.id": "beside"})
+        producer.produce(TOPIC, b"value", on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(_SOON_S) == 0
+    assert errors == [None] * len(rig.gateways)
+    kafka.produce(CONFIGS_TOPIC, None, key)
+    kafka.flush(_SOON_S)
+    wait_until(partial(skips, rig, 0, 0), timeout_s=_SOON_S, what="its removal")
+
+
+def skips(rig: Rig, number: int, count: int) -> bool:
+    return f"klamm_skipped_client_config_records {count}" in rig.page(number, "/metrics")
 
 
 def consumer_of(rig: Rig, number: int, client_id: str, **settings: Any) -> Consumer:

@@ -193,13 +193,22 @@ async def _identify(store: MetadataStore, *, was_clean: bool) -> Metadata:
 
 
 async def _restore_markers(store: MetadataStore, logs: Path) -> None:
-    """Restore the markers of all partitions, unless an earlier start has done it. Reads the headers of all batches."""
+    """Restore the markers of all partitions, unless an earlier start has done it. Reads the headers of all batches.
+
+    If a partition cannot be read or written, this is logged, and the next start tries all of them again.
+    """
     if any(setting.name == _MARKERS_RESTORED for setting in store.load_settings()):
         return
     compacted = read_offsets(logs / CLEANER_OFFSETS)
+    is_complete = True
     for path, _, _ in partition_directories(logs):
-        await asyncio.to_thread(restore_markers, path, is_compacted=path.name in compacted)
-    await store.submit([PutSetting(name=_MARKERS_RESTORED, value="1")])
+        try:
+            await asyncio.to_thread(restore_markers, path, is_compacted=path.name in compacted)
+        except OSError as error:
+            logger.error("%s: transaction markers cannot be checked: %s", path, error)  # noqa: TRY400 -- the message is complete
+            is_complete = False
+    if is_complete:
+        await store.submit([PutSetting(name=_MARKERS_RESTORED, value="1")])
 
 
 def _new_cluster_id() -> str:

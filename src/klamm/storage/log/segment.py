@@ -271,6 +271,7 @@ class LogSegment:
             OSError: The read failed.
         """
         chunk, start, next_offset = b"", position, self.base_offset
+        max_offset = self.base_offset + MAX_RELATIVE_OFFSET
         while position < self.size:
             if position + HEADER.size > start + len(chunk):
                 chunk, start = self.file.read(_WALK_BYTES, position), position
@@ -281,7 +282,7 @@ class LogSegment:
             size = LOG_OVERHEAD + length
             if size < HEADER.size or size > self.size - position:
                 raise CorruptBatchError(f"Found record size {size} at position {position} of {self.file.path}")
-            if base_offset < next_offset or delta < 0:
+            if base_offset < next_offset or delta < 0 or base_offset + delta > max_offset:
                 raise CorruptBatchError(f"Found offset {base_offset} at position {position} of {self.file.path}")
             next_offset = base_offset + delta + 1
             yield BatchHead(

@@ -71,7 +71,7 @@ def check_metadata(
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             cluster_id = _setting(database, CLUSTER_ID_SETTING) if "settings" in tables else None
             topics = next(iter(database.execute("SELECT count(*) FROM topics")))[0] if "topics" in tables else 0
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         if not is_damage(error):
             raise DataDirectoryError(f"Cannot read {metadata}: {error}") from error
         raise metadata_lost(metadata, f"is damaged ({error})") from error
@@ -94,8 +94,11 @@ def check_metadata(
         )
 
 
-def is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Return whether an error shows damaged content, and not only a failed read. One for bad UTF-8 has no code."""
+def is_damage(error: Exception) -> bool:
+    """Return whether an error of SQLite shows damaged content, and not only a failed read.
+
+    An operational error without a code is one of Python's sqlite3, for a text that is not UTF-8.
+    """
     return not (isinstance(error, sqlite3.OperationalError) and hasattr(error, "sqlite_errorcode"))
 
 

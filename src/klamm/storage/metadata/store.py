@@ -212,7 +212,7 @@ class MetadataStore:
         try:
             return query(self._reader)
         except (sqlite3.DatabaseError, *DAMAGED_VALUE) as error:
-            if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+            if not is_damage(error):
                 raise StorageError(f"Cannot read {self._path}: {error}") from error
             raise metadata_lost(self._path, f"is damaged ({error})") from error
 

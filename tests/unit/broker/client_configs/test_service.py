@@ -10,7 +10,7 @@ from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
-from klamm.storage.metadata.changes import PutHistory
+from klamm.storage.metadata.changes import PutClientConfig, PutHistory
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
 
@@ -146,3 +146,23 @@ def test_the_history_reports_who_changed_what_and_leaves_out_what_stayed(
         principal="User:admin",
         client_id="cli",
     )
+
+
+def test_stored_value_that_clients_cannot_use_is_skipped(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        rows = [
+            PutClientConfig(user="alice", client_id=None, has_client_id=False, name=name, value=value)
+            for name, value in (("acks", "x"), ("heartbeat.interval.ms", "500"))
+        ]
+        await store.submit(rows)
+        service = service_on(store)
+        assert service.configs == {ALICE: {"heartbeat.interval.ms": "500"}}
+        (reason,) = service.skipped
+        assert reason.startswith("Metadata: user 'alice': Invalid value x for configuration acks")
+        await alter(service, entry("acks", "all"))
+        assert service.configs[ALICE] == {"acks": "all", "heartbeat.interval.ms": "500"}
+        assert service.skipped == []
+        await store.close()
+
+    asyncio.run(run())

@@ -77,6 +77,8 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
     check_kafkas(kafka, _KAFKA_WRITING, REFUSED_TO_WRITE)
     if kafka.get("acks", "all").strip() not in {"all", "-1"}:
         raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; other values are not supported")
+    if (idempotent := kafka.get("enable.idempotence", "true").strip().lower()) != "true":
+        raise SettingsError(f"kafka.enable.idempotence={idempotent}: expected true; other values are not supported")
     return WriteOptions(
         connection=connection_settings(given),
         topic=topic,

@@ -77,12 +77,20 @@ def test_a_stream_is_written_exactly_once_and_a_batch_is_not() -> None:
     assert not write_options(NEEDED | {"exactlyOnce": "false"}, streaming=True, overwrite=False).exactly_once
 
 
+def test_write_options_without_an_effect_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    more = {"includeHeaders": "true", "kafka.acks": "all", "kafka.linger.ms": "5"}
+    assert write_options(NEEDED | more, streaming=True, overwrite=False).exactly_once
+    assert caplog.messages == ["kafka.linger.ms: without effect on klamm-kafka"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"exactlyOnce": "true"}, "only the batches of a stream"),
         ({"exactlyOnce": "perhaps"}, "exactlyOnce=perhaps: expected true or false"),
         ({"kafka.acks": "1"}, "kafka.acks=1: expected all"),
+        ({"kafka.enable.idempotence": "FALSE"}, "kafka.enable.idempotence=false: expected true"),
+        ({"kafka.compression.typ": "lz4"}, "kafka.compression.typ: not a property .*did you mean compression.type"),
         ({"kafka.compression.type": "rar"}, "kafka.compression.type=rar: expected one of none, gzip"),
         ({"kafka.transaction.timeout.ms": "2147483648"}, "a whole number from 1 to 2147483647"),
         ({"kafka.key.serializer": "x"}, "kafka.key.serializer=x: not supported: keys are binary or string"),

@@ -17,7 +17,7 @@ from klamm.dataframes.positions import (
     ending_positions,
     starting_positions,
 )
-from klamm.patterns import compile_pattern
+from klamm.patterns import java_pattern
 from klamm.properties import (
     SettingsError,
     did_you_mean,
@@ -104,7 +104,7 @@ class ReadOptions:
     topics: tuple[str, ...]
     """Topics of ``subscribe`` or ``assign``; empty with ``subscribePattern``."""
     pattern: re.Pattern[str] | None = None
-    """``subscribePattern``: found in the names of the topics, as Kafka's consumer does. None: ``topics`` has them."""
+    """``subscribePattern``: matches names in which Kafka's consumer finds it. None: ``topics`` has the names."""
     assigned: Mapping[str, tuple[int, ...]] | None = None
     """``assign``: partitions by topic. None: all partitions."""
     starting: Positions
@@ -187,7 +187,8 @@ def _selected(
             raise SettingsError("subscribe: expected the names of topics, comma separated")
         return topics, None, None
     try:
-        pattern = compile_pattern(text)
+        java_pattern(text)
+        pattern = java_pattern(f".*(?:{text}).*")
     except re.error as error:
         raise SettingsError(f"subscribePattern={text}: expected a regular expression: {error}") from error
     if not text:

@@ -103,7 +103,7 @@ class TopicReader:
         while True:
             try:
                 if (pattern := self._options.pattern) is not None:
-                    self._topics = tuple(sorted(filter(pattern.search, self._cluster.topic_names())))
+                    self._topics = tuple(sorted(filter(pattern.fullmatch, self._cluster.topic_names())))
                 self._cluster.refresh(self._topics)
             except FATAL_ERRORS:
                 raise

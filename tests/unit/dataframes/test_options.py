@@ -99,9 +99,11 @@ def test_an_empty_range_and_positions_without_an_order_are_taken() -> None:
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
-        ({"subscribePattern": " or.* "}, ((), "or.*", None)),
+        ({"subscribePattern": " ^(or|x)d "}, ((), ["orders", "xd"], None)),
+        ({"subscribePattern": "R"}, ((), [], None)),
         ({"assign": '{"b":[2,0,0],"a":[1]}'}, (("a", "b"), None, {"a": (1,), "b": (0, 2)})),
         ({"subscribePattern": ""}, "subscribePattern: expected a regular expression"),
+        ({"subscribePattern": "or)|(x"}, r"subscribePattern=or\)\|\(x: expected a regular expression"),
         ({"subscribePattern": "or("}, r"subscribePattern=or\(: expected a regular expression"),
         ({"assign": "orders"}, "assign=orders: expected JSON of partitions by topic"),
         ({"assign": '{"orders":[]}'}, "expected JSON of partitions by topic"),
@@ -116,7 +118,8 @@ def test_topics_are_selected_by_one_option(selection: dict[str, str], expected: 
             read_options(given, streaming=True)
         return
     options = read_options(given, streaming=True)
-    assert (options.topics, options.pattern and options.pattern.pattern, options.assigned) == expected
+    matched = options.pattern and [*filter(options.pattern.fullmatch, ("orders", "my-orders", "xd"))]
+    assert (options.topics, matched, options.assigned) == expected
 
 
 def test_timestamps_take_precedence_over_offsets() -> None:

@@ -17,7 +17,7 @@ from tests.support.transaction_wire import (
     read_committed,
     wait_for_markers,
 )
-from tests.support.wire import WireClient
+from tests.support.wire import SET, WireClient
 from tests.support.workers import Worker
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def test_every_transaction_is_whole_or_not_there_after_any_kill(crashing: Cluste
     ledgers = [_Ledger(number=number, knows_v2=number % 2 == 0) for number in range(4)]
     with WireClient(crashing.bootstrap_servers, timeout_s=30) as client:
         client.create_topic(_TOPIC, partitions=_PARTITIONS)
+        client.alter_topic(_TOPIC, [("message.timestamp.type", SET, "LogAppendTime")])  # markers are stamped too
         _settle(client, ledgers)
     moments = random.Random()
     enough = 5 * _KILLS

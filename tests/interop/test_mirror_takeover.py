@@ -57,6 +57,8 @@ B.group.id = {topic}
 B.exactly.once.source.support = enabled
 {alias}.consumer.isolation.level = read_committed
 emit.checkpoints.enabled = false
+{alias}->B.source.cluster.alias =
+{alias}->B.replication.policy.separator =
 """
 
 
@@ -205,7 +207,7 @@ def _check_status(capsys: pytest.CaptureFixture[str], target: str, names: Names)
 def test_the_mirror_takes_over_from_mirrormaker_with_a_topic_of_its_own_and_gives_back(
     java: None, real_kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """K894-38, K894-39, KIP-618: exactly once; what the worker's topic says does not count."""
+    """K894-38, K894-39, KIP-618: exactly once, with names without a prefix; the worker's topic does not count."""
     with klamm.Broker() as here:
         source, target = here.bootstrap_servers, real_kafka.bootstrap_servers
         names = Names("once")
@@ -225,7 +227,7 @@ def test_the_mirror_takes_over_from_mirrormaker_with_a_topic_of_its_own_and_give
         produce(source, names.topic, numbered(600, 300))
         with MirrorMaker(file, tmp_path) as mirrormaker:
             _wait_for_position(flow, names, 899, mirrormaker)
-        assert read(target, names.remote_topic, {0: 900})[0] == [record for _, record in numbered(0, 900)]
+        assert read(target, names.topic, {0: 900})[0] == [record for _, record in numbered(0, 900)]
 
 
 def _wait_for_position(flow: FlowSettings, names: Names, offset: int, mirrormaker: MirrorMaker) -> None:
@@ -249,7 +251,7 @@ def _put_back(flow: FlowSettings, names: Names, offset: int) -> None:
 def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[SourceOffsetStore]:
     settings = ConnectionSettings.of(flow.target.bootstrap_servers, {}, "test")
     pool = BufferPool(max_free_bytes=1_000_000)
-    return contextlib.closing(SourceOffsetStore(settings, pool, topic=topic, source_alias=flow.source.alias))
+    return contextlib.closing(SourceOffsetStore(settings, pool, topic=topic, source_alias=flow.source_alias))
 
 
 def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster) -> None:

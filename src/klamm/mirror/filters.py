@@ -42,6 +42,8 @@ class PatternList:
     As in MirrorMaker, the elements are joined with ``|``. A flag such as ``(?i)`` counts for all elements after it.
     """
 
+    key: str
+    """Key of the file that set the list."""
     expressions: tuple[str, ...]
     pattern: re.Pattern[str] | None
     """Pattern of all elements. None: the list is empty."""
@@ -64,7 +66,7 @@ class PatternList:
             pattern = java_pattern("|".join(expressions)) if expressions else None
         except re.error as error:
             raise SettingsError(f"{expected} in Java's syntax: {error}") from error
-        return cls(expressions=expressions, pattern=pattern)
+        return cls(key=key, expressions=expressions, pattern=pattern)
 
     def matches(self, name: str) -> bool:
         """Return whether one of the expressions matches the whole name."""

@@ -144,7 +144,7 @@ def plan_flow(
         "another mirror use it for another cluster?"
         for name in doubled_aliases(flow, selected)
     ]
-    return lines + doubled + denied + _without_match(flow, selected) + checks.refused
+    return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.refused
 
 
 def _not_before_4_1(topic: str) -> str:
@@ -153,14 +153,28 @@ def _not_before_4_1(topic: str) -> str:
     return "; MirrorMaker before 4.1 does not mirror it" if is_new else ""
 
 
-def _without_match(flow: FlowSettings, selected: Collection[str]) -> list[str]:
-    """Return lines for the elements of ``topics`` that select no topic, unless the key is not set."""
-    topic_filter = flow.selection.topic_filter
-    if not isinstance(topic_filter, DefaultTopicFilter) or topic_filter.include.expressions == DEFAULT_TOPICS:
+def _filter_lines(
+    flow: FlowSettings, here: Collection[str], selected: Collection[str], there: Collection[str]
+) -> list[str]:
+    """Return lines for what the lists of topics probably should not do.
+
+    These are elements of ``topics`` that select no topic, and topics that a MirrorMaker of Kafka 4.0 or later mirrored
+    because it ignores ``topics.blacklist``.
+    """
+    topic_filter, source = flow.selection.topic_filter, flow.source.alias
+    if not isinstance(topic_filter, DefaultTopicFilter):
         return []
-    return [
-        f"{NO_CHANGE} topics: {expression} selects no topic of cluster {flow.source.alias}"
-        for expression in topic_filter.include.without_match(selected)
+    include, exclude = topic_filter.include, topic_filter.exclude
+    unmatched = include.without_match(selected) if include.expressions != DEFAULT_TOPICS else ()
+    blacklisted = [
+        name
+        for name in sorted(here)
+        if exclude.key.endswith(".blacklist") and exclude.matches(name) and flow.remote_topic(name) in there
+    ]
+    return [f"{NO_CHANGE} topics: {expression} selects no topic of cluster {source}" for expression in unmatched] + [
+        f"{NO_CHANGE} topic {flow.remote_topic(name)}: not mirrored, {exclude.key} excludes {name}; "
+        "MirrorMaker 4.0 and later ignore this key"
+        for name in blacklisted
     ]
 
 

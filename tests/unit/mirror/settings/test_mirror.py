@@ -226,7 +226,9 @@ def test_setting_the_excluded_configs_replaces_the_list() -> None:
 
 
 def test_old_names_of_the_lists_are_taken() -> None:
-    """As in MirrorMaker before 4.0; a warning says that later ones ignore them."""
+    """As in MirrorMaker 3.9, where the newer name has precedence; a warning says that later ones ignore them."""
+    newer = flow("A->B.topics.blacklist=users\ntopics.exclude=orders\n").selection
+    assert [name for name in ("orders", "users") if newer.includes(name)] == ["users"]
     old = settings("topics.blacklist=b.*\nconfig.properties.blacklist=segment.*\n")
     (parsed,) = old.flows
     assert not parsed.selection.includes("bills")

@@ -82,6 +82,14 @@ def test_plan_reports_elements_of_topics_without_a_match_and_topics_new_since_4_
     ]  # fmt: skip
 
 
+def test_plan_reports_mirrored_topics_that_topics_blacklist_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = {"A": FakeCluster(orders=1, users=1, new=1), "B": FakeCluster(**{"A.users": 1, "A.orders": 1})}
+    _, lines = printed(monkeypatch, clusters, topics=".*", **{"topics.blacklist": "users, new"})
+    assert [line for line in lines if line.startswith("  !")] == [
+        "  ! topic A.users: not mirrored, topics.blacklist excludes users; MirrorMaker 4.0 and later ignore this key"
+    ]
+
+
 def test_a_plan_of_two_flows_names_each_topic_of_heartbeats_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"B->A.enabled": "true"})
     assert sorted(line for line in lines if "topic heartbeats" in line) == [HEARTBEATS_ON_A, HEARTBEATS_ON_B]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from klamm.gateway.interceptors import InterceptedCall
 
-SCRIPTS: Final = 2_000 if os.environ.get("KLAMM_SOAK") else 60
+SCRIPTS: Final = 2_000 if os.environ.get("KLAMM_SOAK") else 40
 AT_ONCE: Final = 60
 USERS: Final = ("ann", "bob", "cem")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
@@ -142,7 +142,7 @@ def random_logins(chance: random.Random) -> list[Login]:
             is_right=chance.random() < 0.8,
             messages=2 if chance.random() < 0.8 else chance.randrange(2),
         )
-        for _ in range(chance.choice((1, 2, 2, 3)))
+        for _ in range(chance.choice((1, 2, 2)))
     ]
 
 

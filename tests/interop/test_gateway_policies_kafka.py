@@ -52,6 +52,13 @@ rules:
   - name: keep
     topics: "PREFIX[.]kept"
     deletion: forbidden
+  - name: short
+    topics: "PREFIX[.]short"
+    configs:
+      segment.ms: {max: 5d}
+  - name: brokers
+    broker_configs:
+      message.max.bytes: {max: 10MiB}
   - name: no such names
     topics: "PREFIX[.]bad.*"
     naming: "none"
@@ -177,6 +184,20 @@ def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: K
         "delete",
         "60000",
     ]
+
+
+def test_rules_limit_what_is_in_force_after_a_removal_and_configs_of_brokers(admin: AdminClient) -> None:
+    admin.create_topics([NewTopic(named("short"), 1, configs={"segment.ms": "60000"})]).result(60)
+    topic, brokers = ConfigResource(ResourceType.TOPIC, named("short")), ConfigResource(ResourceType.BROKER, "")
+    remove = AlterConfigOp(ConfigEntry("segment.ms", None), OpType.DELETE)
+    too_large = AlterConfigOp(ConfigEntry("message.max.bytes", "10485761"), OpType.SET)
+    denied = admin.incremental_alter_configs({topic: [remove], brokers: [too_large]}).values()
+    # Kafka does not describe log.roll.hours of a topic that sets segment.ms
+    assert "segment.ms=604800000 (the broker's default)" in str(denied[topic].exception(60))
+    assert "message.max.bytes=10485761 of all brokers is above" in str(denied[brokers].exception(60))
+    entries = [ConfigEntry("message.max.bytes", "10485762"), ConfigEntry("min.insync.replicas", "1")]
+    replaced = admin.replace_all_configs({brokers: entries}).values()[brokers]
+    assert "message.max.bytes=10485762 of all brokers is above" in str(replaced.exception(60))
 
 
 def test_a_producer_gets_the_topics_that_the_policy_allows(gateway: klamm.Gateway, admin: AdminClient) -> None:

@@ -149,8 +149,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def verdict_of(rules: Path, topic: ExistingTopic) -> tuple[str, str | None]:
     """Return verdict and message of ``klamm policy test``."""
-    (found,) = judge(make_policy(RulesPolicy, policy_rules_file=str(rules)), "create", [topic], principal=USER)
-    return found.verdict, found.message
+    (outcome,) = judge(make_policy(RulesPolicy, policy_rules_file=str(rules)), "create", [topic], principal=USER)
+    return outcome.verdict, outcome.message
 
 
 def audited(rules: Path, kind: PolicyKind, details: Details) -> tuple[str, str | None]:

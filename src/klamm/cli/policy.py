@@ -16,7 +16,7 @@ from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.output import write
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
-from klamm.policy.answers import Override
+from klamm.policy.answers import Override, Throttle, answer_fault
 from klamm.policy.details import (
     AlterConfigDetails,
     CreatePartitionsDetails,
@@ -104,7 +104,7 @@ def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, princip
     for topic in topics:
         verdict, code, message = "allowed", None, None
         try:
-            reason = _judge(method, _details(kind, topic, principal))
+            reason = _judge(method, _KINDS[kind], _details(kind, topic, principal))
             if reason is not None:
                 verdict, message = "overridden", reason
         except KafkaApiError as refusal:
@@ -115,15 +115,18 @@ def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, princip
     return verdicts
 
 
-def _judge(method: Callable[[Details], object], details: Details) -> str | None:
+def _judge(method: Callable[[Details], object], kind: PolicyKind, details: Details) -> str | None:
     """Ask a policy about a request and about the result of its override, as a broker does.
 
     Returns:
         The reason of the override; None without one. Errors that deny the request propagate.
     """
     answer = method(details)
-    if not isinstance(answer, Override):
+    if not isinstance(answer, (Override, Throttle)):
         return None
+    fault = answer_fault(answer, kind.answers, kind.overridable)
+    if fault is not None or isinstance(answer, Throttle):
+        raise PolicyFailedError(f"{kind.label} policy: {fault}")
     changed = overridden(details, answer)
     _check_values(answer, details)
     if isinstance(method(changed), Override):

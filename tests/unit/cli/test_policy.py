@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -107,6 +108,34 @@ def test_result_of_an_override_is_judged(files: Path, capsys: pytest.CaptureFixt
         "slow": ("allowed", None),
     }
     assert (document["refused"], document["overridden"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "message"),
+    [
+        (
+            "create",
+            "Override(reason='r', num_partitions=0)",
+            "Create topic policy: Override(num_partitions=0)",
+        ),
+        ("create", "Throttle(reason='r', delay_ms=1)", "Create topic policy: it cannot return Throttle"),
+        ("delete", "Override(reason='r', num_partitions=5)", "Delete topic policy: it cannot return Override"),
+        ("create", "Override(reason='r', configs={'retention.ms': 'soon'})", "Invalid value soon for configuration"),
+        ("alter", "Override(reason='r', configs={'retention.mss': '5'})", "Unknown topic config name: retention.mss"),
+    ],
+)
+def test_answer_that_cannot_be_carried_out_is_refused(
+    files: Path, capsys: pytest.CaptureFixture[str], kind: str, answer: str, message: str
+) -> None:
+    name = f"answers_of_cli_{uuid4().hex}"
+    head = "from klamm.policy import Override, Throttle"
+    (files / f"{name}.py").write_text(f"{head}\nclass P:\n    def validate(self, details):\n        return {answer}\n")
+    (files / "topics.yaml").write_text("topics: {orders: {}}")
+    arguments = ["--kind", kind, "--topics-file", str(files / "topics.yaml"), "-o", "json"]
+    assert main(["policy", "test", f"{name}:P", *arguments]) == 3
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["verdict"] == "refused"
+    assert message in verdict["message"]
 
 
 @pytest.mark.process

@@ -147,7 +147,7 @@ async def describe_configs(
 
 
 async def _with_inherited(
-    admin: AdminClient, found: Mapping[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]
+    admin: AdminClient, described: Mapping[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]
 ) -> dict[tuple[int, str], Mapping[str, ConfigEntry] | KafkaApiError]:
     """Add the synonyms in other units, which Kafka omits: log.retention.hours of a topic that sets retention.ms.
 
@@ -155,21 +155,21 @@ async def _with_inherited(
     """
     lacking = {
         key: [name for name in topic_synonyms() if name in each and _sets_alone(each[name])]
-        for key, each in found.items()
+        for key, each in described.items()
         if key[0] == ResourceType.TOPIC and not isinstance(each, KafkaApiError)
     }
     if not any(lacking.values()):
-        return dict(found)
+        return dict(described)
     try:
         node = ConfigResource(ResourceType.BROKER, str((await admin.describe_cluster()).nodes[0].id))
         broker = (await admin.describe_configs([node]))[node]
     except CLUSTER_ERRORS as error:
         failure = KafkaApiError(f"the configs of the brokers cannot be read: {error}")
-        return {key: failure if lacking.get(key) else each for key, each in found.items()}
+        return {key: failure if lacking.get(key) else each for key, each in described.items()}
     layers = BrokerLayers(static={entry.name: entry.value for entry in broker.values() if entry.value is not None})
-    completed = dict(found)
+    completed = dict(described)
     for key, names in lacking.items():
-        entries = found[key]
+        entries = described[key]
         if names and not isinstance(entries, KafkaApiError):
             completed[key] = {**entries, **{name: _completed(entries[name], layers) for name in names}}
     return completed

@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import tarfile
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,10 +22,12 @@ from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.model import TransactionPartition
+from klamm.cli.moments import shown_moment
 from klamm.protocol.records import iter_batches, patch_header
 from klamm.protocol.records.layout import CONTROL
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, CLEANER_OFFSETS, write_offsets
+from klamm.storage.metadata.history import read_config_history
 from klamm.storage.metadata.identity import MetadataLostError
 from tests.support.damaged_records import NESTED
 from tests.support.data_archive import ARCHIVES
@@ -285,6 +287,9 @@ def test_start_with_a_damaged_file_succeeds_or_names_it(tmp_path: Path, every_fi
     path.write_bytes(overwritten(path.read_bytes(), rng))
     if rng.random() < 0.5:
         (data_dir / "logs" / CLEAN_SHUTDOWN).unlink()
+    with suppress(DataDirectoryError):
+        for entry in read_config_history(data_dir):
+            assert shown_moment(entry.at_ms)
     options = ["--set", "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
 
     async def main(*more: str) -> None:

@@ -40,8 +40,6 @@ HISTORY_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "segment.bytes": str(16 * 1024 * 1024),
 }
 _RECORD_VERSION: Final = 0
-_MAX_TIME_MS: Final = 253_402_300_799_999
-"""End of the year 9999, in milliseconds since the epoch."""
 
 
 def history_records(changes: Iterable[tuple[ClientConfigChange, Author]], *, at_ms: int) -> list[Record]:
@@ -94,9 +92,7 @@ def read_entries(
 
 def _entry(record: Record, resource_of: Callable[[bytes | None], str]) -> PutHistory:
     document = decode_document(record.value)
-    if not 0 <= record.timestamp <= _MAX_TIME_MS:
-        raise RecordFormatError(f"no time of a change: {record.timestamp} ms")
-    return PutHistory(
+    entry = PutHistory(
         at_ms=record.timestamp,
         resource=resource_of(record.key),
         name=_text(document, "name") or "",
@@ -107,6 +103,9 @@ def _entry(record: Record, resource_of: Callable[[bytes | None], str]) -> PutHis
         host=_text(document, "host"),
         is_confirmed=document.get("is_confirmed") is not False,
     )
+    if not entry.is_readable:
+        raise RecordFormatError(f"no time of a change: {record.timestamp} ms")
+    return entry
 
 
 def _text(document: Mapping[str, Any], name: str) -> str | None:

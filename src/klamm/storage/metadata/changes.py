@@ -177,6 +177,10 @@ PARTITIONS: Final = "partitions"
 """Name in the history for the number of partitions of a topic, which is no config."""
 
 
+_MAX_TIME_MS: Final = 253_402_300_799_999
+"""End of the year 9999, in milliseconds since the epoch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutHistory:
     """Append one entry to the change history. Entries are never replaced."""
@@ -195,6 +199,14 @@ class PutHistory:
     """False for a change that a gateway has forwarded, and whose response was lost or left its outcome in doubt, such
     as REQUEST_TIMED_OUT. It may not have been made.
     """
+
+    @property
+    def is_readable(self) -> bool:
+        """Return whether the types and the time are possible. They are not if the stored entry is damaged."""
+        texts = (self.resource, self.name, self.principal, *filter(None, (self.old, self.new, self.client_id)))
+        return (
+            isinstance(self.at_ms, int) and 0 <= self.at_ms <= _MAX_TIME_MS and all(isinstance(t, str) for t in texts)
+        )
 
 
 def shown_credential(iterations: int) -> str:

@@ -7,6 +7,7 @@ not block the writer.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from contextlib import closing
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from klamm.display import counted
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.changes import HIDDEN, PARTITIONS, TOO_LONG, UNKNOWN
 from klamm.storage.metadata.schema import APPLICATION_ID, BUSY_TIMEOUT_MS
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.storage.metadata.changes import PutHistory
+
+logger = logging.getLogger(__name__)
 
 NOT_KEPT: Final = frozenset({HIDDEN, UNKNOWN, TOO_LONG})
 """Values in place of those that the history does not keep."""
@@ -69,9 +73,13 @@ def read_config_history(data_dir: Path, *, resource: str | None = None, limit: i
         ) as database:
             if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
                 raise DataDirectoryError(f"{path} is not a metadata database of klamm")
-            return tuple(read_history(database, resource=resource, limit=limit))
-    except sqlite3.Error as error:
+            entries = read_history(database, resource=resource, limit=limit)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise DataDirectoryError(f"Cannot read {path}: {error}") from error
+    readable = tuple(entry for entry in entries if entry.is_readable)
+    if len(readable) < len(entries):
+        logger.warning("%s is damaged: %s skipped", path, counted(len(entries) - len(readable), "history item"))
+    return readable
 
 
 def _uri(path: Path) -> str:

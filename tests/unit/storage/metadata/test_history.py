@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,6 +76,21 @@ def test_where_sqlite_can_create_nothing_the_history_of_a_stopped_broker_is_read
     asyncio.run(run())
     # then
     assert opened() == "mode=ro&immutable=1"
+
+
+@pytest.mark.parametrize("damage", ["at_ms = 'x'", "at_ms = -1", "at_ms = 1 << 62", "name = x'ff'", "old = x'ff'"])
+def test_damaged_history_entry_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    async def write() -> None:
+        store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+        await store.submit([line(1, "damaged", "1", "2"), line(2, "sound")])
+        await store.close()
+
+    asyncio.run(write())
+    with closing(sqlite3.connect(tmp_path / METADATA_FILE_NAME)) as database:
+        database.execute(f"UPDATE history SET {damage} WHERE name = 'damaged'")  # noqa: S608 -- of this test
+        database.commit()
+    assert read_config_history(tmp_path) == (line(2, "sound"),)
+    assert "1 history item skipped" in caplog.text
 
 
 def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:

@@ -166,15 +166,15 @@ def test_published_files_mean_the_same(java: None, tmp_path: Path) -> None:
     others |= {"blacklist_of_2_4", "masking_transform", "blanks_in_a_key", "secrets_in_the_environment"}
     """Files that klamm reads in another way: see ``tests/unit/mirror/settings/test_public_files.py``."""
     texts = {name: mm2_files.text_of(name, tmp_path) for name in mm2_files.NAMES if name not in others}
-    found = of_mirrormaker([*texts.values()])
-    differing = {name: difference(text, each) for (name, text), each in zip(texts.items(), found, strict=True)}
+    decisions = of_mirrormaker([*texts.values()])
+    differing = {name: difference(text, each) for (name, text), each in zip(texts.items(), decisions, strict=True)}
     assert {name: how for name, how in differing.items() if how is not None} == {}
 
 
 def test_random_files_mean_the_same(java: None) -> None:
     draw = random.Random(894)
     texts = [random_file(draw) for _ in range(5_000 if os.environ.get("KLAMM_SOAK") else 400)]
-    found = of_mirrormaker(texts)
-    differing = {text: how for text, each in zip(texts, found, strict=True) if (how := difference(text, each))}
+    decisions = of_mirrormaker(texts)
+    differing = {text: how for text, each in zip(texts, decisions, strict=True) if (how := difference(text, each))}
     assert differing == {}
-    assert sum("error" not in each[-1] for each in found if each) > len(texts) / 3
+    assert sum("error" not in each[-1] for each in decisions if each) > len(texts) / 3

@@ -57,7 +57,6 @@ _ACCEPTED_PREFIXES: Final[Mapping[str, str]] = {
 MAX_LONG: Final = 2**63 - 1
 _LONGEST_S: Final = 10**9
 """Longest duration in seconds, 31 years. Longer ones count as this one, because threads cannot wait for longer."""
-_TRANSFORMS: Final = ("transforms", "predicates")
 
 POSITIONS_TOPIC: Final = "offset.storage."
 """Prefix of the Connect worker's keys for its offsets topic."""
@@ -102,11 +101,6 @@ def accepted_without_effect(key: str) -> str | None:
     if (reason := ACCEPTED_WITHOUT_EFFECT.get(key)) is not None:
         return reason
     return next((reason for prefix, reason in _ACCEPTED_PREFIXES.items() if key.startswith(prefix)), None)
-
-
-def is_transform(key: str) -> bool:
-    """Return whether a key configures single message transforms or their predicates."""
-    return key in _TRANSFORMS or key.startswith(tuple(f"{prefix}." for prefix in _TRANSFORMS))
 
 
 def is_of_heartbeats(key: str) -> bool:

@@ -15,7 +15,7 @@ from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.settings.key_reader import KeyReader
 from klamm.mirror.settings.keys import DEPRECATED, parse_seconds
-from klamm.mirror.settings.unused_keys import RecordedProperties, flow_key, unused_keys
+from klamm.mirror.settings.unused_keys import RecordedProperties, flow_key, transforms, unused_keys
 from klamm.properties import SettingsError, parse_bool, parse_list, split_address, split_servers
 
 if TYPE_CHECKING:
@@ -161,19 +161,13 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         checkpoint_dir=properties.get(CHECKPOINT_DIR, "").strip() or None,
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
         warnings=tuple(warnings),
-        transforms=_transforms(properties, aliases),
+        transforms=transforms(properties, [flow.name for flow in flows]),
     )
     if not flows:
         return settings
     clients = [flow.clients for flow in flows] + [pair.target_clients for pair in heartbeats]
     unused = unused_keys(properties, aliases, [flow.name for flow in flows], clients)
     return replace(settings, notes=unused.notes, unused=unused.warnings)
-
-
-def _transforms(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys that set transforms for a flow or for all flows."""
-    plain = ((key, _plain_key(key, aliases), value) for key, value in properties.items())
-    return tuple(key for key, name, value in plain if name in ("transforms", "predicates") and value.strip())
 
 
 def _address(key: str, value: str) -> tuple[str, int] | None:

@@ -58,6 +58,21 @@ def flow_key(key: str, aliases: Iterable[str]) -> tuple[str, str, str] | None:
     return source, target, rest[len(target) + 1 :]
 
 
+def places_of(flows: Iterable[str]) -> tuple[str, ...]:
+    """Return the prefixes of keys that count for flows."""
+    return "", *(f"{flow}." for flow in flows)
+
+
+def transforms(properties: Mapping[str, str], flows: Iterable[str]) -> tuple[str, ...]:
+    """Return the keys that set single message transforms and predicates for flows."""
+    wanted = (f"{place}{key}" for place in places_of(flows) for key in ("transforms", "predicates"))
+    return tuple(key for key in wanted if key in properties and properties[key].strip())
+
+
+def _is_of_transform(key: str, set_keys: Iterable[str]) -> bool:
+    return any(key == set_key or key.startswith(f"{set_key}.") for set_key in set_keys)
+
+
 def unused_keys(
     properties: RecordedProperties,
     aliases: Sequence[str],
@@ -90,8 +105,9 @@ class _Search:
         self._flows = flows
         self._clients = clients
         """Reason why a key of clients has no effect. None: it has one."""
-        places = ("", *(f"{flow}." for flow in flows))
-        self._read = properties.read | {place + key for place in places for key in keys.READ_IN_CASE}
+        set_transforms = transforms(properties, flows)  # reported on their own
+        self._read = {key for key in properties if _is_of_transform(key, set_transforms)}
+        self._read |= properties.read | {place + key for place in places_of(flows) for key in keys.READ_IN_CASE}
         self._names = {self._split(key)[1] for key in self._read}
         self._notes: list[str] = []
         self._warnings: list[str] = []
@@ -101,12 +117,13 @@ class _Search:
     def result(self) -> UnusedKeys:
         """Return the sentences about all keys."""
         for key in self._properties:
-            if key not in self._read and not key.startswith(_OPEN_PREFIXES) and not keys.is_transform(self._name(key)):
-                self._judge(key)
+            if key not in self._read and not key.startswith(_OPEN_PREFIXES):
+                self._classify(key)
         self._warnings += [f"{', '.join(names)}: no effect: {reason}" for reason, names in self._unsupported.items()]
         return UnusedKeys(notes=tuple(self._notes), warnings=tuple(self._warnings))
 
-    def _judge(self, key: str) -> None:
+    def _classify(self, key: str) -> None:
+        """Add a sentence about a key that nothing looked up, unless a client uses it."""
         place, name = self._split(key)
         flow = place.removesuffix(".")
         source, _, target = flow.partition("->")
@@ -143,24 +160,20 @@ class _Search:
         if part:
             if client_property in properties_of(_role(name)):
                 return "" if place else f"; did you mean {flow}{name}?"
-            meant = did_you_mean(client_property, properties_of(_role(name)), cutoff=_SIMILAR_CLIENT_KEYS)
-            return meant.replace("mean ", f"mean {place}{part}")
+            similar = did_you_mean(client_property, properties_of(_role(name)), cutoff=_SIMILAR_CLIENT_KEYS)
+            return similar.replace("mean ", f"mean {place}{part}")
         if role := next((role for role in ROLES if name in properties_of(role) - SECURITY_KEYS), None):
             return f"; did you mean {place or flow}{role}.{name}?"
-        known = {name} if name in self._names else {*self._names, *SECURITY_KEYS}
-        meant = did_you_mean(name, known)
-        suggested = meant.removeprefix("; did you mean ").removesuffix("?")
-        return meant and f"; did you mean {self._place_of(suggested, place, flow)}{suggested}?"
+        similar = did_you_mean(name, {name} if name in self._names else {*self._names, *SECURITY_KEYS})
+        suggested = similar.removeprefix("; did you mean ").removesuffix("?")
+        return similar and f"; did you mean {self._place_of(suggested, place, flow)}{suggested}?"
 
     def _place_of(self, name: str, place: str, flow: str) -> str:
         """Return the place where a key is read, the given one if possible."""
-        target = f"{flow.partition('->')[2]}"
+        target = flow.partition("->")[2]
         if place + name in self._read or (name in SECURITY_KEYS and "->" not in place):
             return place
         return next((each for each in (target, flow, "") if each + name in self._read), place)
-
-    def _name(self, key: str) -> str:
-        return self._split(key)[1]
 
     def _split(self, key: str) -> tuple[str, str]:
         """Return the place of a key, such as ``A->B.``, ``A.`` or none, and the rest."""

@@ -34,6 +34,9 @@ def settings(text: str) -> MirrorSettings:
          "nothing reads it at this place; did you mean B.exactly.once.source.support?"),
         ("A.offset.storage.topic", "nothing reads it at this place; did you mean B.offset.storage.topic?"),
         ("B->A.topics", "B->A is not enabled"),
+        ("B->A.transforms", "B->A is not enabled"),
+        ("B.transforms", "it is unknown"),
+        ("transforms.mask.type", "it is unknown"),
         ("A.security.protocl", "klamm's clients do not support it; did you mean A.security.protocol?"),
         ("sasl.mechanims", "klamm's clients do not support it; did you mean sasl.mechanism?"),
         ("A.consumer.ssl.keystore.loaction",
@@ -101,7 +104,7 @@ def test_keys_with_an_effect_are_not_listed(lines: str) -> None:
 
 def test_transforms_are_rejected_unless_they_are_ignored() -> None:
     parsed = settings("A->B.transforms=mask\nA->B.transforms.mask.type=org.example.Mask\npredicates=p\n")
-    assert (parsed.transforms, parsed.unused) == (("A->B.transforms", "predicates"), ())
-    with pytest.raises(SettingsError, match=r"^A->B\.transforms, predicates: transforms do not exist here"):
+    assert (parsed.transforms, parsed.unused) == (("predicates", "A->B.transforms"), ())
+    with pytest.raises(SettingsError, match=r"^predicates, A->B\.transforms: transforms do not exist here"):
         parsed.check_keys()
     parsed.check_keys(ignore_transforms=True, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from klamm.client.property_names import KAFKA_PROPERTIES
 from tests.support.client_keys import (
     ALIASES,
     OF_SECURITY,
@@ -91,3 +92,6 @@ def test_properties_of_clients_win_as_in_mirrormaker(java: None) -> None:
             assert order == ORDER_OF_RECORDS[key], key
         for key, expected in WORKERS_ORDER.items():
             assert strongest_first("target.consumer", key, partial(oracle.of_worker, key)) == expected, key
+        clients = jvm.org.apache.kafka.clients
+        names = {*clients.consumer.ConsumerConfig.configNames(), *clients.producer.ProducerConfig.configNames()}
+        assert {name for name in names if not name.startswith("internal.")} <= KAFKA_PROPERTIES

@@ -14,6 +14,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 import klamm
+from klamm import cli
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -136,6 +137,33 @@ def test_without_a_right_no_acl_is_read_or_written(broker: klamm.Broker) -> None
             future.result(10)
     admin = admin_of(broker)
     assert admin.describe_acls(EVERY_ACL).result(10) == []
+
+
+def test_tools_name_the_principal_and_the_missing_right(
+    broker: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    add(broker, acl(AclOperation.DESCRIBE))
+    jaas = f'{PLAIN_MODULE} required username="alice" password="{PASSWORDS["alice"]}";'
+    security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    file = client_properties(tmp_path / "alice.properties", security)
+    (tmp_path / "topics.yaml").write_text("topics: {orders: {configs: {flush.ms: 1}}}")
+    at = ("--bootstrap-server", broker.bootstrap_servers, "--command-config", str(file))
+    # when
+    codes = [
+        cli.main([*words, *at])
+        for words in (
+            ("configs", "--describe", "--topic", "orders"),
+            ("configs", "plan", str(tmp_path / "topics.yaml")),
+            ("acls", "--list"),
+        )
+    ]
+    # then
+    assert codes == [1, 1, 1]
+    output = capsys.readouterr()
+    assert output.err.count("(User:alice needs DESCRIBE_CONFIGS on topic orders)") == 2
+    assert "! topic orders: cannot be described: " in output.out
+    assert "(User:alice needs DESCRIBE on the cluster)" in output.out
 
 
 def test_who_may_create_but_not_describe_configs_does_not_get_them(broker: klamm.Broker) -> None:

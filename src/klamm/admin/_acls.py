@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.admin._checks import check_acl, check_acl_filter
-from klamm.client.errors import RETRIABLE_CHANGE_CODES, api_error, raise_for_code
+from klamm.client.errors import RETRIABLE_CHANGE_CODES, api_error
 from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
@@ -50,7 +50,7 @@ async def describe(pool: ConnectionPool, deadline: Deadline, wanted: AclFilter) 
         deadline=deadline,
         min_version=_FIRST_WITH_PATTERNS,
     )
-    raise_for_code(response.error_code, response.error_message)
+    pool.check(response)
     return tuple(
         Acl.from_wire(
             resource.resource_type,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import raise_for_code
 from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
 from klamm.protocol.errors import UnsupportedVersionError
@@ -72,7 +71,7 @@ async def describe(
         strict=entity_filter.strict,
     )
     response = await pool.send(request, DescribeClientConfigsResponse, deadline=deadline)
-    raise_for_code(response.error_code, response.error_message)
+    pool.check(response)
     return tuple(_description(entry) for entry in response.entries or [])
 
 

@@ -134,7 +134,7 @@ async def _ask(pool: ConnectionPool, deadline: Deadline, users: Collection[str] 
     response = await pool.send(
         DescribeUserScramCredentialsRequest(users=names), DescribeUserScramCredentialsResponse, deadline=deadline
     )
-    raise_for_code(response.error_code, response.error_message)
+    pool.check(response)
     return response.results
 
 

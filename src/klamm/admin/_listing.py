@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from klamm.admin import _topics
 from klamm.admin._checks import check_topic
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
-from klamm.client.errors import api_error, raise_for_code
+from klamm.client.errors import api_error
 from klamm.client.keyed_calls import KeyedCall
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_topic_partitions import (
@@ -128,7 +128,7 @@ async def list_config_resources(
         deadline=deadline,
         min_version=0 if resource_type is ResourceType.CLIENT_METRICS else FIRST_LISTING_OF_ALL_KINDS,
     )
-    raise_for_code(response.error_code)
+    pool.check(response)
     return tuple(
         sorted(found.resource_name for found in response.config_resources if found.resource_type == resource_type)
     )
@@ -159,7 +159,7 @@ async def _groups_of(pool: ConnectionPool, deadline: Deadline, nodes: Collection
             node_id=node.id,
             looked_up=True,
         )
-        raise_for_code(response.error_code)
+        pool.check(response)
         groups |= {
             group.group_id: GroupListing(
                 group_id=group.group_id,

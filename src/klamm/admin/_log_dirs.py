@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
 from klamm.client.errors import api_error
+from klamm.client.rights import name_right
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from klamm.protocol.types import TopicPartition
@@ -74,7 +75,9 @@ async def _describe(
     if response.results:
         result.succeed(broker_id, {found.log_dir: _description(found) for found in response.results})
     else:  # before version 3 there is no error code, and only missing authorization empties the list of directories
-        result.fail(broker_id, api_error(response.error_code or ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        error = api_error(response.error_code or ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        name_right(error, "DescribeLogDirs", None, pool.security)
+        result.fail(broker_id, error)
 
 
 def _description(found: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDescription:

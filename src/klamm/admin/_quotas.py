@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
-from klamm.client.errors import raise_for_code
 from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.configs.quotas import ENTITY_TYPES, MATCH_DEFAULT, MATCH_EXACT, MATCH_SPECIFIED
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
@@ -132,7 +131,7 @@ async def _describe(
         strict=wanted.strict,
     )
     response = await pool.send(request, DescribeClientQuotasResponse, deadline=deadline)
-    raise_for_code(response.error_code, response.error_message)
+    pool.check(response)
     return {
         ClientQuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity}): {
             value.key: value.value for value in entry.values

@@ -12,7 +12,6 @@ from klamm.admin._calls import AdminCalls
 from klamm.admin._checks import check_partition
 from klamm.admin.results import PerKeyResult
 from klamm.admin.types import by_topic
-from klamm.client.errors import raise_for_code
 from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client.pool import CONTROLLER
 from klamm.protocol.messages.alter_partition_reassignments import (
@@ -110,7 +109,7 @@ async def _list(
         deadline=deadline,
         node_id=CONTROLLER,
     )
-    raise_for_code(response.error_code, response.error_message)
+    pool.check(response)
     return {
         TopicPartition(topic.name, found.partition_index): PartitionReassignment(
             replicas=tuple(found.replicas),
@@ -145,7 +144,7 @@ async def _alter(
             ],
         )
         response = await pool.send(request, AlterPartitionReassignmentsResponse, deadline=attempt, node_id=node_id)
-        raise_for_code(response.error_code, response.error_message)
+        pool.check(response)
         return {
             TopicPartition(topic.name, found.partition_index): result_of(found.error_code, found.error_message, None)
             for topic in response.responses
@@ -183,7 +182,7 @@ async def _elect(
             node_id=node_id,
             min_version=0 if election_type is ElectionType.PREFERRED else _FIRST_WITH_ELECTION_TYPE,
         )
-        raise_for_code(response.error_code)
+        pool.check(response)
         return {
             TopicPartition(topic.topic, found.partition_id): result_of(found.error_code, found.error_message, None)
             for topic in response.replica_election_results

@@ -6,6 +6,7 @@ Errors are reported as one line and an exit code.
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
 import threading
 from contextlib import contextmanager
@@ -53,7 +54,8 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterato
     addresses = parse_addresses(options.bootstrap_server)
     admin = AdminClient.from_properties(addresses, properties)
     limit_s = int(properties[_TIMEOUT]) / 1000
-    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit_s))
+    uses_tls = properties.get("security.protocol", "").upper().endswith("SSL")
+    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit_s), {"uses_tls": uses_tls})
     timer.daemon = True
     timer.start()
     try:
@@ -81,24 +83,43 @@ def read_client_properties(path: Path | str | None) -> dict[str, str]:
     return {} if path is None else resolve(read_properties(Path(path)))
 
 
-def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float) -> None:
+def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float, *, uses_tls: bool) -> None:
     if not admin.is_searching:
         return
-    tried = "; ".join(f"{address}: {_obstacle(address)}" for address in addresses)
+    tried = "; ".join(f"{address}: {_obstacle(address, uses_tls=uses_tls)}" for address in addresses)
     if admin.is_searching:
-        complain(f"No answer yet, trying for {limit_s:g} s in all: {tried}")
+        complain(f"No answer yet, trying for {limit_s:g} s in all (--timeout): {tried}")
 
 
-def _obstacle(address: str) -> str:
-    """Return the probable reason why a server does not answer, found by opening a separate connection."""
+def _obstacle(address: str, *, uses_tls: bool) -> str:
+    """Return the probable reason why a server does not answer, found by a separate connection with a TLS handshake."""
+    host, port = split_address(address) or ("", 0)
     try:
-        with socket.create_connection(split_address(address) or ("", 0), timeout=_PROBE_TIMEOUT_S):
-            return "connected, but no answer to a Kafka request (does security.protocol match the listener?)"
+        with socket.create_connection((host, port), timeout=_PROBE_TIMEOUT_S) as connected:
+            speaks_tls = _speaks_tls(connected, host)
     except TimeoutError:
         return "no connection (is a firewall in between?)"
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return (reason or str(error)).lower()
+    if speaks_tls and not uses_tls:
+        return "the server speaks TLS: set security.protocol=SSL or SASL_SSL in --command-config"
+    request = "a TLS handshake" if uses_tls and not speaks_tls else "a Kafka request"
+    return f"connected, but no answer to {request} (does security.protocol match the listener?)"
+
+
+def _speaks_tls(connected: socket.socket, host: str) -> bool:
+    """Return whether the server answers a TLS handshake, be it with an alert. Nothing else is sent."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        context.wrap_socket(connected, server_hostname=host).close()
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+    return True
 
 
 def parse_addresses(text: str) -> list[str]:
@@ -130,7 +151,8 @@ def explain(error: BaseException) -> str:
     if isinstance(error, UnsupportedVersionError):
         return f"The cluster does not support this request: {error}"
     if isinstance(error, KafkaApiError):
-        return error.error_message or meaning_of(error.error_code)
+        text = error.error_message or meaning_of(error.error_code)
+        return text if error.missing_right is None else f"{text} ({error.missing_right})"
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!a} holds bytes that are not text in this locale"
     return str(error) or type(error).__name__

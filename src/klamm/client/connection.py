@@ -33,6 +33,13 @@ Response = TypeVar("Response", bound="Message")
 _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhi")
 _MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
+_OTHER_PROTOCOLS: Final = {
+    b"\x15\x03": "TLS: set security.protocol=SSL or SASL_SSL",
+    b"HTTP": "HTTP: is this the port of a Kafka listener?",
+}
+"""First bytes of servers that do not speak Kafka's protocol, such as a TLS alert. Read as the size of a response they
+would be far above that of a broker's first one.
+"""
 _READS_PER_TURN: Final = 16
 _API_VERSIONS_VERSION: Final = 3
 
@@ -269,6 +276,9 @@ class Connection:
         self._filled = 0
         if self._frame is None:
             (size,) = _SIZE.unpack(self._head)
+            for start, protocol in _OTHER_PROTOCOLS.items():
+                if self._head.startswith(start) and self.round_trip_s == float("inf"):
+                    raise ProtocolError(f"The answer looks like {protocol}")
             if not _SIZE.size <= size <= _MAX_FRAME_BYTES:
                 raise ProtocolError(f"Frame of {size} bytes is outside {_SIZE.size}..{_MAX_FRAME_BYTES}")
             self._frame, self._frame_bytes = self._pool.take(size), size

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from klamm.client.deadline import Deadline
 from klamm.client.errors import FATAL_ERRORS, RETRIABLE_CODES, ConnectionLostError, api_error, error_text
+from klamm.client.rights import name_right
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
@@ -58,7 +59,13 @@ class KeyedCall(Generic[Key, Value]):
             ConnectionLostError: A retry does not help, or the cluster has no broker ``node_id``.
             KafkaApiError: The request itself cannot be sent, for example because the broker lacks the API.
         """
-        waiting: _Waiting[Key, Value] = _Waiting(keys, self.settle)
+
+        def settle(key: Key, outcome: Value | KafkaApiError) -> None:
+            if isinstance(outcome, KafkaApiError):
+                name_right(outcome, self.what, key, pool.security)
+            self.settle(key, outcome)
+
+        waiting: _Waiting[Key, Value] = _Waiting(keys, settle)
         invalid = {key: error for key in waiting if (error := self.check(key)) is not None}
         waiting.take(invalid, invalid, frozenset())
         retries = 0
@@ -68,6 +75,9 @@ class KeyedCall(Generic[Key, Value]):
             retries += 1
             try:
                 await self._attempt(waiting, deadline)
+            except KafkaApiError as error:
+                name_right(error, self.what, None, pool.security)
+                raise
             except TimeoutError as error:
                 if waiting.reason is None:
                     raise

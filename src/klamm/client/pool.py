@@ -34,6 +34,7 @@ from klamm.client.login import open_connection
 from klamm.client.outcome import Outcome
 from klamm.client.pool_node import NotReadyError, PoolNode
 from klamm.client.pooled_connection import PooledConnection
+from klamm.client.rights import name_right
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from klamm.client.connection import Connection
+    from klamm.client.security import Security
     from klamm.client.transport import ConnectionSettings
     from klamm.protocol.schema import Message
 
@@ -143,6 +145,11 @@ class ConnectionPool:
             outcome.set_exception(error)
         else:
             outcome.set_result(value)
+
+    @property
+    def security(self) -> Security:
+        """Return the security settings of the connections."""
+        return self._settings.security
 
     @property
     def is_closed(self) -> bool:
@@ -250,6 +257,18 @@ class ConnectionPool:
         limit_s = min(deadline.left_s(), self._settings.request_timeout_s)
         setattr(limited, _CALL_TIMEOUT, int(limit_s * 1000))
         return limited
+
+    def check(self, response: Message) -> None:
+        """Check the error code of a response as a whole.
+
+        Raises:
+            KafkaApiError: The code is not 0. It names the missing right if there is one.
+        """
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if code != ErrorCode.NONE:
+            error = api_error(code, getattr(response, "error_message", None))
+            name_right(error, type(response).__name__.removesuffix("Response"), None, self.security)
+            raise error
 
     async def check_connection(self, deadline: Deadline) -> None:
         """Request the metadata from the first bootstrap server that responds, without retries.

@@ -60,6 +60,13 @@ class Security:
     """TLS context that is used instead of ``tls``. None for settings from properties."""
 
     @property
+    def principal(self) -> str:
+        """The principal of the connection as far as this side knows it, for messages."""
+        if self.username:
+            return f"User:{self.username}"
+        return "The principal of this login" if self.uses_tls or self.uses_sasl else "User:ANONYMOUS"
+
+    @property
     def uses_tls(self) -> bool:
         """Return whether the connection is encrypted."""
         return self.protocol.endswith("SSL")

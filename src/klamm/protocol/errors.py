@@ -162,6 +162,8 @@ class KafkaApiError(Exception):
     """A well-formed request was rejected. The response carries ``error_code`` and a message for the peer."""
 
     error_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    missing_right: str | None = None
+    """Principal and missing right, as text. Only klamm's admin client sets it, on errors that an ACL causes."""
 
     def __init__(self, error_message: str | None = None) -> None:
         if error_message is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 from argparse import Namespace
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +21,10 @@ from klamm.client.errors import api_error
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
 from tests.support.processes import free_port
+from tests.support.security import Certificates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import klamm
@@ -141,9 +146,62 @@ def test_silence_is_explained_while_servers_are_tried(
     assert isinstance(failure, TimeoutError)
     assert not str(failure).endswith(": ")
     assert capsys.readouterr().err == (
-        f"No answer yet, trying for 1.5 s in all: {servers[0]}: connection refused; {servers[1]}: connected, but no"
-        " answer to a Kafka request (does security.protocol match the listener?)\n"
+        f"No answer yet, trying for 1.5 s in all (--timeout): {servers[0]}: connection refused; {servers[1]}:"
+        " connected, but no answer to a Kafka request (does security.protocol match the listener?)\n"
     )
+
+
+@contextmanager
+def listener(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve one connection after the other with a function; yield the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # the server has ended
+                while True:
+                    accepted, _ = server.accept()
+                    with accepted, suppress(OSError):
+                        answer(accepted)
+
+        (thread := threading.Thread(target=serve)).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.process
+def test_silence_of_a_tls_listener_names_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    monkeypatch.setattr(connection, "_SILENCE_S", 0.1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Certificates.create(tmp_path).issue("broker", "/CN=broker"))
+    # when
+    with (
+        listener(lambda accepted: context.wrap_socket(accepted, server_side=True).close()) as server,
+        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=1500)) as admin,
+    ):
+        assert isinstance(admin.describe_cluster().exception(), TimeoutError)
+    # then
+    hint = "the server speaks TLS: set security.protocol=SSL or SASL_SSL in --command-config"
+    assert capsys.readouterr().err == f"No answer yet, trying for 1.5 s in all (--timeout): {server}: {hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [
+        (b"\x15\x03\x03\x00\x02\x02\x46", "TLS: set security.protocol=SSL or SASL_SSL"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP: is this the port of a Kafka listener?"),
+    ],
+)
+def test_answer_of_another_protocol_is_named(answer: bytes, name: str) -> None:
+    with (
+        listener(lambda accepted: accepted.sendall(answer) if accepted.recv(1) else None) as server,
+        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=500)) as admin,
+    ):
+        failure = admin.describe_cluster().exception()
+    assert str(failure).endswith(f"The answer looks like {name}")
 
 
 @pytest.mark.process
@@ -155,7 +213,7 @@ def test_nothing_is_said_of_a_server_that_answers(
     with connect(options) as admin:
         admin.describe_cluster().result()
         monkeypatch.undo()
-        connection._report_silence(admin, [options.bootstrap_server], 60.0)
+        connection._report_silence(admin, [options.bootstrap_server], 60.0, uses_tls=False)
     assert capsys.readouterr().err == ""
 
 

@@ -18,6 +18,7 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 from klamm.cli.policy import ExistingTopic, judge
+from klamm.policy.answers import PolicyOverride
 from klamm.policy.details import TopicDetails
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_TOPIC
 from klamm.policy.rules import RulesPolicy
@@ -57,7 +58,7 @@ LIMITS: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
 }
 
 Verdict: TypeAlias = "tuple[int, str | None]"
-"""Error code and message of an entry of a response."""
+"""Error code and message of an entry of a response, or the reason of an override."""
 
 
 def random_rule(random: Random, name: str) -> dict[str, Any]:
@@ -111,7 +112,11 @@ class Rig:
         """Return the verdicts of the broker and the gateway."""
         answers = [client.ask(request, response, version) for client in self.clients]
         entries = [(getattr(answer, "topics", None) or answer.responses)[0] for answer in answers]
-        return [(entry.error_code, entry.error_message) for entry in entries]
+        overrides = [PolicyOverride.of(entry.error_message) for entry in entries]
+        return [
+            (entry.error_code, override.reason if override and not entry.error_code else entry.error_message)
+            for entry, override in zip(entries, overrides, strict=True)
+        ]
 
     def create(self, name: str, count: int, factor: int, configs: Mapping[str, str], *, dry: bool) -> list[Verdict]:
         pairs = [CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]

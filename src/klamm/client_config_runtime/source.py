@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_SKIPPED: Final = 1000
+_MAX_REASON: Final = 500
+"""Limit for a kept reason in characters. It quotes values of any length."""
 
 
 class SkippedRecords:
@@ -25,8 +27,9 @@ class SkippedRecords:
 
     def __init__(self, place: str) -> None:
         self._place = place
-        self._reasons: dict[Hashable, str] = {}
-        self._logged: dict[Hashable, str] = {}
+        self._reasons: dict[int, str] = {}
+        """Reasons by the hash of the record, which may be long."""
+        self._logged: dict[int, str] = {}
 
     @property
     def reasons(self) -> Sequence[str]:
@@ -39,12 +42,13 @@ class SkippedRecords:
 
     def put(self, record: Hashable, reason: str) -> None:
         """Record why a record is skipped; with an empty reason, that it is usable now."""
+        key, reason = hash(record), reason[:_MAX_REASON]
         if not reason:
-            self._reasons.pop(record, None)
-        elif record in self._reasons or len(self._reasons) < _MAX_SKIPPED:
-            if reason not in (self._reasons.get(record), self._logged.get(record)):
+            self._reasons.pop(key, None)
+        elif key in self._reasons or len(self._reasons) < _MAX_SKIPPED:
+            if reason not in (self._reasons.get(key), self._logged.get(key)):
                 logger.warning("%s: a record was skipped: %s", self._place, reason)
-            self._reasons[record] = reason
+            self._reasons[key] = reason
 
 
 class ClientConfigSource(Protocol):

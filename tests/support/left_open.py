@@ -1,17 +1,19 @@
-"""What tests leave to the others of their worker: log files are closed after each test, running clients are a failure.
+"""What tests leave to others: log files are closed after each test, the rest fails the last test of a file.
 
 A test that lets a log crash abandons its manager with all open files. The end of a process would close them; the
 descriptors are plain numbers, so the garbage collector does not. One file of tests would leave 2,000 of them.
 
 A client of kafka-python that is not closed tries to reach its broker until the worker ends. Its log lines appear among
-those of later tests.
+those of later tests. The same holds for brokers, gateways and commands that still run, and for files in the repository.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.storage.log.files import FilePool
@@ -25,6 +27,7 @@ _CLIENT_THREADS: Final = ("kafka-io-",)
 _MOST_NEW_DESCRIPTORS: Final = 64
 """A fixture of the whole run, such as a Spark session, opens up to 40."""
 _END_S: Final = 5.0
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def install() -> None:
@@ -48,8 +51,9 @@ def close_log_files() -> None:
 
 
 def nothing_left() -> Iterator[None]:
-    """Fail at the end of a file of tests if it leaves clients running, or many descriptors open."""
+    """Fail at the end of a file of tests if it leaves clients, processes, files, or many open descriptors."""
     threads, descriptors = set(threading.enumerate()), _open_descriptors()
+    processes, files = _processes(), set(os.listdir(_ROOT))
     yield
     new = [thread for thread in threading.enumerate() if thread not in threads]
     clients = [thread for thread in new if thread.name.startswith(_CLIENT_THREADS)]
@@ -60,6 +64,25 @@ def nothing_left() -> Iterator[None]:
     close_log_files()
     opened = _open_descriptors() - descriptors
     assert opened <= _MOST_NEW_DESCRIPTORS, f"{opened} descriptors were not closed"
+    left = [command for pid, command in _processes().items() if pid not in processes]
+    assert not left, f"Processes still run: {left}"
+    new_files = set(os.listdir(_ROOT)) - files
+    assert not new_files, f"Files were left in {_ROOT}: {new_files}"
+
+
+def _processes() -> dict[int, str]:
+    """Return the commands of child processes that run Python.
+
+    Kafka, Spark, a browser and an embedded broker (``klamm_session_broker``) may serve the whole run.
+    """
+    commands = {}
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread or a process has ended
+            for pid in children.read_text().split():
+                program, *words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+                if "python" in program and "klamm.embedded.lifeline" not in words:
+                    commands[int(pid)] = " ".join([program, *words])
+    return commands
 
 
 def _open_descriptors() -> int:

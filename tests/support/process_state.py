@@ -1,4 +1,4 @@
-"""State of the test process that programs change: environment variables and logging.
+"""State of the test process that programs change: environment, working directory, import path, signals and logging.
 
 A test that calls a command's ``main`` in its own process changes ``JAVA_HOME``, levels of loggers, or handlers of the
 root logger. If this were not undone, later tests of the same worker would depend on it.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def restored() -> Iterator[None]:
-    """Put environment variables and logging back as they were."""
+    """Put all of it back as it was."""
+    directory, path, handling = os.getcwd(), list(sys.path), _signal_handlers()
     environment, levels, root = dict(os.environ), _levels(), logging.getLogger()
     handlers, filters = list(root.handlers), list(root.filters)
     try:
@@ -27,6 +30,17 @@ def restored() -> Iterator[None]:
         for name, _ in _levels().items() - levels.items():
             logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
         root.handlers[:], root.filters[:] = handlers, filters
+        sys.path[:] = path
+        os.chdir(directory)
+        for number, handler in handling.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _signal_handlers() -> dict[signal.Signals, Any]:
+    """Return the handlers that were installed from Python, by signal."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+    return {number: handler for number in numbers if (handler := signal.getsignal(number)) is not None}
 
 
 def _levels() -> dict[str, int]:

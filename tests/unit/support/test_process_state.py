@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.process_state import restored
@@ -12,13 +15,14 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_environment_and_logging_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_paths_signals_and_logging_are_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # given
     monkeypatch.setenv("KLAMM_TEST_CHANGED", "before")
     monkeypatch.setenv("KLAMM_TEST_REMOVED", "before")
     monkeypatch.delenv("KLAMM_TEST_ADDED", raising=False)
     logger, root = logging.getLogger("klamm.test.state"), logging.getLogger()
     handlers, filters = list(root.handlers), list(root.filters)
+    directory, path, handler = Path.cwd(), list(sys.path), signal.getsignal(signal.SIGUSR2)
     state = restored()
     next(state)
     # when
@@ -28,9 +32,13 @@ def test_environment_and_logging_are_put_back(monkeypatch: pytest.MonkeyPatch) -
     logging.getLogger("klamm.test.state.new").setLevel(logging.DEBUG)
     root.addHandler(logging.NullHandler())
     root.addFilter(lambda _: True)
+    os.chdir(tmp_path)
+    sys.path.insert(0, str(tmp_path))
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     next(state, None)
     # then
     assert os.environ["KLAMM_TEST_CHANGED"] == os.environ["KLAMM_TEST_REMOVED"] == "before"
     assert "KLAMM_TEST_ADDED" not in os.environ
     assert logger.level == logging.getLogger("klamm.test.state.new").level == logging.NOTSET
     assert (root.handlers, root.filters) == (handlers, filters)
+    assert (Path.cwd(), sys.path, signal.getsignal(signal.SIGUSR2)) == (directory, path, handler)

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist import is_xdist_worker  # type: ignore[import-untyped]
 
 from tests.support.browser import Browser, find_browser
-from tests.support.distribution import FileScheduling, is_fast, last_with_three_nodes, rank
+from tests.support.distribution import (
+    FileScheduling,
+    is_fast,
+    last_with_three_nodes,
+    rank,
+    shares_kafka,
+    shares_something,
+)
 from tests.support.java import (
     KAFKA_RELEASE,
     JavaUnavailableError,
@@ -25,20 +33,20 @@ from tests.support.left_open import install as register_log_files
 from tests.support.own_random import give_threads_their_own
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
-from tests.support.skips import in_ci, report_skips, skip_loudly
+from tests.support.shared_cluster import SharedCluster
+from tests.support.skips import report_skips, skip_loudly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-settings.register_profile("dev", max_examples=50, deadline=None)
+# A change is judged by the same examples everywhere; the soak looks for new ones.
+settings.register_profile("fixed", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
-# A change is judged by the same examples twice; new ones are looked for at home and in the soak.
-settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
-settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci() else "dev")
+settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "fixed")
 
 _LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
-_CLUSTERS = pytest.StashKey[dict[int, KafkaCluster]]()
+_CLUSTERS = pytest.StashKey[dict[int, SharedCluster]]()
 """Shared clusters of real Kafka that were started, by their number of nodes."""
 RACKS = {
     "broker.rack": "rack-{node}",
@@ -53,7 +61,7 @@ give_threads_their_own()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options for the real Kafka of the tests."""
+    """Add the options for the real Kafka of the tests and for their order."""
     parser.addoption(
         "--against-kafka", action="store_true", help="play the interop tests against real Apache Kafka 4.4, as a check"
     )
@@ -62,6 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=KAFKA_RELEASE,
         help="release of the real Apache Kafka, for the mirror and the clients, which work with older ones, too",
     )
+    parser.addoption("--sharing", action="store_true", help="run only tests that share Kafka, Spark or a browser")
+    parser.addoption("--reverse", action="store_true", help="run the tests in the reverse of their order")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,8 +87,13 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
-    items.sort(key=rank)
+    """Let workers begin with the files that take longest."""
+    if is_xdist_worker(session):
+        items.sort(key=rank)
+    if session.config.getoption("sharing"):
+        items[:] = filter(shares_something, items)
+    if session.config.getoption("reverse"):
+        items.reverse()
     session.stash[_LAST_WITH_THREE_NODES] = last_with_three_nodes(items)
 
 
@@ -102,15 +117,21 @@ def pytest_runtest_call() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Close log files, and stop real Kafka after the last test that may use it: an idle node takes 3 % of a core."""
+    """Close log files and check shared clusters.
+
+    Real Kafka is stopped after the last test that may use it: an idle node takes 3 % of a core.
+    """
     yield
     close_log_files()
     clusters = item.session.stash.get(_CLUSTERS, {})
+    if shares_kafka(item):
+        for shared in clusters.values():
+            shared.check()
     if item is item.session.stash[_LAST_WITH_THREE_NODES] and 3 in clusters:
-        clusters[3].stop()
-    if nextitem is not None and is_fast(nextitem):
-        for cluster in clusters.values():
-            cluster.stop()
+        clusters.pop(3).cluster.stop()
+    if nextitem is not None and is_fast(nextitem) and is_xdist_worker(item.session):
+        while clusters:
+            clusters.popitem()[1].cluster.stop()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -164,7 +185,10 @@ def _cluster(
     nodes: int, request: pytest.FixtureRequest, properties: Mapping[str, str] = NO_PROPERTIES
 ) -> Iterator[KafkaCluster]:
     with KafkaCluster(nodes, properties, release=request.config.getoption("kafka_release")) as cluster:
-        request.session.stash.setdefault(_CLUSTERS, {})[nodes] = cluster
+        clusters = request.session.stash.setdefault(_CLUSTERS, {})
+        clusters[nodes] = shared = SharedCluster(cluster)
         yield cluster
+        if clusters.pop(nodes, None):  # else it was stopped before
+            shared.check()
         if request.session.testsfailed:
             cluster.keep_logs()

@@ -30,12 +30,13 @@ from klamm.admin import (
 )
 from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAlreadyExistsError
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-TOPIC = "admin-calls"
+TOPIC = unique("admin-calls-")
 FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 
 
@@ -108,7 +109,7 @@ def test_what_does_not_exist_fails_alone(admin: AdminClient) -> None:
     assert described["exists"].result().group_id == "exists"  # before it is deleted
     deleted = admin.delete_groups(["exists", "missing"]).values()
     altered = admin.alter_group_offsets(
-        "g", {FIRST: OffsetAndMetadata(offset=1), TopicPartition("no", 0): OffsetAndMetadata(offset=1)}
+        unique("g"), {FIRST: OffsetAndMetadata(offset=1), TopicPartition("no", 0): OffsetAndMetadata(offset=1)}
     )
     # then
     assert code(described["missing"]) == code(deleted["missing"]) == ErrorCode.GROUP_ID_NOT_FOUND
@@ -119,7 +120,7 @@ def test_what_does_not_exist_fails_alone(admin: AdminClient) -> None:
 
 def test_a_group_with_members_is_described_and_guarded(admin: AdminClient, address: str) -> None:
     # given
-    group = "with-members"
+    group = unique("with-members-")
     consumer = KafkaConsumer(TOPIC, bootstrap_servers=address, group_id=group, client_id="reader")
     try:
         wait_until(lambda: bool(consumer.poll(100) or consumer.assignment()), timeout_s=60, what="an assignment")
@@ -144,9 +145,9 @@ def test_a_group_with_members_is_described_and_guarded(admin: AdminClient, addre
 
 def test_quotas_are_set_described_validated_and_removed(admin: AdminClient) -> None:
     # given
-    user = ClientQuotaEntity.of({"user": "admin-calls"})
-    both = ClientQuotaEntity.of({"client-id": None, "user": "admin-calls"})
-    of_the_user = ClientQuotaFilterComponent.of_entity("user", "admin-calls")
+    user = ClientQuotaEntity.of({"user": TOPIC})
+    both = ClientQuotaEntity.of({"client-id": None, "user": TOPIC})
+    of_the_user = ClientQuotaFilterComponent.of_entity("user", TOPIC)
     # when
     ops = [ClientQuotaOp("producer_byte_rate", 1024.0), ClientQuotaOp("request_percentage", 12.5)]
     admin.alter_client_quotas({user: ops, both: [ClientQuotaOp("consumer_byte_rate", 7.0)]}).all().result()

@@ -14,6 +14,7 @@ from klamm.protocol.records import RecordBatch, decode_records
 from tests.support.damaged_batches import cases
 from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
+from tests.support.shared_cluster import unique
 from tests.support.wire import SET, WireClient
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def test_what_kafka_accepts_and_klamm_does_not_no_consumer_could_read(klamms: di
 def test_the_real_kafka_still_answers_as_recorded_and_stores_the_same(
     real_kafka: KafkaCluster, klamms: dict[str, list[Answer]]
 ) -> None:
-    kafkas = answers_of(real_kafka.bootstrap_servers, "damaged-")
+    kafkas = answers_of(real_kafka.bootstrap_servers, unique("damaged-"))
     assert {case: [each.error_code for each in answers] for case, answers in kafkas.items()} == KAFKAS_CODES
     for case, answers in kafkas.items():
         for theirs, mine in zip(answers, klamms[case], strict=True):

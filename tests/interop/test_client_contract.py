@@ -33,6 +33,7 @@ from tests.support.dynamic_clients import (
 from tests.support.frame_proxy import FrameProxy
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -462,15 +463,16 @@ def test_against_apache_kafka_they_send_nothing_of_it_and_work(
     with FrameProxy(real_kafka.bootstrap_servers) as proxy:
         for family in (*PRODUCERS, *CONSUMERS):
             # when
+            client_id = unique(f"{family.name} ")
             seen = len(family.sent(proxy))
-            client = family.start(settings(proxy, family.name))
+            client = family.start(settings(proxy, client_id))
             try:
                 work_until(client, lambda family=family, seen=seen: len(family.sent(proxy)) > seen)  # type: ignore[misc]
             finally:
                 client.close()
             # then
             assert set(family.sent(proxy)) == {family.old}
-            assert caplog.text.count(f"Dynamic configs are off for client {family.name}: the broker does not") == 1
+            assert caplog.text.count(f"Dynamic configs are off for client {client_id}: the broker does not") == 1
         assert proxy.requests(KEY_50) == []
         assert proxy.requests(51) == []
         joins = [request.read(JoinGroupRequest) for request in proxy.requests(JoinGroupRequest.API_KEY)]

@@ -14,6 +14,7 @@ import klamm
 from klamm.configs.definitions import own_broker_configs
 from tests.support.conformance_kit import load_runner
 from tests.support.kept_up import KeptUp
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,11 +48,12 @@ def not_a_list(resource_type: int, resource_name: str, key: str, kind: int = APP
     return Question(resource_type, resource_name, ((key, kind, "1"),), (INVALID_REQUEST, message))
 
 
+NAME = unique("like-kafka-")
 THROTTLED = "follower.replication.throttled.replicas"
 QUESTIONS = [
     *values(
         TOPIC,
-        "like-kafka",
+        NAME,
         ("compression.gzip.level", "0"),
         ("compression.gzip.level", "10"),
         ("compression.lz4.level", "18"),
@@ -90,18 +92,18 @@ QUESTIONS = [
         ("remote.log.copy.disable", "true"),
         ("", "x"),
     ),
-    Question(TOPIC, "like-kafka", (("retention.ms", SET, "y"), ("segment.ms", SET, "x"))),
-    Question(TOPIC, "like-kafka", (("segment.ms", SET, "x"), ("zzz", SET, "1"))),
-    Question(TOPIC, "like-kafka", (("min.compaction.lag.ms", SET, "10"), ("max.compaction.lag.ms", SET, "5"))),
-    Question(TOPIC, "like-kafka", (("cleanup.policy", APPEND, ""),)),
-    Question(TOPIC, "like-kafka", (("cleanup.policy", APPEND, ","),)),
-    Question(TOPIC, "like-kafka", (("a", SET, None), ("b", APPEND, None), ("c", DELETE, None))),
-    not_a_list(TOPIC, "like-kafka", "retention.ms"),
-    not_a_list(TOPIC, "like-kafka", "no.such", SUBTRACT),
+    Question(TOPIC, NAME, (("retention.ms", SET, "y"), ("segment.ms", SET, "x"))),
+    Question(TOPIC, NAME, (("segment.ms", SET, "x"), ("zzz", SET, "1"))),
+    Question(TOPIC, NAME, (("min.compaction.lag.ms", SET, "10"), ("max.compaction.lag.ms", SET, "5"))),
+    Question(TOPIC, NAME, (("cleanup.policy", APPEND, ""),)),
+    Question(TOPIC, NAME, (("cleanup.policy", APPEND, ","),)),
+    Question(TOPIC, NAME, (("a", SET, None), ("b", APPEND, None), ("c", DELETE, None))),
+    not_a_list(TOPIC, NAME, "retention.ms"),
+    not_a_list(TOPIC, NAME, "no.such", SUBTRACT),
     not_a_list(TOPIC, "bad name!", "retention.ms"),
     Question(TOPIC, "", ()),
-    Question(TOPIC, "like-kafka-missing", ()),
-    Question(TOPIC, "like-kafka-missing", (("zzz", SET, "1"),)),
+    Question(TOPIC, f"{NAME}-missing", ()),
+    Question(TOPIC, f"{NAME}-missing", (("zzz", SET, "1"),)),
     Question(TOPIC, "a" * 250, (("retention.ms", SET, "5"),)),
     *values(
         BROKER,
@@ -267,7 +269,7 @@ class Asker:
             "CreateTopics",
             5,
             {
-                "topics": [{"name": "like-kafka", "partitions": 1, "replication": 1, "assignments": [], "configs": []}],
+                "topics": [{"name": NAME, "partitions": 1, "replication": 1, "assignments": [], "configs": []}],
                 "timeout": 15000,
                 "validate_only": False,
             },
@@ -307,7 +309,7 @@ def ours() -> Iterator[Asker]:
 
 def told(question: Question) -> str:
     operations = "-".join(f"{'SDAB'[k] if k < 4 else k}.{n}={v}" for n, k, v in question.operations)
-    return f"{question.resource_type}.{question.resource_name[:20]}-{operations}".encode("ascii", "replace").decode()
+    return f"{question.resource_type}.{question.resource_name[:10]}-{operations}".encode("ascii", "replace").decode()
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=told)
@@ -320,9 +322,7 @@ def test_a_change_is_judged_as_kafka_judges_it(question: Question, kafka: Asker,
     assert ours.alter(question) == expected
 
 
-@pytest.mark.parametrize(
-    ("resource_type", "name"), [(TOPIC, "like-kafka"), (BROKER, "1"), (GROUP, "g"), (METRICS, "s")]
-)
+@pytest.mark.parametrize(("resource_type", "name"), [(TOPIC, NAME), (BROKER, "1"), (GROUP, "g"), (METRICS, "s")])
 def test_defaults_are_described_as_kafka_describes_them(
     resource_type: int, name: str, kafka: Asker, ours: Asker, real_kafka: KafkaCluster
 ) -> None:
@@ -347,7 +347,7 @@ def test_a_list_grows_as_long_as_a_response_can_carry_it(kafka: Asker, ours: Ask
     def append(asker: Asker, replica: int) -> tuple[int, str | None]:
         value = ",".join(f"{partition}:{replica}" for partition in range(2_000))
         configs = [{"name": "follower.replication.throttled.replicas", "op": APPEND, "value": value}]
-        resource = {"type": TOPIC, "name": "like-kafka", "configs": configs}
+        resource = {"type": TOPIC, "name": NAME, "configs": configs}
         body = {"resources": [resource], "validate_only": False}
         (answer,) = asker.connection.call("IncrementalAlterConfigs", 1, body)["responses"]
         return answer["error"], answer["message"]

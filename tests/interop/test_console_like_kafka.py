@@ -22,6 +22,7 @@ from tests.support.kafka_tools import KafkasTools, Outcome, shared_tools
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _PACKAGE: Final = "org.apache.kafka.tools"
 PRODUCER: Final = f"{_PACKAGE}.ConsoleProducer"
 CONSUMER: Final = f"{_PACKAGE}.consumer.ConsoleConsumer"
-NAMES: Final = itertools.count()
 LINES: Final = "h1:v1,h2:\tk1\tcafé\nNULL\tNULL\tNULL\nh3:\tk2\t\n".encode()
 EVERYTHING: Final = (
     "--property parse.key=true --property parse.headers=true --property null.marker=NULL"
@@ -68,7 +68,7 @@ class new_topic:  # noqa: N801 - a context manager
 
     def __init__(self, address: str) -> None:
         self._admin = AdminClient(address)
-        self._name = f"console.{next(NAMES)}"
+        self._name = unique("console.")
 
     def __enter__(self) -> str:
         self._admin.create_topics([NewTopic(self._name, 1, 1)]).all().result()

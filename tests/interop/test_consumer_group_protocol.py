@@ -23,6 +23,7 @@ from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCom
 from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 from tests.support.transaction_wire import TransactionClient
 from tests.support.wire import WireClient
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.support.kafka import KafkaCluster
 
-TOPIC: Final = "consumer-group-protocol"
+TOPIC: Final = unique("consumer-group-protocol-")
 PARTITIONS: Final = 2
 LONG_MS: Final = 15_000
 """Longest time between two assignments that a group may have, so that a slow test stays within it."""

@@ -48,6 +48,7 @@ from klamm.protocol.messages.describe_client_configs import DescribeClientConfig
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.types import ResourceType
 from tests.support.alterations import alter_all
+from tests.support.kafka import KafkaCluster
 from tests.support.processes import free_port, wait_until
 from tests.support.recording_proxy import owner_of
 from tests.support.wire import WireClient
@@ -55,7 +56,6 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.kafka import KafkaCluster
 
 TOPIC = "gateway-client-configs"
 CONFIGS_TOPIC = "__klamm_client_configs"
@@ -101,13 +101,15 @@ def gateway_before(cluster: KafkaCluster, metrics: str, **more: Any) -> klamm.Ga
 
 
 @pytest.fixture(scope="module")
-def rig(real_kafka: KafkaCluster) -> Iterator[Rig]:
+def rig(java: None, request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """Gateways before a cluster of their own: what they keep there is the configs of all clients of a cluster."""
     with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(KafkaCluster(release=request.config.getoption("kafka_release")))
         metrics = [f"127.0.0.1:{free_port()}" for _ in range(3)]
-        gateways = [stack.enter_context(gateway_before(real_kafka, each)) for each in metrics]
+        gateways = [stack.enter_context(gateway_before(cluster, each)) for each in metrics]
         with AdminClient(gateways[0].bootstrap_servers) as admin:
             admin.create_topics([NewTopic(TOPIC, 1, 1)]).all().result()
-        yield Rig(real_kafka, gateways, metrics)
+        yield Rig(cluster, gateways, metrics)
 
 
 @pytest.fixture

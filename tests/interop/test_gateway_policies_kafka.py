@@ -25,6 +25,7 @@ from klamm.admin import (
 )
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tests.support.kafka import KafkaCluster
 from tests.support.kept_up import KeptUp
 from tests.support.processes import wait_until
 from tests.support.wire import WireClient
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.kafka import KafkaCluster
 
 RULES = """
 rules:
@@ -67,13 +67,20 @@ PREFIX = f"gw{uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")
-def gateway(real_kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[klamm.Gateway]:
+def kafka(java: None) -> Iterator[KafkaCluster]:
+    """A cluster of its own: the gateway keeps its history there."""
+    with KafkaCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[klamm.Gateway]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(RULES.replace("PREFIX", PREFIX))
     kinds = ("create.topic", "alter.config", "create.partitions", "delete.topic")
     config = {f"{kind}.policy.class.name": "klamm.policy.rules:RulesPolicy" for kind in kinds}
     with klamm.Gateway(
-        real_kafka.bootstrap_servers,
+        kafka.bootstrap_servers,
         config={**config, "policy.rules.file": str(rules), "change.history.enable": "true"},
     ) as gateway:
         yield gateway
@@ -86,8 +93,8 @@ def admin(gateway: klamm.Gateway) -> Iterator[AdminClient]:
 
 
 @pytest.fixture(scope="module")
-def kept_up(real_kafka: KafkaCluster) -> Iterator[KeptUp]:
-    with KeptUp(real_kafka.bootstrap_servers) as broker:
+def kept_up(kafka: KafkaCluster) -> Iterator[KeptUp]:
+    with KeptUp(kafka.bootstrap_servers) as broker:
         yield broker
 
 
@@ -217,7 +224,7 @@ def test_a_producer_gets_the_topics_that_the_policy_allows(gateway: klamm.Gatewa
 
 def test_tools_show_stored_values_and_plans_converge(
     gateway: klamm.Gateway,
-    real_kafka: KafkaCluster,
+    kafka: KafkaCluster,
     kept_up: KeptUp,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -255,7 +262,7 @@ def test_tools_show_stored_values_and_plans_converge(
     alter = ("configs", "--alter", "--topic", topic, "--add-config", "flush.ms=900")
     assert override(*alter) == stored
     shown = run(*alter)
-    with AdminClient(real_kafka.bootstrap_servers) as past:
+    with AdminClient(kafka.bootstrap_servers) as past:
         past.alter_topic_configs(topic, set={"flush.ms": 7000}).result()
     kept_up.wait()
     moment = datetime.now(UTC).isoformat()
@@ -270,13 +277,13 @@ def test_tools_show_stored_values_and_plans_converge(
 
 
 def test_history_names_a_value_that_was_changed_past_the_gateway(
-    gateway: klamm.Gateway, real_kafka: KafkaCluster, kept_up: KeptUp, capsys: pytest.CaptureFixture[str]
+    gateway: klamm.Gateway, kafka: KafkaCluster, kept_up: KeptUp, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
     at, topic = ("--bootstrap-server", gateway.bootstrap_servers), named("past")
     assert cli.main(["topics", "--create", "--topic", topic, "--config", "retention.ms=1000", *at]) == 0
     kept_up.wait()
-    with AdminClient(real_kafka.bootstrap_servers) as past:
+    with AdminClient(kafka.bootstrap_servers) as past:
         past.alter_topic_configs(topic, set={"retention.ms": 2000}).result()
     kept_up.wait()
     capsys.readouterr()

@@ -29,6 +29,7 @@ from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", bound="Message")
 
-TOPIC = "group-protocol"
+TOPIC = unique("group-protocol-")
 VERSIONS = {8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5)}
 VERSIONS |= {42: (0, 3), 47: (0, 0)}
 """First and last version of each API that Kafka 4.4 serves."""

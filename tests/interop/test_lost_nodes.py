@@ -30,6 +30,7 @@ from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.mirror import Seen, create_topic, produce, read, wait_for_partitions
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,11 @@ YEAR_2013 = 1_356_998_400_000
 AWAY_S = 15.0 if os.environ.get("KLAMM_SOAK") else 6.0
 """Longer than the session of a node lasts, which is 4 s here."""
 PARTITIONS = 6
-POSITIONS = "mm2-offsets.L.internal"
+ALIAS = unique("L")
+TOPIC = f"lost-{ALIAS}"
+GROUP = f"readers-{ALIAS}"
+REMOTE_TOPIC = f"{ALIAS}.{TOPIC}"
+POSITIONS = f"mm2-offsets.{ALIAS}.internal"
 REPLICAS = {"retention.ms": "-1"}
 CALL_TIMEOUT_S = 90
 
@@ -68,16 +73,16 @@ class _AdminCalls:
                 return admin.incremental_alter_configs({resource: [operation]}).all()
 
             def create(number: int) -> object:
-                return admin.create_topics([NewTopic(name=f"made-{number}", replication_factor=3)]).all()
+                return admin.create_topics([NewTopic(name=f"made-{ALIAS}-{number}", replication_factor=3)]).all()
 
             def commit(number: int) -> object:
-                return admin.alter_group_offsets("readers", {partition: OffsetAndMetadata(offset=number)}).all()
+                return admin.alter_group_offsets(GROUP, {partition: OffsetAndMetadata(offset=number)}).all()
 
             calls: list[Callable[[int], object]] = [
                 create,
                 alter,
                 commit,
-                lambda _: admin.list_group_offsets({"readers": None}).all(),
+                lambda _: admin.list_group_offsets({GROUP: None}).all(),
                 lambda _: admin.list_groups(),
                 lambda _: admin.describe_cluster(),
                 lambda _: admin.list_offsets({TopicPartition(self._topic, at): -1 for at in range(PARTITIONS)}).all(),
@@ -119,11 +124,11 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kaf
     """Every leader, coordinator and controller is lost once while calls are made and records are copied."""
     # given
     address = real_kafka_3.bootstrap_servers
-    for name, count in (("lost", PARTITIONS), ("L.lost", PARTITIONS), (POSITIONS, 5)):
+    for name, count in ((TOPIC, PARTITIONS), (REMOTE_TOPIC, PARTITIONS), (POSITIONS, 5)):
         create_topic(address, name, count, REPLICAS, replication=3)
         wait_for_partitions(address, name, count)
-    partitions = [PartitionId("lost", at, "L.lost") for at in range(PARTITIONS)]
-    calls = _AdminCalls(address, "lost")
+    partitions = [PartitionId(TOPIC, at, REMOTE_TOPIC) for at in range(PARTITIONS)]
+    calls = _AdminCalls(address, TOPIC)
     written: dict[int, list[Seen]] = {at: [] for at in range(PARTITIONS)}
     ending = threading.Event()
 
@@ -133,13 +138,13 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kaf
         number = 0
         while not ending.is_set():
             batch = [(at, Seen(None, b"%d" % (number + at), (), YEAR_2013)) for at in range(PARTITIONS)]
-            produce(address, "lost", batch, settings)
+            produce(address, TOPIC, batch, settings)
             for at, record in batch:
                 written[at].append(record)
             number += PARTITIONS
 
     def copy() -> None:
-        copier = Copier(copy_settings(address, address, alias="L"), partitions)
+        copier = Copier(copy_settings(address, address, alias=ALIAS), partitions)
         with contextlib.closing(copier):
             run_until(copier, lambda: ending.is_set() and writer.done() and _has_all(copier), timeout_s=300)
 
@@ -155,7 +160,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kaf
                 node.kill()
                 time.sleep(AWAY_S)
                 node.start(expected_nodes=3)
-                _wait_for_all_replicas(address, ["lost", "L.lost", POSITIONS, "__consumer_offsets"])
+                _wait_for_all_replicas(address, [TOPIC, REMOTE_TOPIC, POSITIONS, "__consumer_offsets"])
         finally:
             ending.set()
     # then
@@ -164,7 +169,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kaf
     assert not calls.failures, calls.failures[:5]
     assert calls.done > 50
     assert calls.slowest_s < CALL_TIMEOUT_S / 2  # no call waits for its timeout
-    assert read(address, "L.lost", {at: len(records) for at, records in written.items()}) == written
+    assert read(address, REMOTE_TOPIC, {at: len(records) for at, records in written.items()}) == written
 
 
 def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_that_wait_for_it(
@@ -175,35 +180,38 @@ def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_t
     address = real_kafka_3.bootstrap_servers
     monkeypatch.setattr(transactions, "_CLOSING_S", 3.0)
     lasting, lost = (1,), 2
-    assignments = {"sick": lasting, "sound": lasting, "S.sick": (1, lost), "S.sound": lasting}
+    alias = unique("S")
+    names = f"sick-{alias}", f"sound-{alias}"
+    remote_sick, remote_sound = (f"{alias}.{name}" for name in names)
+    assignments = {**dict.fromkeys(names, lasting), remote_sick: (1, lost), remote_sound: lasting}
     with AdminClient(address) as admin:
         new = [
             NewTopic(name=name, replicas_assignments={0: nodes}, configs={**REPLICAS, "min.insync.replicas": "2"})
-            for name, nodes in {**assignments, "mm2-offsets.S.internal": lasting}.items()
+            for name, nodes in {**assignments, f"mm2-offsets.{alias}.internal": lasting}.items()
         ]
         admin.create_topics(new).all().result(30)
     for name in assignments:
         wait_for_partitions(address, name, 1)
-    sick, sound = (PartitionId(name, 0, f"S.{name}") for name in ("sick", "sound"))
+    sick, sound = (PartitionId(name, 0, f"{alias}.{name}") for name in names)
     records = [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(20)]
     real_kafka_3.nodes[lost].kill()
     for partition in (sick, sound):
         produce(address, partition.topic, [(0, record) for record in records])
     refresh = create_autospec(Cluster.refresh, side_effect=Cluster.refresh)
     monkeypatch.setattr(Cluster, "refresh", refresh)
-    copier = Copier(copy_settings(address, address, alias="S", shards=1), [sick, sound])
+    copier = Copier(copy_settings(address, address, alias=alias, shards=1), [sick, sound])
 
     def by_topic() -> dict[str, PartitionProgress]:
         return {row.topic: row for row in copier.progress()}
 
     with contextlib.closing(copier):
         # when
-        run_until(copier, lambda: "NOT_ENOUGH_REPLICAS" in by_topic()["sick"].reason)
-        produce(address, "sound", [(0, record) for record in records])
-        told = "S.sick-0: the target rejected records: NOT_ENOUGH_REPLICAS"
+        run_until(copier, lambda: "NOT_ENOUGH_REPLICAS" in by_topic()[sick.topic].reason)
+        produce(address, sound.topic, [(0, record) for record in records])
+        told = f"{remote_sick}-0: the target rejected records: NOT_ENOUGH_REPLICAS"
         run_until(copier, lambda: all(told in row.reason for row in copier.progress()))
         # then
-        assert "Other partitions of transactional id S-mm2-klamm-S-1-0 that had to wait: 1" in caplog.text
+        assert f"Other partitions of transactional id {alias}-mm2-klamm-{alias}-1-0 that had to wait: 1" in caplog.text
         # when
         refresh.reset_mock()
         until = time.monotonic() + 10
@@ -213,5 +221,5 @@ def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_t
         # when
         real_kafka_3.nodes[lost].start(expected_nodes=3)
         run_until(copier, lambda: all(map(is_done, copier.progress())))
-    assert_exactly_once(address, "S.sick", {0: records})
-    assert_exactly_once(address, "S.sound", {0: records * 2})
+    assert_exactly_once(address, remote_sick, {0: records})
+    assert_exactly_once(address, remote_sound, {0: records * 2})

@@ -16,6 +16,7 @@ from tests.support.copiers import copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.mirror import Seen, produce, wait_for_partitions
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     import pytest
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
 
 YEAR_2013 = 1_356_998_400_000
+ALIAS = unique("R")
+TOPIC = f"racks-{ALIAS}"
+REMOTE_TOPIC = f"{ALIAS}.{TOPIC}"
 LEADER, NEAR, LASTING = 1, 2, 3
 
 
@@ -32,7 +36,7 @@ def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_i
 ) -> None:
     # given
     address = real_kafka_3.bootstrap_servers
-    replicas = {"racks": (LEADER, NEAR), "R.racks": (LASTING,), "mm2-offsets.R.internal": (LASTING,)}
+    replicas = {TOPIC: (LEADER, NEAR), REMOTE_TOPIC: (LASTING,), f"mm2-offsets.{ALIAS}.internal": (LASTING,)}
     with AdminClient(address) as admin:
         new = [
             NewTopic(name=name, replicas_assignments={0: nodes}, configs={"retention.ms": "-1"})
@@ -50,15 +54,15 @@ def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_i
             asked.append(node_id)
         return connection(of, node_id, lane)
 
-    settings = copy_settings(address, address, alias="R")
+    settings = copy_settings(address, address, alias=ALIAS)
     settings = replace(settings, fetch_limits=settings.fetch_limits._replace(rack_id=f"rack-{NEAR}"))
     ending = threading.Event()
-    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [PartitionId("racks", 0, "R.racks")])) as copier:
+    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [PartitionId(TOPIC, 0, REMOTE_TOPIC)])) as copier:
         monkeypatch.setattr(Cluster, "connection", noting)
         running = threads.submit(run_until, copier, ending.is_set, timeout_s=120)
 
         def write_and_wait(first: int) -> None:
-            produce(address, "racks", [(0, record) for record in records[first : first + 100]])
+            produce(address, TOPIC, [(0, record) for record in records[first : first + 100]])
             wait_until(
                 lambda: [row.next_offset for row in copier.progress()] == [first + 100],
                 timeout_s=60,
@@ -81,5 +85,5 @@ def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_i
         finally:
             ending.set()
         running.result()
-    assert_exactly_once(address, "R.racks", {0: records})
+    assert_exactly_once(address, REMOTE_TOPIC, {0: records})
     real_kafka_3.nodes[NEAR].start(expected_nodes=3)

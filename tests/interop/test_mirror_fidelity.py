@@ -1,6 +1,6 @@
 """Every kind of record between two real Apache Kafka 4.4 clusters: what is on the target is what was on the source.
 
-One mirror copies all of them, by two flows: at least once to ``A.<topic>``, exactly once to ``A-<topic>``.
+One mirror copies all of them, by two flows: at least once to ``A<run>.<topic>``, exactly once to ``A<run>-<topic>``.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
 
 from klamm.client.partitioner import partition_for_key
 from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
-from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record, RecordBatch, encode_batch
 from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_records, produce, read, replica_counts
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 from tests.support.wire import RefusedError, WireClient
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
 YEAR_2013: Final = 1_356_998_400_000
 FOREVER: Final = {"retention.ms": "-1"}
-POSITIONS: Final = {"A.": "mm2-offsets.A.internal", "A-": "mm2-offsets.A.exact.internal"}
+RUN: Final = unique("")
+POSITIONS: Final = {f"A{RUN}.": f"mm2-offsets.A{RUN}.internal", f"A{RUN}-": f"mm2-offsets.A{RUN}.exact.internal"}
 """The topic of positions by how remote topics begin."""
 TOO_LARGE: Final = "stopped: the record at offset 0 is larger than the target's max.message.bytes"
 
@@ -171,9 +171,8 @@ def straddling(clusters: Clusters, topic: str) -> Partitions:
     given = records(0, *(b"%d" % at for at in range(10)))
     write_batches(clusters, topic, encode_batch(given))
     for positions in POSITIONS.values():
-        position = Seen(key_bytes(SourcePartition("A", topic, 0)), value_bytes(4), (), YEAR_2013)
-        with contextlib.suppress(KafkaApiError):  # another test may have mirrored before
-            create_topic(clusters.target, positions, 25, {"cleanup.policy": "compact"})
+        position = Seen(key_bytes(SourcePartition(f"A{RUN}", topic, 0)), value_bytes(4), (), YEAR_2013)
+        create_topic(clusters.target, positions, 25, {"cleanup.policy": "compact"})
         produce(clusters.target, positions, [(partition_for_key(position.key or b"", 25), position)])
     return {0: [seen(record) for record in given[5:]]}
 
@@ -215,7 +214,7 @@ class Mirrored(NamedTuple):
 
     clusters: Clusters
     family: str
-    """How the names of the topics begin: a second run in the same clusters has topics of its own."""
+    """Start of the names of the topics."""
     wanted: dict[str, Partitions]
     arrived: dict[str, Partitions]
     """By remote topic."""
@@ -227,19 +226,19 @@ def mirrored(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Mirrored:
     clusters = Clusters(real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers)
-    family = f"kinds-{uuid4().hex[:6]}"
+    family = f"kinds-{RUN}"
     wanted = {kind: write(clusters, f"{family}.{kind}") for kind, write in KINDS.items()}
     file = f"""
-clusters = A, B, C
-A.bootstrap.servers = {clusters.source}
-B.bootstrap.servers = {clusters.target}
-C.bootstrap.servers = {clusters.target}
-A->B.enabled = true
-A->C.enabled = true
-A->C.klamm.exactly.once = true
-A->C.replication.policy.separator = -
-C.offset.storage.topic = {POSITIONS["A-"]}
-A.consumer.isolation.level = read_committed
+clusters = A{RUN}, B{RUN}, C{RUN}
+A{RUN}.bootstrap.servers = {clusters.source}
+B{RUN}.bootstrap.servers = {clusters.target}
+C{RUN}.bootstrap.servers = {clusters.target}
+A{RUN}->B{RUN}.enabled = true
+A{RUN}->C{RUN}.enabled = true
+A{RUN}->C{RUN}.klamm.exactly.once = true
+A{RUN}->C{RUN}.replication.policy.separator = -
+C{RUN}.offset.storage.topic = {POSITIONS[f"A{RUN}-"]}
+A{RUN}.consumer.isolation.level = read_committed
 topics = {family}\\\\..*
 replication.factor = 2
 offset.storage.replication.factor = 2
@@ -277,7 +276,7 @@ def test_records_of_every_kind_arrive_as_they_are(mirrored: Mirrored, kind: str,
 def test_the_target_has_neither_markers_nor_transactions_of_the_source(mirrored: Mirrored) -> None:
     """K894-37: at least once, nothing of the source's transactions is left but its records."""
     for kind in ("transactions", "compacted"):
-        batches = stored(mirrored.clusters.target, f"A.{mirrored.family}.{kind}")
+        batches = stored(mirrored.clusters.target, f"A{RUN}.{mirrored.family}.{kind}")
         assert batches
         assert not any(batch.is_control or batch.is_transactional for batch in batches), kind
 
@@ -292,4 +291,4 @@ def test_remote_topics_have_the_replicas_that_were_asked_for(mirrored: Mirrored)
     """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
     created before data flows.
     """
-    assert replica_counts(mirrored.clusters.target, f"A.{mirrored.family}.zstd") == [2, 2, 2]
+    assert replica_counts(mirrored.clusters.target, f"A{RUN}.{mirrored.family}.zstd") == [2, 2, 2]

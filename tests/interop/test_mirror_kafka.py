@@ -20,6 +20,7 @@ from tests.support.mirror import (
     topic_configs,
 )
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,62 +52,66 @@ def test_configs_grown_and_later_topics_follow_the_source_and_a_killed_mirror_co
     The mirror and the changes of its clusters go through gateways.
     """
     # given
+    run = unique("")
+    a, grows = f"A{run}", f"grows-{run}"
     with klamm.Gateway(real_kafka.bootstrap_servers) as left, klamm.Gateway(real_kafka_3.bootstrap_servers) as right:
         source, target = left.bootstrap_servers, right.bootstrap_servers
-        modes = {"B": "requested", "C": "required", "D": "never"}
-        more = "clusters = A, B, C, D\n"
+        modes = {f"{alias}{run}": mode for alias, mode in (("B", "requested"), ("C", "required"), ("D", "never"))}
+        b = next(iter(modes))
+        more = f"clusters = {a}, {','.join(modes)}\nemit.heartbeats.enabled = false\n"
         for alias, mode in modes.items():
-            create_topic(source, f"configs-{mode}", 1, {"retention.ms": "1000000", "max.message.bytes": "2000000"})
-            topics = f"configs-{mode}" + (",grows,comes-later" if alias == "B" else "")
+            configs = {"retention.ms": "1000000", "max.message.bytes": "2000000"}
+            create_topic(source, f"configs-{mode}-{run}", 1, configs)
+            topics = f"configs-{mode}-{run}" + (f",{grows},later-{run}" if alias == b else "")
             more += (
-                f"{alias}.bootstrap.servers = {target}\nA->{alias}.enabled = true\nA->{alias}.topics = {topics}\n"
-                f"A->{alias}.use.incremental.alter.configs = {mode}\n"
+                f"{alias}.bootstrap.servers = {target}\n{a}->{alias}.enabled = true\n{a}->{alias}.topics = {topics}\n"
+                f"{a}->{alias}.use.incremental.alter.configs = {mode}\n"
             )
-        create_topic(source, "grows", 1, FOREVER)
+        create_topic(source, grows, 1, FOREVER)
         first = list(numbered(100, 1))
-        produce(source, "grows", first)
-        file = properties(source, target, more, topics="none")
+        produce(source, grows, first)
+        file = properties(source, target, more, topics="none", alias=a, target_alias=b)
         with MirrorProcess(file, tmp_path) as mirror:
             for mode in modes.values():
-                mirror.wait_for(f"created topic A.configs-{mode}")
-                set_config(target, f"A.configs-{mode}", "follower.replication.throttled.replicas", "0:1")
+                mirror.wait_for(f"created topic {a}.configs-{mode}-{run}")
+                set_config(target, f"{a}.configs-{mode}-{run}", "follower.replication.throttled.replicas", "0:1")
             mirror.wait_for("100/100 records")
             # when
             for mode in modes.values():
-                set_config(source, f"configs-{mode}", "retention.ms", "2000000")
-                set_config(source, f"configs-{mode}", "max.message.bytes", None)
-            grow_topic(source, "grows", 3)
-            create_topic(source, "comes-later", 1, FOREVER)
+                set_config(source, f"configs-{mode}-{run}", "retention.ms", "2000000")
+                set_config(source, f"configs-{mode}-{run}", "max.message.bytes", None)
+            grow_topic(source, grows, 3)
+            create_topic(source, f"later-{run}", 1, FOREVER)
             later = list(numbered(3_000, 3, first=100))
-            produce(source, "grows", later)
-            produce(source, "comes-later", list(numbered(10, 1)))
+            produce(source, grows, later)
+            produce(source, f"later-{run}", list(numbered(10, 1)))
             # then
             for mode in modes.values():
                 kept = {} if mode == "never" else {"follower.replication.throttled.replicas": "0:1"}
-                _wait_for_configs(target, f"A.configs-{mode}", {"retention.ms": "2000000", **kept})
+                _wait_for_configs(target, f"{a}.configs-{mode}-{run}", {"retention.ms": "2000000", **kept})
             mirror.wait_for("3,110/3,110 records")
             noted = by_partition(first + later, 3)
-            assert read(target, "A.grows", {at: len(records) for at, records in noted.items()}) == noted
-            ends = {("grows", at): len(records) - 1 for at, records in noted.items()}
+            assert read(target, f"{a}.{grows}", {at: len(records) for at, records in noted.items()}) == noted
+            ends = {(grows, at): len(records) - 1 for at, records in noted.items()}
             wait_until(lambda: _are_noted(file, ends), timeout_s=40, what="their positions", interval_s=0.2)
             # when
             last = list(numbered(20_000, 3, first=3_100))
-            produce(source, "grows", last)
+            produce(source, grows, last)
             mirror.kill()
         with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
             code = mirror.wait()
         # then
         assert code == 0, mirror.text()[-4000:]
         wanted = by_partition(first + later + last, 3)
-        arrived = read(target, "A.grows", {at: len(records) for at, records in wanted.items()})
+        arrived = read(target, f"{a}.{grows}", {at: len(records) for at, records in wanted.items()})
         assert {at: list(dict.fromkeys(records)) for at, records in arrived.items()} == wanted
         for at, records in noted.items():
             assert not set(records) & set(arrived[at][len(records) :]), "what was noted as mirrored came again"
 
 
 def _are_noted(file: str, positions: dict[tuple[str, int], int]) -> bool:
-    """Return whether the target holds these positions of the flow A->B."""
-    (flow,) = (flow for flow in parse_settings(parse_properties(file)).flows if flow.name == "A->B")
+    """Return whether the target holds these positions of the first flow."""
+    flow, *_ = parse_settings(parse_properties(file)).flows
     return positions.items() <= mirrored_offsets(flow).items()
 
 
@@ -124,21 +129,23 @@ def test_leaders_move_and_a_broker_dies_and_comes_back_in_the_middle(
 ) -> None:
     """K894-37, K894-39: a source and a target of three nodes; transactions whose coordinator moves, too."""
     # given
+    run = unique("")
     one, three = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
-    create_topic(one, "moves-target", 6, FOREVER)
-    create_topic(three, "moves-source", 6, FOREVER, replication=3)
+    there, back = f"there-{run}", f"back-{run}"
+    create_topic(one, there, 6, FOREVER)
+    create_topic(three, back, 6, FOREVER, replication=3)
     batches = [list(numbered(3_000, 6, first=first)) for first in (0, 3_000, 6_000)]
 
     def write(batch: list[tuple[int, Seen]]) -> None:
-        produce(one, "moves-target", batch)
-        produce(three, "moves-source", batch, {"enable.idempotence": True})  # one of its nodes is killed
+        produce(one, there, batch)
+        produce(three, back, batch, {"enable.idempotence": True})  # one of its nodes is killed
 
     def wait_for(count: str) -> None:
-        for flow in ("A->B", "A->C", "B->A"):
-            mirror.wait_for(f"{flow} RUNNING: {count}/{count} records", timeout_s=120)
+        for flow in ("A{0}->B{0}", "A{0}->C{0}", "B{0}->A{0}"):
+            mirror.wait_for(f"{flow.format(run)} RUNNING: {count}/{count} records", timeout_s=120)
 
     write(batches[0])
-    with MirrorProcess(_there_and_back(one, three), tmp_path) as mirror:
+    with MirrorProcess(_there_and_back(one, three, run), tmp_path) as mirror:
         wait_for("3,000")
         # when
         real_kafka_3.nodes[2].kill()
@@ -151,32 +158,32 @@ def test_leaders_move_and_a_broker_dies_and_comes_back_in_the_middle(
         assert mirror.stop() == 0
     wanted = by_partition([record for batch in batches for record in batch], 6)
     counts = dict.fromkeys(wanted, 1_500)
-    assert read(one, "B.moves-source", counts) == wanted
-    assert read(three, "A.moves-target", counts) == wanted
-    assert read(three, "A-moves-target", counts) == wanted
+    assert read(one, f"B{run}.{back}", counts) == wanted
+    assert read(three, f"A{run}.{there}", counts) == wanted
+    assert read(three, f"A{run}-{there}", counts) == wanted
 
 
-def _there_and_back(one: str, three: str) -> str:
+def _there_and_back(one: str, three: str, run: str) -> str:
     """From one node to three, at least once and exactly once, and from three nodes to one."""
     return f"""
-clusters = A, B, C
-A.bootstrap.servers = {one}
-B.bootstrap.servers = {three}
-C.bootstrap.servers = {three}
-A->B.enabled = true
-A->C.enabled = true
-B->A.enabled = true
-topics = moves-target
-B->A.topics = moves-source
-A->C.klamm.exactly.once = true
-A->C.replication.policy.separator = -
-C.offset.storage.topic = mm2-offsets.A.exact.internal
+clusters = A{run}, B{run}, C{run}
+A{run}.bootstrap.servers = {one}
+B{run}.bootstrap.servers = {three}
+C{run}.bootstrap.servers = {three}
+A{run}->B{run}.enabled = true
+A{run}->C{run}.enabled = true
+B{run}->A{run}.enabled = true
+topics = there-{run}
+B{run}->A{run}.topics = back-{run}
+A{run}->C{run}.klamm.exactly.once = true
+A{run}->C{run}.replication.policy.separator = -
+C{run}.offset.storage.topic = mm2-offsets.A{run}.exact.internal
 replication.factor = 3
-B.offset.storage.replication.factor = 3
-C.offset.storage.replication.factor = 3
+B{run}.offset.storage.replication.factor = 3
+C{run}.offset.storage.replication.factor = 3
 offset-syncs.topic.replication.factor = 1
-B->A.replication.factor = 1
-A.offset.storage.replication.factor = 1
+B{run}->A{run}.replication.factor = 1
+A{run}.offset.storage.replication.factor = 1
 emit.heartbeats.enabled = false
 emit.checkpoints.enabled = false
 """

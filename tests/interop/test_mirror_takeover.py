@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from confluent_kafka import Consumer
 
 import klamm
@@ -24,16 +25,15 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties
-from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records
+from tests.support.mirror import Seen, create_topic, delete_topic, produce, properties, read, wait_for_records
 from tests.support.mirror_fakes import FakeCluster
 from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.mirrormaker import MirrorMaker, java_virtual_machine
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
     from klamm.mirror.settings.flow import FlowSettings
     from tests.support.kafka import KafkaCluster
@@ -75,6 +75,13 @@ class Names:
         """Return a file for both mirrors."""
         more = SOON + f"B->{self.alias}.emit.heartbeats.enabled = false\n" + more
         return properties(source, target, more, topics=self.topic, alias=self.alias)
+
+
+@pytest.fixture
+def kafka(real_kafka: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Real Kafka without MirrorMaker's heartbeats, whose topic has the same name for all flows."""
+    yield real_kafka
+    delete_topic(real_kafka.bootstrap_servers, "heartbeats")
 
 
 def numbered(first: int, count: int) -> list[tuple[int, Seen]]:
@@ -125,13 +132,13 @@ def _beat_on_the_source(address: str) -> None:
 
 
 def test_the_mirror_takes_over_from_mirrormaker_and_gives_back(
-    java: None, real_kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    java: None, kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """K894-38, K894-40, K894-41, K894-43: nothing is lost, nothing comes twice, groups continue.
 
     All of it through a gateway in front of Kafka.
     """
-    with klamm.Broker() as here, klamm.Gateway(real_kafka.bootstrap_servers) as gateway:
+    with klamm.Broker() as here, klamm.Gateway(kafka.bootstrap_servers) as gateway:
         source, target = here.bootstrap_servers, gateway.bootstrap_servers
         names = Names("taken")
         create_topic(source, names.topic, 1, {"retention.ms": "-1"})
@@ -205,11 +212,11 @@ def _check_status(capsys: pytest.CaptureFixture[str], target: str, names: Names)
 
 
 def test_the_mirror_takes_over_from_mirrormaker_with_a_topic_of_its_own_and_gives_back(
-    java: None, real_kafka: KafkaCluster, tmp_path: Path
+    java: None, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     """K894-38, K894-39, KIP-618: exactly once, with names without a prefix; the worker's topic does not count."""
     with klamm.Broker() as here:
-        source, target = here.bootstrap_servers, real_kafka.bootstrap_servers
+        source, target = here.bootstrap_servers, kafka.bootstrap_servers
         names = Names("once")
         create_topic(source, names.topic, 1, {"retention.ms": "-1"})
         file = names.properties(source, target, OWN_POSITIONS.format(alias=names.alias, topic=names.topic))

@@ -15,6 +15,7 @@ from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.mirror import Seen, produce, wait_for_partitions
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 YEAR_2013 = 1_356_998_400_000
 LEADER, STALE, LASTING = 1, 2, 3
-SOURCE = "unclean"
-SHARDS = {"Once": 1, "Least": 0, "Running": 1}
+RUN = unique("")
+SOURCE = f"unclean-{RUN}"
+ONCE, LEAST, RUNNING = (f"{mode}{RUN}" for mode in ("Once", "Least", "Running"))
+SHARDS = {ONCE: 1, LEAST: 0, RUNNING: 1}
 """By alias of the flow: how it copies."""
 
 
@@ -61,8 +64,8 @@ def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones
         create(address, f"mm2-offsets.{alias}.internal", (LASTING,), {"cleanup.policy": "compact"})
         flows[alias] = copy_settings(address, address, alias=alias, shards=shards)
     partition = {alias: PartitionId(SOURCE, 0, f"{alias}.{SOURCE}") for alias in flows}
-    settings = replace(flows["Running"], continue_after_loss=True)
-    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [partition["Running"]])) as copier:
+    settings = replace(flows[RUNNING], continue_after_loss=True)
+    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [partition[RUNNING]])) as copier:
         running = threads.submit(
             run_until, copier, lambda: sum(row.records for row in copier.progress()) >= 210, timeout_s=150
         )
@@ -70,7 +73,7 @@ def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones
         real_kafka_3.nodes[STALE].kill()
         wait_until(lambda: in_sync(address) == (LEADER,), timeout_s=30, what="the loss of the follower")
         write(address, numbered(100, 50))
-        for alias in ("Once", "Least"):
+        for alias in (ONCE, LEAST):
             copy_all(flows[alias], partition[alias])
         # when
         wait_until(
@@ -81,7 +84,7 @@ def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones
         wait_until(lambda: in_sync(address) == (STALE,), timeout_s=60, what="the unclean election")
         write(address, numbered(1000, 60))
         # then
-        for alias in ("Once", "Least"):
+        for alias in (ONCE, LEAST):
             (stopped,) = copy_all(flows[alias], partition[alias])
             assert stopped.state is CopyState.STOPPED
             assert (

@@ -18,6 +18,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import create_topic
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,7 @@ class Writer:
 
     def __init__(self, address: str) -> None:
         settings = ConnectionSettings(bootstrap_servers=(address,), client_id="writer")
+        self.old, self.new = unique("killed-old-"), unique("killed-new-")
         self._cluster = Cluster(settings, BufferPool(max_free_bytes=0))
         wait_until(self._has_producer_id, timeout_s=30, what="a producer id")
         producer_id, producer_epoch = self._producer
@@ -41,7 +43,7 @@ class Writer:
                 producer_epoch=producer_epoch,
                 base_sequence=0,
             )
-            for topic, timestamp in (("killed-old", YEAR_2013), ("killed-new", int(time.time() * 1000)))
+            for topic, timestamp in ((self.old, YEAR_2013), (self.new, int(time.time() * 1000)))
         }
         for topic in self._batches:
             create_topic(address, topic, 1, {"retention.ms": "-1"})
@@ -95,7 +97,7 @@ def test_after_a_kill_kafka_appends_a_repeated_batch_with_old_timestamps_again(
     writer = Writer(broker.bootstrap_servers)
     for _ in range(2):
         writer.send()
-    assert writer.counts() == {"killed-old": COUNT, "killed-new": COUNT}
+    assert writer.counts() == {writer.old: COUNT, writer.new: COUNT}
     # when
     if isinstance(broker, KafkaCluster):
         broker.restart(kill=True)
@@ -105,5 +107,5 @@ def test_after_a_kill_kafka_appends_a_repeated_batch_with_old_timestamps_again(
     writer.send()
     # then
     repeats = COUNT if isinstance(broker, KafkaCluster) else 0
-    assert writer.counts() == {"killed-old": COUNT + repeats, "killed-new": COUNT}
+    assert writer.counts() == {writer.old: COUNT + repeats, writer.new: COUNT}
     writer.close()

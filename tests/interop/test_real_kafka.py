@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
+from klamm.admin import (
+    AdminClient,
+    ClientQuotaEntity,
+    ClientQuotaOp,
+    NewTopic,
+    OffsetAndMetadata,
+    ScramCredentialInfo,
+    ScramMechanism,
+    TopicPartition,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from tests.support.class_archives import ROOT
 from tests.support.kafka_tools import run_tool
+from tests.support.kept_up import KeptUp
 from tests.support.processes import has_ended, wait_until
+from tests.support.shared_cluster import SharedCluster, unique
 
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
@@ -18,7 +35,7 @@ _TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 def test_a_node_that_was_killed_comes_back_on_its_port_with_its_topics(real_kafka: KafkaCluster) -> None:
     # given
-    address, topic = real_kafka.bootstrap_servers, ("--topic", "oracle-kept")
+    address, topic = real_kafka.bootstrap_servers, ("--topic", unique("oracle-"))
     run_tool(_TOPICS, "--bootstrap-server", address, "--create", *topic, "--partitions", "2")
     # when
     real_kafka.restart(1, kill=True)
@@ -29,18 +46,48 @@ def test_a_node_that_was_killed_comes_back_on_its_port_with_its_topics(real_kafk
 
 def test_three_nodes_replicate_a_topic(real_kafka_3: KafkaCluster) -> None:
     # given
-    address = real_kafka_3.bootstrap_servers
+    address, topic = real_kafka_3.bootstrap_servers, ("--topic", unique("oracle-"))
     # when
-    run_tool(
-        _TOPICS, "--bootstrap-server", address, "--create", "--topic", "oracle-of-three", "--replication-factor", "3"
-    )
+    run_tool(_TOPICS, "--bootstrap-server", address, "--create", *topic, "--replication-factor", "3")
     # then: on whichever node is asked, once it has heard of the topic
-    described = ("--describe", "--if-exists", "--topic", "oracle-of-three")
+    described = ("--describe", "--if-exists", *topic)
     wait_until(
         lambda: "ReplicationFactor: 3" in run_tool(_TOPICS, "--bootstrap-server", address, *described),
         timeout_s=30,
         what="a topic with three replicas",
     )
+
+
+def test_the_check_of_a_shared_cluster_names_whatever_a_test_left(real_kafka: KafkaCluster) -> None:
+    # given
+    shared = SharedCluster(real_kafka)
+    quotas = ClientQuotaEntity.of({"client-id": "left"})
+    scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    with AdminClient(real_kafka.bootstrap_servers) as admin, KeptUp(real_kafka.bootstrap_servers) as broker:
+        # when
+        admin.create_topics([NewTopic(name, 1, 1) for name in ("left", unique("left-"))]).all().result(30)
+        admin.alter_group_offsets("left", {TopicPartition("left", 0): OffsetAndMetadata(offset=0)}).all().result(30)
+        admin.alter_client_quotas({quotas: [ClientQuotaOp("producer_byte_rate", 1e9)]}).all().result(30)
+        admin.alter_broker_configs(None, set={"log.retention.ms": "1000000"}).result(30)
+        admin.alter_user_scram_credentials([UserScramCredentialUpsertion("left", scram, "secret")]).all().result(30)
+        broker.wait()
+        # then
+        with pytest.raises(AssertionError) as left:
+            shared.check()
+        admin.delete_groups(["left"]).all().result(30)
+        admin.delete_topics(["left"]).all().result(30)
+        admin.alter_client_quotas({quotas: [ClientQuotaOp("producer_byte_rate", None)]}).all().result(30)
+        admin.alter_broker_configs(None, delete=["log.retention.ms"]).result(30)
+        admin.alter_user_scram_credentials([UserScramCredentialDeletion("left", scram.mechanism)]).all().result(30)
+        broker.wait()
+    assert sorted(re.findall(r"(?m)^\+ .*", str(left.value))) == [
+        "+ SCRAM user left",
+        "+ config log.retention.ms=1000000 of broker 1",
+        "+ config log.retention.ms=1000000 of broker default",
+        "+ group left",
+        "+ quota of [('client-id', 'left')]",
+        "+ topic left with 1 partitions of 1 replicas",
+    ]
 
 
 def test_a_process_of_the_harness_ends_with_a_test_run_that_is_killed() -> None:

@@ -15,6 +15,7 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.interop.test_client_quotas import Entity, alter
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -60,28 +61,28 @@ def limited(address: str) -> Iterator[str]:
     def set_rate(client: WireClient, rate: float | None) -> None:
         quotas = {"controller_mutation_rate": rate}
         assert {
-            code for code, _ in alter(client, *[((("client-id", f"limited-{name}"),), quotas) for name in CLIENTS])
+            code for code, _ in alter(client, *[((("client-id", f"{RUN}-{name}"),), quotas) for name in CLIENTS])
         } == {0}
 
     with WireClient(address) as client:
         set_rate(client, CREATION_RATE)
-        for name in ("limited.grows", "limited.grows-old", *(f"limited.delete-{number}" for number in range(5))):
+        for name in (f"{RUN}.grows", f"{RUN}.grows-old", *(f"{RUN}.delete-{number}" for number in range(5))):
             client.create_topic(name)
         wait_until(
-            lambda: create(address, "probe", ["limited.probe"], 7, validate_only=True)[1] != [(0, None)],
+            lambda: create(address, "probe", [f"{RUN}.probe"], 7, validate_only=True)[1] != [(0, None)],
             timeout_s=30,
             what="the quotas to be in force",
         )
         yield address
         set_rate(client, None)
         for name in client.topic_ids():
-            if name.startswith("limited."):
+            if name.startswith(f"{RUN}."):
                 client.delete_topic(name)
 
 
 def ask(address: str, client_id: str, request: Any, answer: Any, version: int) -> Any:
     """Ask on a connection of its own: the broker does not read from one whose client is to wait."""
-    with WireClient(address, client_id=f"limited-{client_id}") as client:
+    with WireClient(address, client_id=f"{RUN}-{client_id}") as client:
         return client.ask(request, answer, version)
 
 
@@ -122,54 +123,55 @@ def delete(address: str, client_id: str, name: str, version: int) -> tuple[int, 
     return waits(answer), codes(answer.responses)
 
 
+RUN: Final = unique("limited")
 DONE: Final = (0, None)
 REFUSED: Final = (THROTTLING_QUOTA_EXCEEDED, None)
 
 
 def test_versions_that_know_the_code_are_refused_while_something_is_owed(limited: str) -> None:
-    assert create(limited, "strict", ["limited.s1"], 7) == (AT_ONCE, [DONE])
-    assert create(limited, "strict", ["limited.s2"], 7) == (1, [REFUSED])
-    assert create(limited, "strict", ["limited.s2"], 6) == (1, [REFUSED])
-    assert create(limited, "many", ["limited.m1", "limited.m2", "limited.m3"], 7, partitions=2) == (
+    assert create(limited, "strict", [f"{RUN}.s1"], 7) == (AT_ONCE, [DONE])
+    assert create(limited, "strict", [f"{RUN}.s2"], 7) == (1, [REFUSED])
+    assert create(limited, "strict", [f"{RUN}.s2"], 6) == (1, [REFUSED])
+    assert create(limited, "many", [f"{RUN}.m1", f"{RUN}.m2", f"{RUN}.m3"], 7, partitions=2) == (
         2,
         [DONE, REFUSED, REFUSED],
     )
     with WireClient(limited) as client:
-        assert {name for name in client.topic_ids() if name.startswith(("limited.s", "limited.m"))} == {
-            "limited.s1",
-            "limited.m1",
+        assert {name for name in client.topic_ids() if name.startswith((f"{RUN}.s", f"{RUN}.m"))} == {
+            f"{RUN}.s1",
+            f"{RUN}.m1",
         }
 
 
 def test_older_versions_have_their_way_and_wait(limited: str) -> None:
-    assert create(limited, "patient", ["limited.o1"], 5) == (1, [DONE])
-    assert create(limited, "patient", ["limited.o2"], 5) == (2, [DONE])
-    assert create(limited, "patient", ["limited.o3"], 6) == (2, [REFUSED])
+    assert create(limited, "patient", [f"{RUN}.o1"], 5) == (1, [DONE])
+    assert create(limited, "patient", [f"{RUN}.o2"], 5) == (2, [DONE])
+    assert create(limited, "patient", [f"{RUN}.o3"], 6) == (2, [REFUSED])
 
 
 def test_what_is_only_validated_counts_and_what_is_wrong_anyway_does_not(limited: str) -> None:
-    assert create(limited, "trial", ["limited.t"], 7, validate_only=True) == (AT_ONCE, [DONE])
-    assert create(limited, "trial", ["limited.t"], 7, validate_only=True) == (1, [REFUSED])
-    assert create(limited, "trial", ["limited.grows"], 7) == (AT_ONCE, [(36, "Topic 'limited.grows' already exists.")])
+    assert create(limited, "trial", [f"{RUN}.t"], 7, validate_only=True) == (AT_ONCE, [DONE])
+    assert create(limited, "trial", [f"{RUN}.t"], 7, validate_only=True) == (1, [REFUSED])
+    assert create(limited, "trial", [f"{RUN}.grows"], 7) == (AT_ONCE, [(36, f"Topic '{RUN}.grows' already exists.")])
 
 
 def test_more_partitions_count_by_their_number(limited: str) -> None:
-    assert grow(limited, "grows", "limited.grows", 3, count=3, validate_only=True) == (AT_ONCE, [DONE])
-    assert grow(limited, "grows", "limited.grows", 3, count=3) == (2, [REFUSED])
-    assert grow(limited, "grows", "limited.grows", 3, count=1) == (AT_ONCE, [(37, "Topic already has 1 partition(s).")])
-    assert grow(limited, "grows-old", "limited.grows-old", 2, count=3) == (2, [DONE])
-    assert grow(limited, "grows-old", "limited.grows-old", 2, count=5) == (4, [DONE])
-    assert grow(limited, "grows-old", "limited.grows-old", 3, count=7) == (4, [REFUSED])
+    assert grow(limited, "grows", f"{RUN}.grows", 3, count=3, validate_only=True) == (AT_ONCE, [DONE])
+    assert grow(limited, "grows", f"{RUN}.grows", 3, count=3) == (2, [REFUSED])
+    assert grow(limited, "grows", f"{RUN}.grows", 3, count=1) == (AT_ONCE, [(37, "Topic already has 1 partition(s).")])
+    assert grow(limited, "grows-old", f"{RUN}.grows-old", 2, count=3) == (2, [DONE])
+    assert grow(limited, "grows-old", f"{RUN}.grows-old", 2, count=5) == (4, [DONE])
+    assert grow(limited, "grows-old", f"{RUN}.grows-old", 3, count=7) == (4, [REFUSED])
 
 
 def test_deletions_count_by_their_partitions(limited: str) -> None:
-    assert delete(limited, "deletes", "limited.delete-0", 6) == (AT_ONCE, [DONE])
-    assert delete(limited, "deletes", "limited.delete-1", 6) == (1, [REFUSED])
-    assert delete(limited, "deletes", "limited.delete-1", 5) == (1, [REFUSED])
-    assert delete(limited, "deletes", "limited.nothing", 6)[0] == AT_ONCE
-    assert delete(limited, "deletes-old", "limited.delete-2", 4) == (1, [DONE])
-    assert delete(limited, "deletes-old", "limited.delete-3", 4) == (2, [DONE])
-    assert delete(limited, "deletes-old", "limited.delete-4", 5) == (2, [REFUSED])
+    assert delete(limited, "deletes", f"{RUN}.delete-0", 6) == (AT_ONCE, [DONE])
+    assert delete(limited, "deletes", f"{RUN}.delete-1", 6) == (1, [REFUSED])
+    assert delete(limited, "deletes", f"{RUN}.delete-1", 5) == (1, [REFUSED])
+    assert delete(limited, "deletes", f"{RUN}.nothing", 6)[0] == AT_ONCE
+    assert delete(limited, "deletes-old", f"{RUN}.delete-2", 4) == (1, [DONE])
+    assert delete(limited, "deletes-old", f"{RUN}.delete-3", 4) == (2, [DONE])
+    assert delete(limited, "deletes-old", f"{RUN}.delete-4", 5) == (2, [REFUSED])
 
 
 def test_a_topic_that_a_client_needs_is_not_made_beyond_its_quota(limited: str) -> None:
@@ -179,15 +181,15 @@ def test_a_topic_that_a_client_needs_is_not_made_beyond_its_quota(limited: str) 
         answer = ask(limited, "needs", request, MetadataResponse, 9)
         return waits(answer), answer.topics[0].error_code
 
-    wait_until(lambda: needs("limited.n1") == (AT_ONCE, 0), timeout_s=30, what="the first topic")
-    assert {needs("limited.n2") for _ in range(3)} == {(AT_ONCE, 3)}
+    wait_until(lambda: needs(f"{RUN}.n1") == (AT_ONCE, 0), timeout_s=30, what="the first topic")
+    assert {needs(f"{RUN}.n2") for _ in range(3)} == {(AT_ONCE, 3)}
     with WireClient(limited) as client:
-        assert "limited.n2" not in client.topic_ids()
+        assert f"{RUN}.n2" not in client.topic_ids()
 
 
 def test_who_takes_more_time_than_allowed_is_held_up_for_a_second(address: str) -> None:
-    entity: Entity = (("client-id", "limited-slow"),)
-    with WireClient(address) as administrator, WireClient(address, client_id="limited-slow") as client:
+    entity: Entity = (("client-id", f"{RUN}-slow"),)
+    with WireClient(address) as administrator, WireClient(address, client_id=f"{RUN}-slow") as client:
         assert alter(administrator, (entity, {"request_percentage": 0.0001})) == [(0, None)]
 
         def told_ms() -> int:

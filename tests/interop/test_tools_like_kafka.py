@@ -27,6 +27,7 @@ from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 from tests.support.wire import RefusedError, WireClient
 
 if TYPE_CHECKING:
@@ -370,25 +371,27 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 def test_tools_that_measure_and_verify_come_to_their_end(address: str, tools: KafkasTools) -> None:
+    # given
+    measured, verified = unique("measured-"), unique("verified-")
     # when
     perf = tools.run(
-        TOOLS["producer-perf-test"], "--topic", "tools.perf", "--num-records", "500", "--record-size", "100",
-        "--throughput", "-1", "--transactional-id", "tools-perf", "--transaction-duration-ms", "50",
+        TOOLS["producer-perf-test"], "--topic", measured, "--num-records", "500", "--record-size", "100",
+        "--throughput", "-1", "--transactional-id", measured, "--transaction-duration-ms", "50",
         "--producer-props", f"bootstrap.servers={address}",
     )  # fmt: skip
-    latency = tools.run(TOOLS["e2e-latency"], address, "tools.perf", "20", "all", "100")
+    latency = tools.run(TOOLS["e2e-latency"], address, measured, "20", "all", "100")
     # It writes of what was sent when it is closed, by the end of its process.
     sent = java_tool(
-        TOOLS["verifiable-producer"], "--bootstrap-server", address, "--topic", "tools.verified", "--max-messages", "5"
+        TOOLS["verifiable-producer"], "--bootstrap-server", address, "--topic", verified, "--max-messages", "5"
     )
-    topic, five = ("--topic", "tools.verified"), ("--max-messages", "5")
+    topic, five = ("--topic", verified), ("--max-messages", "5")
     read = run(
         tools,
         address,
-        ["verifiable-consumer", *topic, *five, "--group-id", "verified", "--reset-policy", "earliest"],
+        ["verifiable-consumer", *topic, *five, "--group-id", verified, "--reset-policy", "earliest"],
     )
     shown = run(tools, address, ["console-consumer", *topic, *five, "--from-beginning", "--timeout-ms", "20000"])
-    open_ones = run(tools, address, ["transactions", "find-hanging", "--topic", "tools.perf"])
+    open_ones = run(tools, address, ["transactions", "find-hanging", "--topic", measured])
     # then
     assert perf.exit_code == latency.exit_code == 0
     assert "500 records sent" in perf.stdout
@@ -399,7 +402,7 @@ def test_tools_that_measure_and_verify_come_to_their_end(address: str, tools: Ka
     assert shown.stdout.split() == ["0", "1", "2", "3", "4"]
     assert len(open_ones.stdout.splitlines()) == 1, "only the head of a table"
     with AdminClient(address) as admin:
-        admin.delete_topics(["tools.perf", "tools.verified"]).all().result()
+        admin.delete_topics([measured, verified]).all().result()
 
 
 def events(stdout: str, name: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 import klamm
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tests.support.shared_cluster import unique
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def own() -> Iterator[klamm.Broker]:
 
 def ask(client: WireClient, case: str) -> tuple[Answers, bool]:
     """Create a topic and delete it as the case says; return the answers, without the id, and whether it is gone."""
-    name = f"deleted-{case}"
+    name = unique("deleted-")
     topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000)
     (made,) = client.ask(request, CreateTopicsResponse, 7).topics
@@ -68,15 +69,17 @@ def test_names_that_collide_within_one_request_are_a_known_difference(
 ) -> None:
     """Kafka compares with the topics that exist already, klamm also with those created just before (divergences.md)."""
 
+    run = unique("one")
+
     def create(address: str) -> list[tuple[int, str | None]]:
         topics = [
             CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-            for name in ("one.request", "one_request")
+            for name in (f"{run}.request", f"{run}_request")
         ]
         with WireClient(address) as client:
             made = client.ask(CreateTopicsRequest(topics=topics, timeout_ms=30_000), CreateTopicsResponse, 7).topics
         return [(each.error_code, each.error_message) for each in made]
 
     assert create(real_kafka.bootstrap_servers) == [(0, None), (0, None)]
-    collides = "Topic 'one_request' collides with existing topic: one.request"
+    collides = f"Topic '{run}_request' collides with existing topic: {run}.request"
     assert create(own.bootstrap_servers) == [(0, None), (17, collides)]

@@ -16,6 +16,7 @@ from klamm.dataframes.write_options import WriteOptions, write_options
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from tests.support.mirror import create_topic, read
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,48 +86,50 @@ def committed(address: str, topic: str, count: int) -> list[bytes | None]:
 
 def test_a_batch_that_was_committed_is_known_again_and_others_are_not(address: str) -> None:
     # given
-    create_topic(address, "known", 1, FOREVER)
-    first = Task(address, "known", 7)
+    topic = unique("known-")
+    create_topic(address, topic, 1, FOREVER)
+    first = Task(address, topic, 7)
     first.write(b"a", b"b")
     first.commit(2)
     # when the same is repeated, after a crash
-    again = Task(address, "known", 7)
+    again = Task(address, topic, 7)
     # then
     assert again.transaction.is_written
     again.transaction.check_repeated(2)
     with pytest.raises(WritingError, match="2 records were written before, and now it would be 3"):
         again.transaction.check_repeated(3)
     # when it goes on
-    after = Task(address, "known", 9)
+    after = Task(address, topic, 9)
     assert not after.transaction.is_written
     after.write(b"c")
     after.commit(1)
     # and when an older checkpoint is restored
     with pytest.raises(WritingError, match="batch 7 must be written, but 9 was written before it"):
-        Task(address, "known", 7)
+        Task(address, topic, 7)
     # then other tasks and queries have numbers of their own
-    assert not Task(address, "known", 7, task=1).transaction.is_written
-    assert not Task(address, "known", 7, query="other").transaction.is_written
-    assert committed(address, "known", 3) == [b"a", b"b", b"c"]
+    assert not Task(address, topic, 7, task=1).transaction.is_written
+    assert not Task(address, topic, 7, query="other").transaction.is_written
+    assert committed(address, topic, 3) == [b"a", b"b", b"c"]
     for task in (first, again, after):
         task.close()
 
 
 def test_what_a_task_left_open_never_shows_and_it_is_fenced(address: str) -> None:
     # given
-    create_topic(address, "fenced", 1, FOREVER)
-    dead = Task(address, "fenced", 0)
+    topic = unique("fenced-")
+    create_topic(address, topic, 1, FOREVER)
+    dead = Task(address, topic, 0)
     dead.write(b"never")
     # when
-    successor = Task(address, "fenced", 0)
+    successor = Task(address, topic, 0)
     successor.write(b"once")
     # then
-    with pytest.raises(WritingError, match=r"fenced.*(PRODUCER_FENCED|INVALID_PRODUCER_EPOCH)"):
+    with pytest.raises(WritingError, match=rf"{topic}.*(PRODUCER_FENCED|INVALID_PRODUCER_EPOCH)"):
         dead.write(b"neither")
     with pytest.raises(WritingError):
         dead.commit(1)
     successor.commit(1)
-    assert committed(address, "fenced", 1) == [b"once"]
+    assert committed(address, topic, 1) == [b"once"]
     dead.close()
     successor.close()
 
@@ -138,31 +141,33 @@ def plain_writer(asked: WriteOptions) -> tuple[RecordWriter, TargetCluster]:
 
 def test_batches_that_are_too_large_for_the_topic_are_cut_and_a_record_is_named(address: str) -> None:
     # given
-    create_topic(address, "narrow", 2, {"max.message.bytes": "20000", **FOREVER})
+    topic = unique("narrow-")
+    create_topic(address, topic, 2, {"max.message.bytes": "20000", **FOREVER})
     writer, target = plain_writer(options(address, exactlyOnce="false"))
     # when
     for at in range(100):
-        writer.write(row("narrow", at % 2, None, b"%d" % at + bytes(900)))
+        writer.write(row(topic, at % 2, None, b"%d" % at + bytes(900)))
     writer.flush()
     # then
-    found = read(address, "narrow", {0: 50, 1: 50})
+    found = read(address, topic, {0: 50, 1: 50})
     assert [int((one.value or b"").rstrip(b"\0")) for one in found[0]] == list(range(0, 100, 2))
     assert [int((one.value or b"").rstrip(b"\0")) for one in found[1]] == list(range(1, 100, 2))
     # when
-    writer.write(row("narrow", 1, b"k", bytes(30_000)))
-    with pytest.raises(WritingError, match=r"narrow-1: a record of 30,001 bytes exceeds max.message.bytes"):
+    writer.write(row(topic, 1, b"k", bytes(30_000)))
+    with pytest.raises(WritingError, match=rf"{topic}-1: a record of 30,001 bytes exceeds max.message.bytes"):
         writer.flush()
     target.close()
 
 
 def test_topics_and_partitions_that_are_not_there_and_records_that_are_refused_are_said(address: str) -> None:
-    create_topic(address, "tidy", 1, {"cleanup.policy": "compact"})
+    topic = unique("tidy-")
+    create_topic(address, topic, 1, {"cleanup.policy": "compact"})
     writer, target = plain_writer(options(address, exactlyOnce="false"))
     with pytest.raises(WritingError, match="nowhere: not a topic on"):
         writer.write(row("nowhere", None, b"k", b"v"))
-    with pytest.raises(WritingError, match="tidy has no partition 3, only 1"):
-        writer.write(row("tidy", 3, b"k", b"v"))
-    writer.write(row("tidy", None, None, b"v"))
+    with pytest.raises(WritingError, match=f"{topic} has no partition 3, only 1"):
+        writer.write(row(topic, 3, b"k", b"v"))
+    writer.write(row(topic, None, None, b"v"))
     with pytest.raises(WritingError, match="INVALID_RECORD: a compacted topic rejects records without a key"):
         writer.flush()
     target.close()

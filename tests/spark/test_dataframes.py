@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 from klamm.dataframes.spark import FORMAT, register
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import create_topic
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,11 +107,12 @@ def test_offsets_bound_a_batch_and_a_schema_chooses_its_columns(spark: SparkSess
 
 def test_a_topic_of_apache_kafka_is_read_alike(spark: SparkSession, real_kafka: KafkaCluster) -> None:
     # given
-    fill(real_kafka.bootstrap_servers, "table-on-spark", 2, 40, compression_type="gzip")
+    topic = unique("table-on-spark-")
+    fill(real_kafka.bootstrap_servers, topic, 2, 40, compression_type="gzip")
     # when
-    table = source(spark, real_kafka.bootstrap_servers, "table-on-spark", **{"kafka.isolation.level": "read_committed"})
+    table = source(spark, real_kafka.bootstrap_servers, topic, **{"kafka.isolation.level": "read_committed"})
     # then
-    assert rows(table.load()) == [expected(number, "table-on-spark", 2) for number in range(40)]
+    assert rows(table.load()) == [expected(number, topic, 2) for number in range(40)]
 
 
 def test_what_cannot_be_read_is_said(spark: SparkSession, broker: KlammBroker) -> None:

@@ -30,6 +30,7 @@ from klamm.registration_report.report import (
 from klamm.registration_report.spark import compatibility
 from klamm.registration_report.spark.job import COLUMNS, Job, report_over
 from tests.support.klamm import KlammBroker
+from tests.support.mirror import delete_topic
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
@@ -432,11 +433,12 @@ def test_a_window_that_is_none_is_said(spark: SparkSession, window: str) -> None
 
 
 def test_the_topic_is_read_from_apache_kafka_alike(
-    spark: SparkSession, real_kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, real_kafka: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The gateway keeps the topic in the Apache Kafka cluster behind it."""
     # given
     servers = real_kafka.bootstrap_servers
+    request.addfinalizer(lambda: delete_topic(servers, TOPIC))
     with AdminClient(servers) as admin:
         admin.create_topics([NewTopic(name=TOPIC, num_partitions=2, replication_factor=1)]).all().result()
     producer = kafka.KafkaProducer(bootstrap_servers=servers)

@@ -23,6 +23,7 @@ from tests.support import spark_processes
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.processes import start_process
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     import subprocess
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "masked_stream.py"
-FROM, TO = "written-from", "written-to"
+FROM, TO, BATCH = (unique(f"written-{name}-") for name in ("from", "to", "batch"))
 NOON_MS = 1_700_000_000_123
 FOREVER = {"retention.ms": "-1"}
 """The records are old."""
@@ -49,7 +50,7 @@ def broker() -> Iterator[KlammBroker]:
 
 @pytest.fixture(params=["klamm", "kafka"])
 def servers(request: pytest.FixtureRequest) -> str:
-    """The address of either broker; names of topics are ours alone."""
+    """The address of either broker."""
     running: KlammBroker | KafkaCluster = request.getfixturevalue(
         "broker" if request.param == "klamm" else "real_kafka"
     )
@@ -74,11 +75,11 @@ def save(rows: DataFrame, servers: str, mode: str = "append", **options: Any) ->
 
 def test_a_batch_is_written_as_it_is(spark: SparkSession, servers: str) -> None:
     # given
-    create_topic(servers, "written-batch", 2, FOREVER)
+    create_topic(servers, BATCH, 2, FOREVER)
     # when
-    save(table(spark), servers, topic="written-batch", **{"kafka.compression.type": "gzip"})
+    save(table(spark), servers, topic=BATCH, **{"kafka.compression.type": "gzip"})
     # then
-    found = read(servers, "written-batch", {0: 1, 1: 2})
+    found = read(servers, BATCH, {0: 1, 1: 2})
     assert found[0] == [Seen(None, None, (), NOON_MS)]
     assert found[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), NOON_MS), Seen(b"\xff", b"", (), NOON_MS)]
 

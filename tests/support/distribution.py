@@ -87,6 +87,16 @@ def is_fast(item: pytest.Item) -> bool:
     return _rank(item.path) >= len(FIRST) + len(_DIRECTORIES)
 
 
+def shares_kafka(item: pytest.Item) -> bool:
+    """Return whether a test may use a shared cluster of real Kafka, which its fixtures may request by name."""
+    return "address" in getattr(item, "fixturenames", ()) or "real_kafka" in _text(item.path)
+
+
+def shares_something(item: pytest.Item) -> bool:
+    """Return whether a test uses a cluster of real Kafka, Spark's JVM or a browser with tests of other files."""
+    return shares_kafka(item) or not {"spark", "browser"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Whole files for each worker, and the files that share three nodes of real Kafka for one worker."""
 
@@ -107,5 +117,10 @@ def _rank(path: Path) -> int:
 
 @functools.cache
 def _group(file: str) -> str:
-    text = (_ROOT / file).read_text(encoding="utf-8")
+    text = _text(_ROOT / file)
     return next((shared for shared in (SHARED, BROWSER) if shared in text), file)
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

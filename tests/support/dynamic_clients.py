@@ -18,6 +18,7 @@ from klamm.protocol.codec import encode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
 from klamm.protocol.messages.join_group import JoinGroupRequest
 from klamm.protocol.messages.produce import ProduceRequest
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from klamm.protocol.frames import RequestHeader
     from tests.support.frame_proxy import FrameProxy, RecordedRequest
 
-TOPIC: Final = "followed"
+TOPIC: Final = unique("followed-")
 INTERVAL_MS: Final = 100
 """``metadata.max.age.ms`` of all clients in this module."""
 STATIC: Final[Mapping[str, str]] = {ACKS: "1", SESSION_TIMEOUT_MS: "30000", HEARTBEAT_INTERVAL_MS: "300"}

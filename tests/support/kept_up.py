@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING, Final, Self
 
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, OpType, ResourceType
 from tests.support.processes import wait_until
+from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_MARK: Final = ConfigResource(ResourceType.CLIENT_METRICS, "marks-of-tests")
 _KEY: Final = "interval.ms"
 _MARKS: Final = itertools.count(100_000)
 
 
 class KeptUp:
-    """Waiter until a broker knows all earlier changes. A context manager; one per cluster at a time.
+    """Waiter until a broker knows all earlier changes. A context manager.
 
     A broker applies the controller's changes in order. So a broker that knows the last mark knows everything before it.
     """
 
     def __init__(self, address: str) -> None:
         self._admin = AdminClient(address)
+        self._mark = ConfigResource(ResourceType.CLIENT_METRICS, unique("marks-"))
 
     def __enter__(self) -> Self:
         return self
@@ -54,8 +55,8 @@ class KeptUp:
 
     def _alter(self, mark: str | None, how: OpType) -> None:
         op = AlterConfigOp(ConfigEntry(_KEY, mark), how)
-        self._admin.incremental_alter_configs({_MARK: [op]}).all().result()
+        self._admin.incremental_alter_configs({self._mark: [op]}).all().result()
 
     def _seen(self) -> str | None:
-        entry = self._admin.describe_configs([_MARK]).all().result()[_MARK].get(_KEY)
+        entry = self._admin.describe_configs([self._mark]).all().result()[self._mark].get(_KEY)
         return entry.value if entry else None

@@ -29,7 +29,7 @@ from klamm.admin import TopicPartition as AdminPartition
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_connection import ControlConnection, TopicGoneError
-from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
 from tests.support import spark_processes
 from tests.support.class_archives import let_spark_start_quickly
 from tests.support.processes import start_process, wait_until
@@ -159,14 +159,21 @@ class MirrorProcess:
 
 
 def properties(
-    source: str, target: str, more: str = "", *, topics: str, replication_factor: int = 1, alias: str = "A"
+    source: str,
+    target: str,
+    more: str = "",
+    *,
+    topics: str,
+    replication_factor: int = 1,
+    alias: str = "A",
+    target_alias: str = "B",
 ) -> str:
-    """Return a file that mirrors a cluster called ``alias`` to B, quickly."""
+    """Return a file that mirrors a cluster to another, quickly."""
     return f"""
-clusters = {alias}, B
+clusters = {alias}, {target_alias}
 {alias}.bootstrap.servers = {source}
-B.bootstrap.servers = {target}
-{alias}->B.enabled = true
+{target_alias}.bootstrap.servers = {target}
+{alias}->{target_alias}.enabled = true
 topics = {topics}
 replication.factor = {replication_factor}
 offset.storage.replication.factor = {replication_factor}
@@ -189,6 +196,12 @@ def create_topic(
         )
         created = admin.create_topics([new]).values()[name].result(30)
     wait_for_partitions(address, name, partitions, created.topic_id)
+
+
+def delete_topic(address: str, name: str) -> None:
+    """Delete a topic if it exists."""
+    with AdminClient(address) as admin, contextlib.suppress(UnknownTopicOrPartitionError):
+        admin.delete_topics([name]).all().result(30)
 
 
 def grow_topic(address: str, name: str, partitions: int) -> None:

@@ -9,6 +9,10 @@ DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
 # Four files of tests at a time, also on two cores: most of the time they wait for processes they have started.
 PYTEST_AT_ONCE ?= 4
+DISTRIBUTED = -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder
+# One order for everybody: that of the files. `make orders` looks for others in which a test fails.
+IN_ORDER := --randomly-dont-reorganize --randomly-seed=1
+SEEDS ?= $(shell seq 20)
 # Releases of Apache Kafka with which the mirror and the clients work as well, and tests that show it.
 OLDER_RELEASES := 3.9.2 4.1.0
 WITH_OLDER_KAFKA := tests/interop/test_mirror_kafka.py \
@@ -19,14 +23,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # What the first set-up installs at the same time as the Python packages. The commands below check it again.
 demo: TOOLS := java maven
-test: TOOLS := java maven chromium compiler
+test orders: TOOLS := java maven chromium compiler
 soak kafka-release: TOOLS := java maven
 bench bench-quick: TOOLS := java maven compiler
 wheel: TOOLS := compiler
 images: TOOLS := buildah
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check check-types check-style check-tests check-imports check-packages format wheel images bench bench-quick soak kafka-release generate \
+.PHONY: help setup demo test test-fast check check-types check-style check-tests check-imports check-packages format wheel images bench bench-quick soak orders kafka-release generate \
 	lock clean
 
 help:
@@ -39,7 +43,8 @@ help:
 	@echo 'make wheel        build dist/: a compiled wheel, a pure wheel and the sdist; install and try each'
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
-	@echo 'make soak         the long tests: many crashes, many random examples'
+	@echo 'make soak         the long tests: many crashes, many random examples, and make orders'
+	@echo 'make orders       all tests in 20 random orders, each pair of files that share something both ways (SEEDS="3 7")'
 	@echo 'make kafka-release RELEASE=4.5.0   compare a release of Apache Kafka with the recorded answers'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
 	@echo 'make lock         pin the dependencies again (LOCK_FLAGS=--upgrade takes the newest)'
@@ -73,10 +78,10 @@ check-packages:
 	$(PYTHON_BIN)/python scripts/wheel.py --only pure sdist --check -- build/check
 
 test: check
-	$(WITH_ALL_TOOLS) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(WITH_ALL_TOOLS) pytest $(DISTRIBUTED) $(IN_ORDER) $(PYTEST_FLAGS)
 
 test-fast: setup
-	$(PYTHON_BIN)/pytest -q -n auto -m 'not process' $(PYTEST_FLAGS) tests/unit
+	$(PYTHON_BIN)/pytest -q -n auto -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .
@@ -104,6 +109,17 @@ soak: setup
 		tests/interop/test_config_order.py tests/interop/test_assignors_like_kafka.py
 	for release in $(OLDER_RELEASES); do \
 		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
+	@$(MAKE) --no-print-directory orders
+
+# The last two run the files that share Kafka, Spark or a browser in one process, in an order and in its reverse: so each
+# pair of them runs both ways.
+orders: setup
+	@failed=; for seed in $(SEEDS); do \
+		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) --randomly-seed=$$seed $(PYTEST_FLAGS) || failed="$$failed $$seed"; done; \
+	for reverse in '' ' --reverse'; do \
+		$(WITH_ALL_TOOLS) pytest -q --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
+		failed="$$failed --sharing:$(firstword $(SEEDS))$$reverse"; done; \
+	test -z "$$failed" || { echo "Tests failed with these seeds:$$failed"; exit 1; }
 
 kafka-release: setup
 	$(WITH_JAVA_AND_MAVEN) python -m scripts.kafka_release $(RELEASE) $(if $(CASES),--cases '$(CASES)')

@@ -54,6 +54,11 @@ def test_a_workflow_runs_only_what_exists(path: Path) -> None:
             assert (program, (SCRIPTS.parent / argument).is_file()) == ("python", True), step
 
 
+def test_continuous_integration_runs_make_test_without_flags_of_its_own() -> None:
+    *_, last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert last == "exec make test"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_actions_run_on_the_runners_of_today_and_keep_no_credentials(path: Path) -> None:
     for step in steps(path):

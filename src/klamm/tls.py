@@ -42,7 +42,7 @@ _VERSIONS: Final = {
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
 _CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_PEM_ENTRY: Final = re.compile(r"-+BEGIN\s+(?P<label>[^-]+?)\s*-+(?P<body>[^-]*)-+END\s+[^-]+-+")
+_PEM_ENTRY: Final = re.compile(r"-+BEGIN\s+(?P<label>[^-]+?)\s*-+\s(?P<body>[^-]*)-+END\s+[^-]+-+(?=\s|\Z)")
 _NOT_IN_LINES: Final = re.compile(r"^[ \t]|-BEGIN[^-]+-+[ \t]*[^-\s]", re.MULTILINE)
 _PROTOCOLS: Final = ("TLS", *_VERSIONS)
 
@@ -141,7 +141,11 @@ def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
         if certificates:
             context.load_verify_locations(cadata=_in_lines(certificates))
         elif location is not None and kind == PEM:
-            context.load_verify_locations(cadata=_in_lines(_read_pem(location, where)))
+            text = _read_pem(location, where)
+            if _NOT_IN_LINES.search(text):
+                context.load_verify_locations(cadata=_in_lines(text))
+            else:
+                context.load_verify_locations(cafile=location)
         elif location is not None:
             trusted = _open(setting, "ssl.truststore", location, wants_key=False).trusted
             if not trusted:

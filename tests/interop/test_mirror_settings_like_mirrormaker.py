@@ -74,6 +74,12 @@ STRICTER: Final = re.compile(
     r"|seconds=9223372036854775807"  # MirrorMaker fails when it converts the value to milliseconds
     r"|emit\.checkpoints\.enabled=true: expected false"
 )
+OTHERS: Final = {
+    # These name classes that are not in MirrorMaker's jars.
+    "own_filter_in_java", "msk_iam", "msk_migration", "strimzi_identity", "secrets_in_a_vault",
+    # klamm reads these in another way, see tests/unit/mirror/settings/test_public_files.py.
+    "blacklist_of_2_4", "masking_transform", "blanks_in_a_key", "secrets_in_the_environment",
+}  # fmt: skip
 LOOSER: Final = "values must not be empty"  # MirrorMaker since 4.2, for an empty element of a list
 LONGEST_S: Final = 10**9
 
@@ -160,20 +166,10 @@ def difference(text: str, expected: list[dict[str, str]]) -> object:
     return differing or None
 
 
-def test_published_files_mean_the_same(java: None, tmp_path: Path) -> None:
-    others = {"own_filter_in_java", "msk_iam", "msk_migration", "strimzi_identity", "secrets_in_a_vault"}
-    """Files that name classes which are not in MirrorMaker's jars."""
-    others |= {"blacklist_of_2_4", "masking_transform", "blanks_in_a_key", "secrets_in_the_environment"}
-    """Files that klamm reads in another way: see ``tests/unit/mirror/settings/test_public_files.py``."""
-    texts = {name: mm2_files.text_of(name, tmp_path) for name in mm2_files.NAMES if name not in others}
-    decisions = of_mirrormaker([*texts.values()])
-    differing = {name: difference(text, each) for (name, text), each in zip(texts.items(), decisions, strict=True)}
-    assert {name: how for name, how in differing.items() if how is not None} == {}
-
-
-def test_random_files_mean_the_same(java: None) -> None:
+def test_files_mean_the_same(java: None, tmp_path: Path) -> None:
     draw = random.Random(894)
-    texts = [random_file(draw) for _ in range(5_000 if os.environ.get("KLAMM_SOAK") else 400)]
+    texts = [mm2_files.text_of(name, tmp_path) for name in mm2_files.NAMES if name not in OTHERS]
+    texts += [random_file(draw) for _ in range(5_000 if os.environ.get("KLAMM_SOAK") else 300)]
     decisions = of_mirrormaker(texts)
     differing = {text: how for text, each in zip(texts, decisions, strict=True) if (how := difference(text, each))}
     assert differing == {}

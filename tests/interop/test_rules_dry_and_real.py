@@ -19,12 +19,13 @@ import klamm
 from klamm.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 from klamm.cli.policy import ExistingTopic, judge
 from klamm.policy.answers import PolicyOverride
-from klamm.policy.details import TopicDetails
-from klamm.policy.kinds import ALTER_CONFIG, CREATE_TOPIC
+from klamm.policy.details import CreatePartitionsDetails, TopicDetails
+from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC
 from klamm.policy.rules import RulesPolicy
 from klamm.policy.testing import a_config_change, make_policy
 from klamm.policy_runtime import Policies
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
 from klamm.protocol.types import ConfigOperation
@@ -111,7 +112,7 @@ class Rig:
     def ask(self, request: Message, response: type[Any], version: int) -> list[Verdict]:
         """Return the verdicts of the broker and the gateway."""
         answers = [client.ask(request, response, version) for client in self.clients]
-        entries = [(getattr(answer, "topics", None) or answer.responses)[0] for answer in answers]
+        entries = [getattr(answer, response.FIELDS[-1].name)[0] for answer in answers]
         overrides = [PolicyOverride.of(entry.error_message) for entry in entries]
         return [
             (entry.error_code, override.reason if override and not entry.error_code else entry.error_message)
@@ -202,6 +203,30 @@ def test_dry_and_real_runs_of_random_rules_agree(rig: Rig) -> None:
             assert message == real[0][1], place
             if real[0][0] == 0:
                 _alter(rig, random, name, defaults, place)
+                _grow(rig, random, name, place)
+
+
+def _grow(rig: Rig, random: Random, name: str, place: str) -> None:
+    """Add partitions to a topic that both have in the same state."""
+    partitions = rig.admin.describe_topics([name]).all().result()[name].partitions
+    now, then = len(partitions), len(partitions) + random.randint(1, 3)
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=then, assignments=None)
+    trials, real = (
+        rig.ask(CreatePartitionsRequest(topics=[topic], validate_only=dry), CreatePartitionsResponse, 3)
+        for dry in (True, False)
+    )
+    assert trials == real, place
+    assert real[0] == real[1], place
+    details = CreatePartitionsDetails(
+        topic=name,
+        num_partitions=now,
+        new_num_partitions=then,
+        replication_factor=len(partitions[0].replicas),
+        principal=USER,
+    )
+    action, reason = audited(rig.rules, CREATE_PARTITIONS, details)
+    assert expected(action, real[0]), place
+    assert reason == real[0][1], place
 
 
 def _existing(rig: Rig) -> str:

@@ -23,7 +23,7 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
-from klamm.protocol.errors import KafkaApiError, PolicyViolationError
+from klamm.protocol.errors import InvalidConfigError, KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.support.kafka import KafkaCluster
 from tests.support.kept_up import KeptUp
@@ -63,6 +63,7 @@ rules:
     topics: "PREFIX[.]bad.*"
     naming: "none"
 """
+BROKERS = ConfigResource(ResourceType.BROKER, "")
 PREFIX = f"gw{uuid4().hex[:8]}"
 
 
@@ -184,7 +185,10 @@ def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: K
     dropping = admin.replace_all_configs({resource: [ConfigEntry("retention.ms", "6000")]}).values()[resource]
     with pytest.raises(PolicyViolationError, match=r"would remove segment\.ms"):
         dropping.result(60)
+    with pytest.raises(InvalidConfigError, match="a setting of the gateway"):
+        admin.alter_broker_configs(None, set={"create.topic.policy.mode": "audit"}).result(60)
     kept_up.wait()
+    assert "create.topic.policy.mode" not in admin.describe_configs([BROKERS]).result(60)[BROKERS]
     configs = admin.topic_configs(named("configs")).result(60)
     assert [configs[name].value for name in ("retention.ms", "cleanup.policy", "segment.ms")] == [
         "5000",

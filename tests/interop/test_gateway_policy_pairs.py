@@ -39,6 +39,10 @@ from klamm.policy import PolicyViolationError
 
 class Together:
     def validate_alter_config(self, details):
+        if details.resource_type == "BROKER":
+            if details.result.keys() >= {"log.cleaner.backoff.ms", "log.cleaner.io.buffer.load.factor"}:
+                raise PolicyViolationError("both configs of the cleaner")
+            return
         result = {**details.defaults, **details.result}
         if result["cleanup.policy"] == "compact" and result["retention.ms"] == "5000":
             raise PolicyViolationError("compact and 5000")
@@ -150,3 +154,19 @@ def test_changes_allowed_alone_are_denied_together(
         both = first(admins[0], topic), second(admins[1], topic)
         errors = [outcome.exception(60) for outcome in both]
         assert any(errors), f"both changes of {topic} were allowed"
+
+
+@pytest.mark.parametrize("broker", [1, None])
+def test_broker_configs_allowed_alone_are_denied_together(
+    broker: int | None, admins: tuple[AdminClient, AdminClient]
+) -> None:
+    changes = {"log.cleaner.backoff.ms": "15001", "log.cleaner.io.buffer.load.factor": "0.8"}
+    for _ in range(ROUNDS):
+        for key in (*changes, *changes):
+            other = next(name for name in changes if name != key)
+            try:
+                admins[0].alter_broker_configs(broker, set={key: changes[key]}).result(60)
+                with pytest.raises(PolicyViolationError):
+                    admins[1].alter_broker_configs(broker, set={other: changes[other]}).result(60)
+            finally:
+                admins[0].alter_broker_configs(broker, delete=[*changes]).result(60)

@@ -77,8 +77,8 @@ class PolicyGuard:
     """Serializer of the calls to one policy; see the module for time limits. Used on the event loop only.
 
     A request holds ``turn`` while it decides on a change, asks the policy and applies the change. So each call sees the
-    effect of all earlier calls (K108-07 in docs/kips.md). A gateway may hold it until the upstream has responded, so
-    ``learn`` does without it. ``_calling`` is held during each call, so two calls never overlap (K108-25).
+    effect of all earlier calls (K108-07 in docs/kips.md). A gateway orders the changes of each resource by itself, and
+    ``learn`` needs no order. ``_calling`` is held during each call, so two calls never overlap (K108-25).
 
     Args:
         spec: Policy class and the kinds of requests it checks.

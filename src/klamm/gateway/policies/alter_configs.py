@@ -2,9 +2,9 @@
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
 Then the configs of the valid resources are read and the policy decides on what they will be. The allowed resources are
-forwarded. The policy's turn is held from reading to the upstream's response, and what is read includes all changes that
-were committed before. So two changes through one gateway cannot be allowed alone and break a rule together. Changes
-through other gateways or other processes of this one, or past them, may come in between.
+forwarded. The turns of the resources are held from reading to the upstream's response (``turns``), and what is read
+includes all changes that were committed before. So two changes through one gateway cannot be allowed alone and break a
+rule together. Changes through other gateways or other processes of this one, or past them, may come in between.
 
 Without a policy on configs, only settings of the gateway's other policies are rejected.
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import ConfigEntry
     from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.policies.turns import ResourceTurns
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
 
@@ -90,11 +91,13 @@ class AlterConfigsJudge:
 
     Args:
         policies: Policies in use.
+        turns: Turns of the resources that are changed.
         api: ``INCREMENTAL`` or ``LEGACY``.
     """
 
-    def __init__(self, policies: Policies, api: _Api) -> None:
+    def __init__(self, policies: Policies, turns: ResourceTurns, api: _Api) -> None:
         self._policies = policies
+        self._turns = turns
         self._api = api
 
     def with_resources(
@@ -166,7 +169,7 @@ class AlterConfigsJudge:
         passed = {resource_key(entry): entry for entry in trial.responses if not entry.error_code}
         asked = [resource for resource in rest if resource_key(resource) in passed]
         throttle_time_ms = trial.throttle_time_ms
-        async with self._policies.turn(ALTER_CONFIG):
+        async with self._turns.of(passed):
             known = await _read(asked, context)
             allowed: dict[tuple[int, str], Allowed[Asked]] = {}
             for resource in asked:

@@ -1,8 +1,8 @@
 """CreatePartitions (key 37) in the gateway: policies on added partitions.
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
-Then the policy decides on each valid topic, and the allowed ones are forwarded. The policy's turn is held from reading
-the state of the topics to the upstream's response, as for config changes (``alter_configs``).
+Then the policy decides on each valid topic, and the allowed ones are forwarded. The turns of the topics are held from
+reading their state to the upstream's response (``turns``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.policies.turns import ResourceTurns
     from klamm.policy.details import CreatePartitionsDetails
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
@@ -81,10 +82,12 @@ class CreatePartitionsJudge:
 
     Args:
         policies: Policies in use.
+        turns: Turns of the resources that are changed.
     """
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
         self._policies = policies
+        self._turns = turns
 
     async def handle(self, request: CreatePartitionsRequest, context: InterceptedCall) -> CreatePartitionsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
@@ -95,7 +98,7 @@ class CreatePartitionsJudge:
         passed = {entry.name: entry for entry in trial.results if not entry.error_code}
         asked = [topic for topic in request.topics if topic.name in passed]
         throttle_time_ms = trial.throttle_time_ms
-        async with self._policies.turn(CREATE_PARTITIONS):
+        async with self._turns.of_topics(topic.name for topic in asked):
             known = await describe_topics(context.admin, [topic.name for topic in asked], with_configs=True)
             allowed: list[Asked] = []
             for topic in asked:

@@ -3,9 +3,9 @@
 DeleteTopics has no ``validate_only``, so the policy is asked first and the allowed topics are forwarded. If the policy
 denies a deletion that the client has no right to make, the client gets the authorization error, as in the broker.
 
-The policy's turn is held from reading the topics to the upstream's response, as for config changes
-(``alter_configs``). The gateway forwards no deletion of a topic whose state it cannot read. Entries that the upstream
-rejects in any case are forwarded without a question: repeated names and ids, and entries with both or neither.
+The turns of the topics are held from reading their state to the upstream's response (``turns``). The gateway forwards
+no deletion of a topic whose state it cannot read. Entries that the upstream rejects in any case are forwarded without a
+question: repeated names and ids, and entries with both or neither.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.policies.turns import ResourceTurns
     from klamm.policy_runtime import Policies
 
 Entry = DeleteTopicsResponse.DeletableTopicResult
@@ -115,28 +116,33 @@ class DeleteTopicsJudge:
 
     Args:
         policies: Policies in use.
+        turns: Turns of the resources that are changed.
     """
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
         self._policies = policies
+        self._turns = turns
 
     async def handle(self, request: DeleteTopicsRequest, context: InterceptedCall) -> DeleteTopicsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
         wanted = wanted_of(request, context.api_version)
         judged = judged_of(wanted)
-        async with self._policies.turn(DELETE_TOPIC):
-            known, settled = await _describe(judged, context)
+        names = await names_of([entry.topic_id for entry in judged if entry.name is None], context)
+        async with self._turns.of_topics(
+            [*names.values(), *(entry.name for entry in judged if entry.name is not None)]
+        ):
+            known, settled = await _describe(judged, names, context)
             for entry, topic in known.items():
                 error = await self._denial(topic, context)
                 if error is not None:
                     settled[entry] = denied_entry(entry, topic, error)
-            if settled:
-                settled |= await _unauthorized(settled, known, context)
             rest = [entry for entry in wanted if entry not in settled]
-            if not rest:
-                return merge_entries(wanted, settled.values(), throttle_time_ms=0)
-            kept = with_wanted(request, rest, context.api_version) if settled else request
-            real: DeleteTopicsResponse = await forward_in_turn(kept, context)
+            real = DeleteTopicsResponse()
+            if rest:
+                kept = with_wanted(request, rest, context.api_version) if settled else request
+                real = await forward_in_turn(kept, context)
+        if settled:
+            settled |= await _unauthorized(settled, known, context)
         return merge_entries(wanted, [*settled.values(), *real.responses], throttle_time_ms=real.throttle_time_ms)
 
     async def _denial(self, topic: TopicFacts, context: InterceptedCall) -> ApiError | None:
@@ -145,11 +151,9 @@ class DeleteTopicsJudge:
 
 
 async def _describe(
-    judged: Collection[WantedDeletion], context: InterceptedCall
+    judged: Collection[WantedDeletion], names: Mapping[UUID, str], context: InterceptedCall
 ) -> tuple[dict[WantedDeletion, TopicFacts], dict[WantedDeletion, Entry]]:
     """Return the topics of the entries, and the responses for those that do not exist or cannot be read."""
-    ids = [entry.topic_id for entry in judged if entry.name is None]
-    names = await names_of(ids, context) if ids else {}
     found: dict[WantedDeletion, TopicFacts] = {}
     failed: dict[WantedDeletion, Entry] = {}
     described = await describe_topics(
@@ -170,6 +174,8 @@ async def _describe(
 
 async def names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID, str]:
     """Return the names of topics by id: as the client sees them, and the others as the gateway sees them."""
+    if not ids:
+        return {}
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids],
         allow_auto_topic_creation=False,

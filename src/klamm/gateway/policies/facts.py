@@ -197,7 +197,8 @@ async def default_configs(admin: AdminClient) -> Mapping[str, str]:
     """
     try:
         for name in await admin.list_topics(include_internal=True):
-            described = await admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], include_synonyms=True)
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            described = await admin.describe_configs([resource], include_synonyms=True, is_current=True)
             return {key: value for configs in described.values() for key, value in inherited(configs).items()}
     except CLUSTER_ERRORS as error:
         raise KafkaApiError(f"The gateway cannot read the defaults of topic configs: {error}") from error

@@ -16,6 +16,7 @@ from klamm.gateway.policies.facts import topic_config_types
 from klamm.gateway.policies.flows import JOINS_UNSEEN, LAST_WITH_NAMES, FlowJudge
 from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
+from klamm.gateway.policies.turns import ResourceTurns
 from klamm.policy.kinds import (
     ALTER_CONFIG,
     API,
@@ -60,7 +61,7 @@ class _Judged:
     kind: PolicyKind
     request: type[Message]
     response: type[Message]
-    interceptor: Callable[[Policies], Any]
+    interceptor: Callable[[Policies, ResourceTurns], Any]
 
 
 JUDGED: Final = (
@@ -68,13 +69,13 @@ JUDGED: Final = (
         kind=CREATE_TOPIC,
         request=MetadataRequest,
         response=MetadataResponse,
-        interceptor=MetadataJudge,
+        interceptor=lambda policies, _: MetadataJudge(policies),
     ),
     _Judged(
         kind=CREATE_TOPIC,
         request=CreateTopicsRequest,
         response=CreateTopicsResponse,
-        interceptor=CreateTopicsJudge,
+        interceptor=lambda policies, _: CreateTopicsJudge(policies),
     ),
     _Judged(
         kind=DELETE_TOPIC,
@@ -86,7 +87,7 @@ JUDGED: Final = (
         kind=ALTER_CONFIG,
         request=AlterConfigsRequest,
         response=AlterConfigsResponse,
-        interceptor=lambda policies: AlterConfigsJudge(policies, LEGACY),
+        interceptor=lambda policies, turns: AlterConfigsJudge(policies, turns, LEGACY),
     ),
     _Judged(
         kind=CREATE_PARTITIONS,
@@ -98,7 +99,7 @@ JUDGED: Final = (
         kind=ALTER_CONFIG,
         request=IncrementalAlterConfigsRequest,
         response=IncrementalAlterConfigsResponse,
-        interceptor=lambda policies: AlterConfigsJudge(policies, INCREMENTAL),
+        interceptor=lambda policies, turns: AlterConfigsJudge(policies, turns, INCREMENTAL),
     ),
     _Judged(
         kind=CREATE_PARTITIONS,
@@ -121,7 +122,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
     """
     runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS, in_threads=True)
     runtime.start()
-    policies = runtime.policies
+    policies, turns = runtime.policies, ResourceTurns()
 
     async def close() -> None:
         await runtime.stop()
@@ -134,7 +135,7 @@ async def start_policies(configs: Mapping[str, str]) -> Interception:
         start=start,
         interceptors={
             judged.request.API_KEY: Interceptor(
-                request=judged.request, response=judged.response, handle=judged.interceptor(policies).handle
+                request=judged.request, response=judged.response, handle=judged.interceptor(policies, turns).handle
             )
             for judged in JUDGED
             if policies.guards_kind(judged.kind) or (judged.kind is ALTER_CONFIG and policies.guards)

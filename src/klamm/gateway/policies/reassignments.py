@@ -7,7 +7,7 @@ partitions whose number of replicas would change. Other reassignments are forwar
 Replicas that a reassignment in progress removes do not count. To cancel it is a change, too: the partition then keeps
 the replicas that it had when the reassignment began, even those that an earlier one was about to remove.
 
-The policy's turn is held as for config changes (``alter_configs``).
+The turns of the topics are held from reading their state to the upstream's response (``turns``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.policies.turns import ResourceTurns
     from klamm.policy_runtime import Policies
 
 Asked = AlterPartitionReassignmentsRequest.ReassignableTopic
@@ -100,16 +101,18 @@ class ReassignmentsJudge:
 
     Args:
         policies: Policies in use.
+        turns: Turns of the resources that are changed.
     """
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
         self._policies = policies
+        self._turns = turns
 
     async def handle(
         self, request: AlterPartitionReassignmentsRequest, context: InterceptedCall
     ) -> AlterPartitionReassignmentsResponse:
         """Return one entry per partition. A request with nothing left is forwarded too: it has authorization errors."""
-        async with self._policies.turn(CREATE_PARTITIONS):
+        async with self._turns.of_topics(topic.name for topic in request.topics):
             known = await describe_topics(context.admin, [topic.name for topic in request.topics], with_configs=True)
             denied: dict[str, dict[int, ApiError]] = {}
             for topic in request.topics:

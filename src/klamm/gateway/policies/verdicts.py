@@ -28,7 +28,7 @@ Part = TypeVar("Part")
 Entry = TypeVar("Entry")
 
 MAX_TURN_S: Final = 30.0
-"""Seconds within which the upstream must respond while the policy's turn is held."""
+"""Seconds within which the upstream must respond while the turns of resources are held."""
 OBJECT_BYTES: Final = 300
 """Memory of a question, or of a topic or a partition of a request, estimated."""
 
@@ -81,10 +81,10 @@ async def judge(
 
 
 async def forward_in_turn(request: Message, context: InterceptedCall) -> Any:
-    """Forward a request while the policy's turn is held; return the upstream's response.
+    """Forward a request while the turns of its resources are held; return the upstream's response.
 
     Raises:
-        ConnectionLostError: The upstream does not respond. The changes of all other clients would have to wait.
+        ConnectionLostError: The upstream does not respond. Other changes of these resources would have to wait.
     """
     try:
         async with asyncio.timeout(MAX_TURN_S):
@@ -97,8 +97,6 @@ async def verdict(
     policies: Policies, kind: PolicyKind, details: Details, overridden: Override | None = None, *, api: ApiKey
 ) -> ApiError | Override | None:
     """Ask the policy about a change, which ``overridden`` has made.
-
-    The caller must hold the policy's turn.
 
     Returns:
         The error for the client, the changes to make, or None when the change is allowed as it is.

@@ -15,6 +15,7 @@ from klamm.gateway.history.hooks import APIS, ENABLE, recorded_interceptors, wit
 from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.gateway.interceptors import NO_INTERCEPTION, Interceptor
 from klamm.gateway.policies.alter_configs import INCREMENTAL, AlterConfigsJudge
+from klamm.gateway.policies.turns import ResourceTurns
 from klamm.policy import Override
 from klamm.properties import SettingsError
 from klamm.protocol.api import ApiKey
@@ -122,7 +123,7 @@ def test_only_what_the_policy_lets_pass_is_recorded_with_its_overrides() -> None
     judged = Interceptor(
         request=IncrementalAlterConfigsRequest,
         response=IncrementalAlterConfigsResponse,
-        handle=AlterConfigsJudge(policies.as_policies(), INCREMENTAL).handle,
+        handle=AlterConfigsJudge(policies.as_policies(), ResourceTurns(), INCREMENTAL).handle,
     )
     names = ("fine", "denied", "set right")
     writer = FakeWriter()

@@ -13,6 +13,7 @@ from klamm.admin import ConfigEntry
 from klamm.client.errors import ConnectionLostError
 from klamm.gateway.policies import verdicts
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
+from klamm.gateway.policies.turns import ResourceTurns
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -70,7 +71,7 @@ def replacement(name: str, **configs: str) -> AlterConfigsRequest.AlterConfigsRe
 
 def ask(request: Any, policies: FakePolicies, context: FakeContext) -> Any:
     api = LEGACY if isinstance(request, AlterConfigsRequest) else INCREMENTAL
-    return asyncio.run(AlterConfigsJudge(policies.as_policies(), api).handle(request, context))
+    return asyncio.run(AlterConfigsJudge(policies.as_policies(), ResourceTurns(), api).handle(request, context))
 
 
 def with_own(**configs: str) -> FakeAdmin:

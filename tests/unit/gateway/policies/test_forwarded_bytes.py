@@ -15,6 +15,7 @@ from klamm.gateway.apis import SERVED
 from klamm.gateway.interceptors import Interception, Interceptor
 from klamm.gateway.policies.flows import LAST_WITH_NAMES, FlowJudge
 from klamm.gateway.policies.judges import JUDGED
+from klamm.gateway.policies.turns import ResourceTurns
 from klamm.gateway.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
 from klamm.policy import PolicyViolationError, ProduceDetails
 from klamm.policy_runtime.worker import PolicyOutcome
@@ -99,7 +100,7 @@ def interception(policies: Policies) -> Interception:
             judged.request.API_KEY: Interceptor(
                 request=judged.request,
                 response=judged.response,
-                handle=judged.interceptor(policies.as_policies()).handle,
+                handle=judged.interceptor(policies.as_policies(), ResourceTurns()).handle,
             )
             for judged in JUDGED
         },

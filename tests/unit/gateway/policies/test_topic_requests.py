@@ -21,6 +21,7 @@ from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
+from klamm.gateway.policies.turns import ResourceTurns
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_partition_reassignments import (
@@ -212,7 +213,7 @@ def test_every_growing_topic_has_one_entry_in_order(
     topics = [CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=9, assignments=None) for name in names]
     request = CreatePartitionsRequest(topics=topics, validate_only=validate_only)
     # when
-    response = asyncio.run(CreatePartitionsJudge(policies.as_policies()).handle(request, context))
+    response = asyncio.run(CreatePartitionsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
     # then
     valid = [name for name in names if names.count(name) == 1 and name not in rejected]
     assert [entry.name for entry in response.results] == list(dict.fromkeys(names))
@@ -283,7 +284,7 @@ def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]
     policies = FakePolicies(denied)
     request = DeleteTopicsRequest(topics=[deletion(name, by_id=each) for name, each in names])
     # when
-    response = asyncio.run(DeleteTopicsJudge(policies.as_policies()).handle(request, context))
+    response = asyncio.run(DeleteTopicsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
     # then
     plain = [name for name, _ in names]
     assert [entry.name for entry in response.responses] == list(dict.fromkeys(plain))
@@ -300,7 +301,7 @@ def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]
 def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
     context = FakeContext(deletes(()), FakeAdmin({}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False), deletion("b", by_id=True)])
-    response = asyncio.run(DeleteTopicsJudge(FakePolicies().as_policies()).handle(request, context))
+    response = asyncio.run(DeleteTopicsJudge(FakePolicies().as_policies(), ResourceTurns()).handle(request, context))
     assert [entry.error_code for entry in response.responses] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -322,7 +323,9 @@ def test_a_client_without_the_right_to_delete_learns_nothing_of_the_policy(
     upstream = deletes(NAMES, operations=operations, cluster=cluster)
     context = FakeContext(upstream, FakeAdmin({"a": [[1]]}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False)])
-    response = asyncio.run(DeleteTopicsJudge(FakePolicies({"a"}).as_policies()).handle(request, context))
+    response = asyncio.run(
+        DeleteTopicsJudge(FakePolicies({"a"}).as_policies(), ResourceTurns()).handle(request, context)
+    )
     assert [entry.error_code for entry in response.responses] == [error]
 
 
@@ -330,7 +333,7 @@ def test_an_old_deletion_names_its_topics() -> None:
     context = FakeContext(deletes(NAMES), FakeAdmin({name: [[1, 2]] for name in NAMES}), api_version=5)
     policies = FakePolicies({"b"})
     request = DeleteTopicsRequest(topic_names=["b", "a"])
-    asyncio.run(DeleteTopicsJudge(policies.as_policies()).handle(request, context))
+    asyncio.run(DeleteTopicsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
     assert [sent.topic_names for sent in context.forwarded] == [["a"]]
     assert [(each.topic, each.replication_factor) for each in policies.asked] == [("b", 2), ("a", 2)]
     assert all(isinstance(each, DeleteTopicDetails) for each in policies.asked)
@@ -384,7 +387,7 @@ def test_only_a_changed_replication_factor_is_judged(
     policies = FakePolicies(denied)
     context = FakeContext(reassigns, FakeAdmin({name: [[1, 2]] * 4 for name in NAMES}), api_version=1)
     # when
-    response = asyncio.run(ReassignmentsJudge(policies.as_policies()).handle(request, context))
+    response = asyncio.run(ReassignmentsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
     # then
     resized = {
         name: {index: each for index, each in partitions.items() if each is not None and len(each) != 2}
@@ -439,7 +442,9 @@ def test_reassignment_in_progress_is_judged_by_what_it_leads_to(
     admin: FakeAdmin, replicas: list[int] | None, judged: list[int] | None
 ) -> None:
     policies, context = FakePolicies({"a"}), FakeContext(reassigns, admin, api_version=1)
-    response = asyncio.run(ReassignmentsJudge(policies.as_policies()).handle(moved(0, replicas), context))
+    response = asyncio.run(
+        ReassignmentsJudge(policies.as_policies(), ResourceTurns()).handle(moved(0, replicas), context)
+    )
     assert [details.new_assignments for details in policies.asked] == ([] if judged is None else [(tuple(judged),)])
     codes = [each.error_code for topic in response.responses for each in topic.partitions]
     assert codes == [ErrorCode.NONE if judged is None else DENIED]
@@ -461,7 +466,7 @@ def test_partitions_with_replicas_that_no_policy_has_seen_are_not_added(
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=2, assignments=entries)
     policies, context = FakePolicies(), FakeContext(grows(()), admin)
     request = CreatePartitionsRequest(topics=[topic])
-    response = asyncio.run(CreatePartitionsJudge(policies.as_policies()).handle(request, context))
+    response = asyncio.run(CreatePartitionsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
     assert [entry.error_code for entry in response.results] == [error]
 
 
@@ -511,7 +516,8 @@ def test_change_whose_state_cannot_be_read_is_denied(judge: Any, request_: Any, 
         return reassigns(request) if isinstance(request, AlterPartitionReassignmentsRequest) else deletes("a")(request)
 
     policies, context = FakePolicies(), FakeContext(upstream, FailingAdmin(failing))
-    response = asyncio.run(judge(policies.as_policies()).handle(request_, context))
+    more = () if judge is CreateTopicsJudge else (ResourceTurns(),)
+    response = asyncio.run(judge(policies.as_policies(), *more).handle(request_, context))
     entries = next(getattr(response, name) for name in ("topics", "results", "responses") if hasattr(response, name))
     codes = [part.error_code for entry in entries for part in getattr(entry, "partitions", [entry])]
     assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR]
@@ -536,6 +542,8 @@ def test_an_authorization_error_of_the_upstream_hides_the_policys() -> None:
         ]
     )
     context = FakeContext(denies, FakeAdmin({"a": [[1]]}), api_version=1)
-    response = asyncio.run(ReassignmentsJudge(FakePolicies({"a"}).as_policies()).handle(request, context))
+    response = asyncio.run(
+        ReassignmentsJudge(FakePolicies({"a"}).as_policies(), ResourceTurns()).handle(request, context)
+    )
     assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert response.responses == []

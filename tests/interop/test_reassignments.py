@@ -11,6 +11,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPythonPartition
 
 import klamm
+from klamm import cli
 from klamm.admin import AdminClient, ElectionType, NewTopic, TopicPartition
 from klamm.protocol.errors import (
     ErrorCode,
@@ -225,3 +226,42 @@ def test_kafkas_own_tool_moves_replicas_and_finds_them_moved(java: None, tmp_pat
         assert f"Successfully started partition reassignment for {TOPIC}-0" in executed
         assert f"Reassignment of partition {TOPIC}-0 is completed." in verified
         assert replicas(admin) == (2, 3)
+
+
+def test_plan_leaves_a_reassignment_in_progress_alone(
+    real_kafka_3: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    topic = unique("throttled-")
+    at = ("--bootstrap-server", real_kafka_3.bootstrap_servers)
+    rates = {f"{role}.replication.throttled.rate": 1 for role in ("leader", "follower")}
+    (file := tmp_path / "topics.yaml").write_text(f"topics: {{{topic}: {{replication_factor: 2}}}}")
+    with AdminClient(real_kafka_3.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (1, 2)})]).all().result()
+        producer = KafkaProducer(bootstrap_servers=real_kafka_3.bootstrap_servers)
+        producer.send(topic, b"x" * 500_000).get(timeout=60)
+        producer.close()
+        throttles = {f"{role}.replication.throttled.replicas": "*" for role in ("leader", "follower")}
+        admin.alter_topic_configs(topic, set=throttles).result()
+        for broker in (1, 2, 3):
+            admin.alter_broker_configs(broker, set=rates).result()
+        try:
+            # when
+            admin.alter_partition_reassignments({TopicPartition(topic, 0): (2, 3)}).all().result()
+            plan = ("configs", "plan", str(file), "--prune-configs", "--check", *at)
+            wait_until(lambda: cli.main([*plan]) == 0, timeout_s=60, what="all nodes to know the topic")
+            moving = admin.list_partition_reassignments([TopicPartition(topic, 0)]).result()
+        finally:
+            for broker in (1, 2, 3):
+                admin.alter_broker_configs(broker, delete=rates).result()
+        # then
+        assert moving, "the reassignment ended before it was planned"
+        wait_until(
+            lambda: not admin.list_partition_reassignments([TopicPartition(topic, 0)]).result(),
+            timeout_s=60,
+            what="the end of the reassignment",
+        )
+        capsys.readouterr()
+        assert cli.main([*plan]) == 3
+        assert "- leader.replication.throttled.replicas: * (topic)" in capsys.readouterr().out
+        admin.delete_topics([topic]).all().result()

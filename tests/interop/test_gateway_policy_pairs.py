@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 import pytest
+from kafka import KafkaProducer
 
 import klamm
 from klamm.admin import (
@@ -24,7 +25,7 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
-from klamm.protocol.errors import PolicyViolationError
+from klamm.protocol.errors import KafkaApiError, PolicyViolationError
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Together:
         in_sync = int({**details.defaults, **details.configs}["min.insync.replicas"])
         if details.new_num_partitions != details.num_partitions and details.num_partitions > 2:
             raise PolicyViolationError("large enough")
+        if details.topic.startswith("single") and any(len(replicas) > 1 for replicas in details.new_assignments or ()):
+            raise PolicyViolationError("more than one replica")
         if any(len(replicas) < in_sync for replicas in details.new_assignments or ()):
             raise PolicyViolationError("fewer replicas than in-sync replicas")
 
@@ -170,3 +173,40 @@ def test_broker_configs_allowed_alone_are_denied_together(
                     admins[1].alter_broker_configs(broker, set={other: changes[other]}).result(60)
             finally:
                 admins[0].alter_broker_configs(broker, delete=[*changes]).result(60)
+
+
+@pytest.fixture
+def moving(real_kafka_3: KafkaCluster, admins: tuple[AdminClient, AdminClient]) -> Iterator[str]:
+    """Topic whose only replica is being moved from broker 1 to broker 2, at a rate at which that does not end."""
+    topic, brokers = f"single-{uuid4().hex[:12]}", (1, 2)
+    rates = {f"{role}.replication.throttled.rate": "1" for role in ("leader", "follower")}
+    everywhere = {f"{role}.replication.throttled.replicas": "*" for role in ("leader", "follower")}
+    with AdminClient(real_kafka_3.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, replicas_assignments={0: (1,)}, configs=everywhere)]).result(60)
+        producer = KafkaProducer(bootstrap_servers=real_kafka_3.bootstrap_servers, retries=10)
+        for _ in range(20):
+            producer.send(topic, os.urandom(500_000), partition=0).get(60)
+        producer.close()
+        try:
+            for broker in brokers:
+                admin.alter_broker_configs(broker, set=rates).result(60)
+            reassign(2)(admins[0], topic).result(60)
+            yield topic
+        finally:
+            for broker in brokers:
+                admin.alter_broker_configs(broker, delete=[*rates]).result(60)
+            admin.delete_topics([topic]).result(60)
+
+
+def test_reassignment_in_progress_hides_no_further_replica(
+    moving: str, admins: tuple[AdminClient, AdminClient]
+) -> None:
+    second, partition = admins[1], TopicPartition(moving, 0)
+    assert second.list_partition_reassignments([partition]).result(60)[partition].adding_replicas == (2,)
+    with pytest.raises(PolicyViolationError, match="more than one replica"):
+        reassign(2, 3)(second, moving).result(60)
+    with pytest.raises(KafkaApiError, match="is being reassigned"):
+        grow(2)(second, moving).result(60)
+    reassign(3)(second, moving).result(60)
+    with pytest.raises(PolicyViolationError, match="more than one replica"):  # it would keep those of the first move
+        second.alter_partition_reassignments({partition: None}).values()[partition].result(60)

@@ -224,7 +224,9 @@ class Policies:
             del outcome  # avoids a reference cycle: the error's traceback refers to this frame
 
     async def check(self, kind: PolicyKind, details: Details, overridden: Override | None = None) -> Override | None:
-        """Ask the policy about a change that has passed all other checks. The caller must hold ``turn(kind)``.
+        """Ask the policy about a change that has passed all other checks.
+
+        The caller must hold ``turn(kind)``, or other locks that keep what the policy sees until the change is made.
 
         Args:
             kind: Kind of the change.

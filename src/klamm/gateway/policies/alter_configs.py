@@ -211,8 +211,11 @@ class AlterConfigsJudge:
         """Return a valid resource as the policy allows it, or its entry when it may not be altered."""
 
         async def ask(part: Asked, overridden: Override | None) -> ApiError | Override | None:
-            if facts is None:
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
                 return None
+            if facts is None:
+                text = f"The gateway does not know resource type {resource.resource_type}, so no policy can decide."
+                return ApiError(ErrorCode.INVALID_REQUEST, text)
             if isinstance(facts, KafkaApiError):
                 text = f"The gateway cannot read the configs, so no policy can decide: {facts.error_message}"
                 return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)

@@ -193,6 +193,14 @@ def test_loggers_are_forwarded_without_a_question() -> None:
     assert [sent.validate_only for sent in context.forwarded] == [True, False]
 
 
+def test_resource_of_a_type_that_no_policy_sees_is_denied() -> None:
+    context = FakeContext(alters(()), with_own())
+    unknown = incremental("a", ("flush.ms", ConfigOperation.SET, "5"), resource_type=77)
+    response = ask(IncrementalAlterConfigsRequest(resources=[unknown]), FakePolicies(), context)
+    assert [entry.error_code for entry in response.responses] == [ErrorCode.INVALID_REQUEST]
+    assert all(sent.validate_only for sent in context.forwarded)
+
+
 @pytest.mark.parametrize("is_legacy", [False, True])
 def test_a_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool) -> None:
     context = FakeContext(alters(()), FakeAdmin({}, {}))

@@ -12,7 +12,7 @@ from klamm.client.errors import TransactionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.gateway.client_configs.config_log import TOPIC_CONFIGS
 from klamm.gateway.client_configs.topic_image import FollowedTopic
-from klamm.gateway.internal_topic import InternalTopic, InternalTopicGoneError, TransactionalTopic
+from klamm.gateway.upstream.internal_topic import InternalTopic, InternalTopicGoneError, TransactionalTopic
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from klamm.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from klamm.gateway.interceptors import Interception, RequestFilter
+from klamm.gateway.relay.interceptors import Interception, RequestFilter
 from klamm.protocol.codec import decode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -45,7 +45,7 @@ from tests.support.wire import request_frame
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
 
 SCRIPTS: Final = 2_000 if os.environ.get("KLAMM_SOAK") else 40
 AT_ONCE: Final = 60

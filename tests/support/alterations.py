@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.gateway.wire import RESPONSE_HEAD, request_frame
+from klamm.gateway.frames.wire import RESPONSE_HEAD, request_frame
 from klamm.protocol.codec import decode
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 

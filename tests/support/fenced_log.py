@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, cast
 from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.gateway.client_configs.config_log import TOPIC
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
-from klamm.gateway.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.gateway.internal_topic import InternalTopic, TransactionalTopic
+    from klamm.gateway.upstream.internal_topic import InternalTopic, TransactionalTopic
     from klamm.protocol.records import Record
 
 

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from klamm.gateway.wire import REQUEST_HEAD
+from klamm.gateway.frames.wire import REQUEST_HEAD
 from klamm.protocol.schema import Field
 from klamm.protocol.writers import struct_writer
 

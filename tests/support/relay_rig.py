@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from klamm.client.transport import PlainTransport
 from klamm.gateway.apis import SERVED
-from klamm.gateway.interceptors import NO_INTERCEPTION
-from klamm.gateway.peer import Peer
-from klamm.gateway.relay import Relay
-from klamm.gateway.shared import Shared
-from klamm.gateway.wire import REQUEST_HEAD
+from klamm.gateway.frames.peer import Peer
+from klamm.gateway.frames.wire import REQUEST_HEAD
+from klamm.gateway.relay.interceptors import NO_INTERCEPTION
+from klamm.gateway.relay.relay import Relay
+from klamm.gateway.relay.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from klamm.gateway.interceptors import Interception
+    from klamm.gateway.relay.interceptors import Interception
 
 _WAIT_S: Final = 20.0
 _SMALL: Final = 16 * 1024

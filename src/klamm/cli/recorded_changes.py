@@ -87,7 +87,7 @@ def _of_gateways(
 ) -> Sequence[PutHistory]:
     from klamm.client.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
     from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, read_change_history  # noqa: PLC0415
-    from klamm.gateway.internal_topic import InternalTopicGoneError  # noqa: PLC0415
+    from klamm.gateway.upstream.internal_topic import InternalTopicGoneError  # noqa: PLC0415
 
     if resource is not None:
         wanted, what = (CLIENT_CONFIGS_TOPIC, "client configs") if is_client_resource(resource) else (TOPIC, "others")

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.apis import DELEGATION_TOKENS, served_apis
-from klamm.gateway.arrivals import Arrivals
-from klamm.gateway.bypass import BypassCheck
-from klamm.gateway.entrance import Entrance
-from klamm.gateway.interceptors import NO_INTERCEPTION
-from klamm.gateway.ports import BrokerPorts
-from klamm.gateway.shared import Shared
-from klamm.gateway.stalls import watch_stalls
-from klamm.gateway.topology import Topology
-from klamm.gateway.upstream import Upstream
+from klamm.gateway.listener.arrivals import Arrivals
+from klamm.gateway.listener.entrance import Entrance
+from klamm.gateway.listener.ports import BrokerPorts
+from klamm.gateway.relay.interceptors import NO_INTERCEPTION
+from klamm.gateway.relay.shared import Shared
+from klamm.gateway.relay.stalls import watch_stalls
+from klamm.gateway.upstream.bypass import BypassCheck
+from klamm.gateway.upstream.topology import Topology
+from klamm.gateway.upstream.upstream import Upstream
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from klamm.gateway.interceptors import Interception
-    from klamm.gateway.passed_connections import PassedConnections
+    from klamm.gateway.processes.passed_connections import PassedConnections
+    from klamm.gateway.processes.worker_pool import WorkerPool
+    from klamm.gateway.relay.interceptors import Interception
     from klamm.gateway.settings import GatewaySettings
-    from klamm.gateway.worker_pool import WorkerPool
     from klamm.server.listeners import Address
 
 logger = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from klamm.configs.definitions import UPSTREAM
 from klamm.gateway.client_configs.hooks import client_configs
 from klamm.gateway.history.hooks import with_history
-from klamm.gateway.interceptors import merged
 from klamm.gateway.policies import start_policies
+from klamm.gateway.relay.interceptors import merged
 
 if TYPE_CHECKING:
-    from klamm.gateway.interceptors import Interception
+    from klamm.gateway.relay.interceptors import Interception
     from klamm.gateway.settings import GatewaySettings
 
 

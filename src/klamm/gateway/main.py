@@ -12,9 +12,9 @@ from klamm.display import log_to_stderr
 from klamm.gateway.app import GatewayApp
 from klamm.gateway.hooks import start_hooks
 from klamm.gateway.known_settings import describe_unknown, reject_unknown, unknown_names
-from klamm.gateway.metrics import GatewayMetrics
+from klamm.gateway.monitoring.metrics import GatewayMetrics
+from klamm.gateway.processes.worker_pool import WorkerPool
 from klamm.gateway.settings import GatewaySettings, parse_arguments
-from klamm.gateway.worker_pool import WorkerPool
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.signals import ProcessSignals

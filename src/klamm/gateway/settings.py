@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.client.transport import ConnectionSettings
 from klamm.config_providers import resolve
 from klamm.configs.definitions import UPSTREAM
-from klamm.gateway.broker_hosts import BrokerHosts
-from klamm.gateway.upstream import CLIENT_ID
+from klamm.gateway.upstream.broker_hosts import BrokerHosts
+from klamm.gateway.upstream.upstream import CLIENT_ID
 from klamm.properties import (
     SettingsError,
     merged_properties,

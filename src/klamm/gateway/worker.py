@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
-from klamm.gateway import control
 from klamm.gateway.app import GatewayApp
 from klamm.gateway.hooks import start_hooks
-from klamm.gateway.metrics import GatewayMetrics
-from klamm.gateway.passed_connections import PassedConnections
+from klamm.gateway.monitoring.metrics import GatewayMetrics
+from klamm.gateway.monitoring.status import process_status
+from klamm.gateway.processes import control
+from klamm.gateway.processes.passed_connections import PassedConnections
 from klamm.gateway.settings import parse_arguments
-from klamm.gateway.status import process_status
 from klamm.page.views import encoded
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError

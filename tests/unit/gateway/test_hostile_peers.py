@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.gateway.cutter import HeldBudget
-from klamm.gateway.interceptors import DividedRequest, Interception, Interceptor, Postponed, RequestFilter
-from klamm.gateway.requests import MOST_HELD_BYTES
-from klamm.gateway.stalls import ENDED_S, STUCK_S, close_stalled
-from klamm.gateway.wire import response_frame
+from klamm.gateway.frames.cutter import HeldBudget
+from klamm.gateway.frames.wire import response_frame
+from klamm.gateway.relay.interceptors import DividedRequest, Interception, Interceptor, Postponed, RequestFilter
+from klamm.gateway.relay.requests import MOST_HELD_BYTES
+from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
@@ -21,7 +21,7 @@ from tests.support.wire import request_frame
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from klamm.gateway.shared import Shared
+    from klamm.gateway.relay.shared import Shared
 
 ANSWER = JoinGroupResponse(member_id="x" * 10_000, members=[])
 JOIN = request_frame(JoinGroupRequest(group_id="g", protocols=[]), 0, correlation_id=1)

@@ -10,9 +10,9 @@ import pytest
 
 from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import PlainTransport
-from klamm.gateway import requests
-from klamm.gateway.interceptors import Interception, Interceptor, RequestFilter
-from klamm.gateway.wire import response_frame
+from klamm.gateway.frames.wire import response_frame
+from klamm.gateway.relay import requests
+from klamm.gateway.relay.interceptors import Interception, Interceptor, RequestFilter
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Sequence
 
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
 
 WAIT_S = 20.0
 VERSION = 5

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from klamm.client.security import Security
-from klamm.gateway.sessions import UpstreamSession
-from klamm.gateway.users import ScramUsers
-from klamm.gateway.wire import response_frame
+from klamm.gateway.frames.wire import response_frame
+from klamm.gateway.listener.users import ScramUsers
+from klamm.gateway.relay.sessions import UpstreamSession
 from klamm.properties import SettingsError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateResponse

@@ -13,7 +13,7 @@ from klamm.gateway.client_configs.requests import ClientConfigRequests
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
 from klamm.gateway.client_configs.settings import read_client_config_settings
 from klamm.gateway.client_configs.watch import ClientWatch
-from klamm.gateway.interceptors import NO_INTERCEPTION, Interception
+from klamm.gateway.relay.interceptors import NO_INTERCEPTION, Interception
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 from klamm.server.client_registry import ClientRegistry
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from klamm.client.errors import CLUSTER_ERRORS
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.registrations import TOPIC
-from klamm.gateway.internal_topic import InternalTopic, InternalTopicGoneError
+from klamm.gateway.upstream.internal_topic import InternalTopic, InternalTopicGoneError
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import Record
 

@@ -22,7 +22,7 @@ from klamm.client_config_runtime.messages import (
 from klamm.client_configs.filters import parse_filter
 from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity
-from klamm.gateway.interceptors import Interceptor
+from klamm.gateway.relay.interceptors import Interceptor
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from klamm.client_configs.plan import EntryPlan
     from klamm.gateway.client_configs.service import UpstreamClientConfigs
     from klamm.gateway.client_configs.watch import WatchedClient
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
 
 _DENIED: Final = "Cluster authorization failed."
 _ALL_BROKERS: Final = ""

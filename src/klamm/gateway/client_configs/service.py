@@ -18,7 +18,7 @@ from klamm.gateway.client_configs.registrations import UpstreamRegistrations
 from klamm.gateway.client_configs.settings import ENABLE
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
-from klamm.gateway.internal_topic import InternalTopic, TransactionalTopic, create_internal_topics
+from klamm.gateway.upstream.internal_topic import InternalTopic, TransactionalTopic, create_internal_topics
 from klamm.properties import SettingsError
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE

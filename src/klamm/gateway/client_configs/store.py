@@ -34,7 +34,7 @@ from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
 from klamm.gateway.client_configs.config_log import TOPIC, apply_records, change_ids, config_records
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, history_records
 from klamm.gateway.client_configs.topic_image import log_failure
-from klamm.gateway.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.protocol.errors import ErrorCode
 from klamm.server.time_slice import TimeSlice
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.plan import AlterEntry, ClientConfigChange
     from klamm.gateway.client_configs.topic_image import FollowedTopic
-    from klamm.gateway.internal_topic import TransactionalTopic
+    from klamm.gateway.upstream.internal_topic import TransactionalTopic
     from klamm.protocol.records import Record
     from klamm.server.author import Author
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.client.errors import CLUSTER_ERRORS
-from klamm.gateway.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from klamm.gateway.internal_topic import InternalTopic
+    from klamm.gateway.upstream.internal_topic import InternalTopic
     from klamm.protocol.records import Record
 
 logger = logging.getLogger(__name__)

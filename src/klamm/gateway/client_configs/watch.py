@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from klamm.client_config_runtime.enforcement import EnforcementService
     from klamm.client_configs.enforcement import TimingLimits
-    from klamm.gateway.peer import Peer
+    from klamm.gateway.frames.peer import Peer
     from klamm.server.client_registry import ClientRegistry
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import ScramCredentialInfo
     from klamm.configs.quotas import QuotaEntity
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
 
 
 def _entity(parts: Iterable[Any]) -> QuotaEntity:

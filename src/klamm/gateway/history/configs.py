@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
 
 Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
 Resource: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource"

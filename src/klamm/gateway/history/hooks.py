@@ -10,8 +10,8 @@ from klamm.gateway.history import access, configs, topics
 from klamm.gateway.history.log import TOPIC, TOPIC_CONFIGS
 from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
 from klamm.gateway.history.writer import HistoryWriter
-from klamm.gateway.interceptors import Interception, Interceptor, merged
-from klamm.gateway.internal_topic import InternalTopic, create_internal_topics
+from klamm.gateway.relay.interceptors import Interception, Interceptor, merged
+from klamm.gateway.upstream.internal_topic import InternalTopic, create_internal_topics
 from klamm.properties import parse_bool
 from klamm.protocol.api import ApiKey
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.client.transport import ConnectionSettings
     from klamm.gateway.history.recorded_api import RecordedApi
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.protocol.schema import Message
 
 ENABLE: Final = "change.history.enable"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client_configs.json_records import encode_document
 from klamm.configs.operations import is_too_long
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries, read_entries
-from klamm.gateway.internal_topic import InternalTopic
+from klamm.gateway.upstream.internal_topic import InternalTopic
 from klamm.protocol.records import Record
 from klamm.storage.metadata.changes import TOO_LONG, PutHistory
 

@@ -10,7 +10,7 @@ from klamm.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable
 
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.protocol.schema import Message
 
 _IN_DOUBT: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from klamm.admin import AdminClient
+    from klamm.gateway.frames.peer import ConnectionWatch
     from klamm.gateway.history.recorded_api import RecordedApi
     from klamm.gateway.history.writer import HistoryWriter
-    from klamm.gateway.interceptors import InterceptedCall
-    from klamm.gateway.peer import ConnectionWatch
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.protocol.schema import Message
     from klamm.server.author import Author
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

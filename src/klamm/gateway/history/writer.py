@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from klamm.client.errors import CLUSTER_ERRORS, error_words
 from klamm.client.records import RecordsRefusedError
 from klamm.gateway.history.log import TOPIC
-from klamm.gateway.internal_topic import InternalTopicGoneError, batches
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError, batches
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.interceptors import InterceptedCall
     from klamm.gateway.policies.turns import ResourceTurns
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
 

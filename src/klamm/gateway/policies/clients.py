@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.gateway.interceptors import Postponed
 from klamm.gateway.policies.verdicts import remembered_effect
+from klamm.gateway.relay.interceptors import Postponed
 from klamm.policy.details import ApiDetails, ClientDetails
 from klamm.policy.kinds import API, CLIENT
 from klamm.protocol.api import api_name
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
 

@@ -22,8 +22,8 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from klamm.gateway.interceptors import InterceptedCall
     from klamm.gateway.policies.turns import ResourceTurns
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy.details import CreatePartitionsDetails
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from klamm.admin.types import CreatedTopic
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
     from klamm.policy_runtime import Policies

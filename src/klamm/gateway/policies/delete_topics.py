@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from klamm.gateway.interceptors import InterceptedCall
     from klamm.gateway.policies.turns import ResourceTurns
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
 Entry = DeleteTopicsResponse.DeletableTopicResult

@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client_configs.enforcement import ALL_REPLICAS
-from klamm.gateway.interceptors import DividedRequest, Postponed, RequestFilter
 from klamm.gateway.policies.parts import in_order
 from klamm.gateway.policies.verdicts import OBJECT_BYTES, effect, known_outcomes, remembered_effect
+from klamm.gateway.relay.interceptors import DividedRequest, Postponed, RequestFilter
 from klamm.policy.answers import Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
@@ -39,7 +39,7 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy.answers import Answer
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message

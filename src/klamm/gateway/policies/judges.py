@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.gateway.apis import NO_LIMITS
-from klamm.gateway.interceptors import Interception, Interceptor
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.gateway.policies.clients import ClientJudge
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
@@ -17,6 +16,7 @@ from klamm.gateway.policies.flows import JOINS_UNSEEN, LAST_WITH_NAMES, FlowJudg
 from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
 from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.relay.interceptors import Interception, Interceptor
 from klamm.policy.kinds import (
     ALTER_CONFIG,
     API,

@@ -34,7 +34,7 @@ from klamm.protocol.types import ResourceType
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
 _ASKS_FOR_CREATION_SINCE: Final = 4

@@ -30,8 +30,8 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.gateway.interceptors import InterceptedCall
     from klamm.gateway.policies.turns import ResourceTurns
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy_runtime import Policies
 
 Asked = AlterPartitionReassignmentsRequest.ReassignableTopic

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from klamm.client.errors import ConnectionLostError
-from klamm.gateway.interceptors import Postponed
+from klamm.gateway.relay.interceptors import Postponed
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from klamm.gateway.interceptors import InterceptedCall
+    from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
     from klamm.policy.kinds import PolicyKind

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.gateway.interceptors import Interception, Postponed, RequestFilter
-from klamm.gateway.wire import RESPONSE_HEAD, RequestHead, decode_request, end_of_client_id, request_frame
-from klamm.gateway.wire import response_frame as response_of
+from klamm.gateway.frames.wire import RESPONSE_HEAD, RequestHead, decode_request, end_of_client_id, request_frame
+from klamm.gateway.frames.wire import response_frame as response_of
+from klamm.gateway.relay.interceptors import Interception, Postponed, RequestFilter
 from klamm.protocol.codec import decode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.consumer_group_heartbeat import (
@@ -25,7 +25,7 @@ from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 from tests.support.relay_rig import RelayRig, shared_objects
 
 if TYPE_CHECKING:
-    from klamm.gateway.peer import Peer
+    from klamm.gateway.frames.peer import Peer
     from klamm.protocol.schema import Message
 
 

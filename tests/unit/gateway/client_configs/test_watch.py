@@ -11,7 +11,7 @@ from klamm.client_configs.enforcement import TimingLimits, enforceable
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import GroupProtocol
 from klamm.gateway.client_configs.watch import ClientWatch
-from klamm.gateway.peer import Peer
+from klamm.gateway.frames.peer import Peer
 from klamm.protocol.api import ApiKey
 from klamm.server.client_registry import ClientRegistry
 

@@ -12,7 +12,7 @@ from klamm.client.errors import ConnectionLostError
 from klamm.client.records import RecordsRefusedError
 from klamm.gateway.history import writer as module
 from klamm.gateway.history.writer import HistoryWriter
-from klamm.gateway.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.monitoring.exposition import Page
 from klamm.protocol.errors import ErrorCode, TopicAuthorizationError
 from klamm.protocol.records import Record

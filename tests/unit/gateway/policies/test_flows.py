@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.gateway.interceptors import DividedRequest
 from klamm.gateway.policies import start_policies
 from klamm.gateway.policies.flows import FlowJudge, is_idempotent
-from klamm.gateway.refusals import refusal
+from klamm.gateway.relay.interceptors import DividedRequest
+from klamm.gateway.relay.refusals import refusal
 from klamm.policy import Override, PolicyLoadError, PolicyTimeoutError, PolicyViolationError, ProduceDetails, Throttle
 from klamm.policy.kinds import FLOW
 from klamm.policy_runtime import Policies

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from klamm.gateway.apis import SERVED
-from klamm.gateway.interceptors import Interception, Interceptor
+from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
 from klamm.gateway.policies.flows import LAST_WITH_NAMES, FlowJudge
 from klamm.gateway.policies.judges import JUDGED
 from klamm.gateway.policies.turns import ResourceTurns
-from klamm.gateway.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
+from klamm.gateway.relay.interceptors import Interception, Interceptor
 from klamm.policy import PolicyViolationError, ProduceDetails
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey

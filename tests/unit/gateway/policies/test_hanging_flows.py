@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
+from klamm.gateway.frames.wire import response_frame
 from klamm.gateway.policies import start_policies
-from klamm.gateway.wire import response_frame
 from klamm.policy.kinds import FLOW
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from klamm.gateway.interceptors import Interception
+    from klamm.gateway.relay.interceptors import Interception
 
 VERSION = 9
 POLICY = """

@@ -1,0 +1,1 @@
+"""Listening sockets, and accepted connections until their relays start: PROXY header, TLS, principals."""

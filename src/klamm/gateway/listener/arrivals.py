@@ -1,0 +1,114 @@
+"""Accepted connections until their relays start: admission of the client, and connection to the upstream broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.errors import error_words
+from klamm.gateway.relay.relay import Relay
+from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    import socket
+
+    from klamm.gateway.frames.peer import Peer
+    from klamm.gateway.listener.entrance import Entrance
+    from klamm.gateway.relay.shared import Shared
+    from klamm.gateway.upstream.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+_CROWDED_FROM: Final = 512
+"""Number of connections of one port that are being opened, from which the oldest one is closed if it is late."""
+_LATE_S: Final = 5.0
+"""Time in seconds after which a connection is late: it waits for a broker or a client that does not respond. All
+clients of a gateway that was restarted come at once, and each is served after some milliseconds.
+"""
+_OPENING_AT_MOST: Final = 4096
+"""Maximum number of connections of one port that are being opened. Beyond it, the oldest one is closed at any age."""
+
+
+class Arrivals:
+    """Connections that are being opened. Used on the event loop only.
+
+    Args:
+        shared: Objects that all relays share.
+        upstream: The upstream cluster.
+        entrance: Settings for admission.
+    """
+
+    def __init__(self, shared: Shared, upstream: Upstream, entrance: Entrance) -> None:
+        self._shared = shared
+        self._upstream = upstream
+        self._entrance = entrance
+        self._opening: defaultdict[int, dict[asyncio.Task[None], float]] = defaultdict(dict)
+        """Tasks by node id of the port, oldest first, with the time of their start on the loop's clock."""
+        self._is_closed = False
+
+    @property
+    def count(self) -> int:
+        """Number of connections that are being opened."""
+        return sum(map(len, self._opening.values()))
+
+    def add(self, accepted: socket.socket, peer: Peer) -> None:
+        """Serve an accepted connection."""
+        if self._is_closed:
+            accepted.close()
+            return
+        opening, loop = self._opening[peer.node_id], asyncio.get_running_loop()
+        if len(opening) >= _CROWDED_FROM:
+            oldest, began = next(iter(opening.items()))
+            if loop.time() - began > _LATE_S or len(opening) >= _OPENING_AT_MOST:
+                del opening[oldest]
+                oldest.cancel()
+                self._shared.refused["crowded"] += 1
+        accepted.setblocking(False)
+        task = loop.create_task(self._open(accepted, peer))
+        opening[task] = loop.time()
+        task.add_done_callback(partial(self._on_opened, peer.node_id, accepted))
+
+    def close(self) -> None:
+        """Close the connections that are being opened, and all that are added later."""
+        self._is_closed = True
+        for opening in self._opening.values():
+            for task in opening:
+                task.cancel()
+
+    def _on_opened(self, port: int, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._opening[port].pop(task, None)
+        if task.cancelled():
+            accepted.close()  # a task that was cancelled before it began has not done it
+
+    async def _open(self, accepted: socket.socket, peer: Peer) -> None:
+        """Open the upstream connection for an accepted one, and start the relay between them."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(accepted.close)
+            try:
+                client = await self._entrance.admit(accepted, peer)
+            except ProtocolError as error:
+                self._refuse(peer, "admission", str(error))
+                return
+            except (OSError, TimeoutError) as error:
+                self._refuse(peer, "handshake", f"no handshake: {error_words(error)}")
+                return
+            stack.callback(client.close)
+            try:
+                upstream, session = await self._upstream.connect(peer.node_id, any_other=peer.is_bootstrap)
+            except OSError as error:
+                self._refuse(peer, "upstream", str(error))
+                return
+            stack.pop_all()
+        if self._is_closed:
+            client.close()
+            upstream.close()
+            return
+        Relay(self._shared, peer, client, upstream, session).start()
+
+    def _refuse(self, peer: Peer, reason: str, message: str) -> None:
+        logger.warning("Connection of %s closed: %s", peer.name, message)
+        self._shared.refused[reason] += 1

@@ -1,0 +1,1 @@
+"""Metrics, readiness and the page of the gateway."""

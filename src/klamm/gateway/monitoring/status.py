@@ -1,0 +1,69 @@
+"""Status of one process of a gateway, as a JSON object, and the sum of several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from klamm.page.clients import merged_clients
+from klamm.page.policies import merged_policies, policies_document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.gateway.app import GatewayApp
+    from klamm.gateway.relay.shared import Shared
+    from klamm.page.views import Document
+
+MOST_CLIENTS: Final = 10_000
+"""Clients in the status of one process. Connected ones come first."""
+
+
+async def process_status(app: GatewayApp) -> Document:
+    """Return what this process knows about its clients, its policies and its connections to the brokers."""
+    shared = app.shared
+    clients = shared.interception.clients
+    found = _plain_clients(shared) if clients is None else await clients()
+    found.sort(key=lambda client: not client["connections"])
+    policies = shared.interception.policies
+    return {
+        "clients": found[:MOST_CLIENTS],
+        "clients_left_out": max(0, len(found) - MOST_CLIENTS),
+        "policies": [] if policies is None else [policies_document(policies)],
+        "warnings": list(shared.interception.warnings()),
+        "connections": dict(Counter(str(relay.peer.node_id) for relay in shared.relays)),
+        "attempts": [[address, is_open, count] for (address, is_open), count in app.upstream.attempts.items()],
+    }
+
+
+def _plain_clients(shared: Shared) -> list[Document]:
+    """Return the connected clients without client configs, from their connections."""
+    found = Counter((relay.peer.principal, relay.peer.client_id or "", relay.peer.host) for relay in shared.relays)
+    return [
+        {"principal": principal, "client_id": client_id, "host": host, "connections": count}
+        for (principal, client_id, host), count in found.items()
+    ]
+
+
+async def merged_status(statuses: Sequence[Document | None]) -> Document:
+    """Return the status of all processes together.
+
+    Args:
+        statuses: Status of each process; None if it did not answer.
+    """
+    known = [status for status in statuses if status is not None]
+    connections: Counter[str] = Counter()
+    attempts: Counter[tuple[str, bool]] = Counter()
+    for status in known:
+        connections.update(status["connections"])
+        for address, is_open, count in status["attempts"]:
+            attempts[address, is_open] += count
+    return {
+        "clients": await merged_clients(status["clients"] for status in known),
+        "clients_left_out": sum(status["clients_left_out"] for status in known),
+        "policies": merged_policies([policies for status in known for policies in status["policies"]]),
+        "warnings": list(dict.fromkeys(warning for status in known for warning in status["warnings"])),
+        "connections": dict(connections),
+        "attempts": [[address, is_open, count] for (address, is_open), count in attempts.items()],
+        "silent": len(statuses) - len(known),
+    }

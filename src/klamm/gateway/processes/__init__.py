@@ -1,0 +1,1 @@
+"""Several processes of one gateway: one accepts connections and passes them to the others."""

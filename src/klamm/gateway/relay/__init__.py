@@ -1,0 +1,1 @@
+"""Relay of one client connection: its two streams, its requests, its logins, and what intercepts them."""

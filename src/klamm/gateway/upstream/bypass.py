@@ -1,0 +1,110 @@
+"""Clients that go past the gateway: members of groups that are connected to the brokers from other addresses.
+
+The gateway asks the cluster for its groups every so often. A member whose host is no address of a gateway has a
+connection of its own to the brokers. Clients that are in no group, as producers, are not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.errors import CLUSTER_ERRORS
+from klamm.hosts import plain_host
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from klamm.admin import AdminClient
+    from klamm.gateway.upstream.topology import Topology
+    from klamm.server.listeners import Address
+
+logger = logging.getLogger(__name__)
+
+MOST_GROUPS: Final = 1000
+"""Groups that are described in one check. Of more groups, others are described in the next one."""
+MOST_CLIENT_IDS: Final = 100
+_EMPTY: Final = frozenset({"Empty", "Dead"})
+
+
+class BypassCheck:
+    """Members of groups that go past the gateway. Used on the event loop only.
+
+    Args:
+        admin: Admin client with the gateway's own credentials.
+        topology: Brokers of the upstream.
+        known_hosts: Addresses of other gateways, and those by which the brokers see this one if they are translated.
+    """
+
+    def __init__(self, admin: AdminClient, topology: Topology, known_hosts: Collection[str]) -> None:
+        self._admin = admin
+        self._topology = topology
+        self._known_hosts = frozenset(known_hosts)
+        self._next = 0
+        self._is_denied = False
+        self.members: Mapping[str, int] | None = None
+        """Members of groups that go past the gateway, by client id. None before the first check, and after a failure.
+        """
+
+    async def keep_checking(self, interval_s: float) -> None:
+        """Check every so often, until cancelled. Errors are logged once."""
+        while True:
+            try:
+                await self.check()
+            except CLUSTER_ERRORS as error:
+                if not self._is_denied:
+                    logger.warning("Clients that go past the gateway are not counted: %s", error)
+                self._is_denied = True
+                self.members = None
+            else:
+                self._is_denied = False
+            await asyncio.sleep(interval_s)
+
+    async def check(self) -> None:
+        """Count the members that go past the gateway.
+
+        Raises:
+            KafkaApiError: The gateway may not list or describe groups.
+            ConnectionError: The upstream cannot be reached.
+            TimeoutError: The upstream does not respond.
+        """
+        listed = await self._admin.list_groups()
+        groups = [group.group_id for group in listed if group.state not in _EMPTY]
+        start = self._next % len(groups) if len(groups) > MOST_GROUPS else 0
+        asked = (groups[start:] + groups[:start])[:MOST_GROUPS]
+        self._next = start + len(asked)
+        # in a thread, because the names of the brokers have to be resolved
+        own = self._known_hosts | await asyncio.to_thread(own_addresses, tuple(self._topology.nodes.values()))
+        found: Counter[str] = Counter()
+        for outcome in self._admin.describe_groups(asked).values().values() if asked else ():
+            try:
+                group = await outcome
+            except CLUSTER_ERRORS:  # it has gone, or may not be described
+                continue
+            for member in group.members:
+                if _host(member.host) not in own:
+                    is_new = member.client_id not in found and len(found) >= MOST_CLIENT_IDS
+                    found["(other)" if is_new else member.client_id] += 1
+        for client_id in sorted(found.keys() - (self.members or {}).keys()):
+            logger.warning("Client %s goes past the gateway: a member of a group is at another address", client_id)
+        self.members = dict(found)
+
+
+def own_addresses(brokers: Iterable[Address]) -> frozenset[str]:
+    """Return the addresses of this machine from which it reaches the brokers. Nothing is sent."""
+    addresses = set()
+    for at in brokers:
+        family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((at.host, at.port))
+            addresses.add(_host(probe.getsockname()[0]))
+    return frozenset(addresses)
+
+
+def _host(text: str) -> str:
+    """Return an address as Kafka shows it, without the prefix that Kafka puts before it."""
+    return plain_host(text.lstrip("/"))

@@ -1,0 +1,149 @@
+"""Brokers of the upstream cluster and the gateway's address for each of them.
+
+The gateway's port for a broker is its base port plus the node id, or its host name contains the node id. So every
+gateway with the same settings gives the same addresses, before and after a restart. The brokers' addresses are kept in
+a file. A gateway that restarts while the upstream is down reads them from it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.errors import ProtocolError
+from klamm.server.listeners import MAX_PORT, Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from klamm.gateway.upstream.broker_hosts import BrokerHosts
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "topology.json"
+_MAX_NODE_ID: Final = 2**31 - 1
+
+
+class Topology:
+    """Addresses by node id. Used on the event loop only.
+
+    Args:
+        directory: Directory of the file; it is created when the first address is saved.
+        hosts: Host names of the brokers on one port; None for a port of each broker.
+    """
+
+    def __init__(self, directory: Path, hosts: BrokerHosts | None = None) -> None:
+        self._hosts = hosts
+        self.base = Address(host="", port=0)
+        """Host and base port that clients connect to. Set before the first connection is accepted."""
+        self._path = directory / FILE_NAME
+        self._nodes: dict[int, Address] = {}
+        self._on_new_node: Callable[[int], None] | None = None
+        self.cluster_id: str | None = None
+        """Id of the upstream cluster; None before it is known."""
+
+    @property
+    def nodes(self) -> Mapping[int, Address]:
+        """Addresses of the brokers by node id, including those that are down."""
+        return self._nodes
+
+    def subscribe(self, on_new_node: Callable[[int], None]) -> None:
+        """Call ``on_new_node`` with the node id of each broker that is not known so far."""
+        self._on_new_node = on_new_node
+
+    def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+        """Return host and port of the gateway for a broker, and store the broker's own address.
+
+        Raises:
+            ProtocolError: The gateway has no port for the node id, or this is not the address of a broker.
+        """
+        if node_id < 0 or not host or not 0 < port <= MAX_PORT:
+            raise ProtocolError(f"The upstream says that broker {node_id} is at {host}:{port}")
+        if self._hosts is not None:
+            self.learn(node_id, host, port)
+            return self._hosts.host_of(node_id), self.base.port
+        own_port = self.base.port + node_id
+        if own_port > MAX_PORT:
+            raise ProtocolError(
+                f"Broker {node_id} has no port: base port {self.base.port} + node id is above {MAX_PORT};"
+                f" restart with a lower base port in --listen"
+            )
+        self.learn(node_id, host, port)
+        return self.base.host, own_port
+
+    def learn(self, node_id: int, host: str, port: int) -> None:
+        """Store the address of a broker, in the file too."""
+        known = self._nodes.get(node_id)
+        if known is not None and known.port == port and known.host == host:
+            return
+        self._nodes[node_id] = Address(host=host, port=port)
+        logger.info("Broker %d is at %s", node_id, self._nodes[node_id])
+        self.save()
+        if known is None and self._on_new_node is not None:
+            self._on_new_node(node_id)
+
+    def set_cluster_id(self, cluster_id: str | None) -> None:
+        """Store the id of the cluster. Addresses in the file that belong to another cluster are dropped."""
+        if cluster_id is None or cluster_id == self.cluster_id:
+            return
+        if self.cluster_id is not None:
+            logger.warning(
+                "%s belongs to cluster %s, the upstream is cluster %s: its addresses are dropped",
+                self._path,
+                self.cluster_id,
+                cluster_id,
+            )
+            self._nodes.clear()
+        self.cluster_id = cluster_id
+        self.save()
+
+    def load(self) -> None:
+        """Read the file. A missing file leaves the topology empty; so does a damaged one, with a warning."""
+        try:
+            self._nodes, self.cluster_id = _parsed(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, RecursionError) as error:
+            logger.warning("%s cannot be read and is ignored: %s", self._path, error)
+
+    def save(self) -> None:
+        """Replace the file. An error is logged: the gateway serves without it."""
+        nodes = {str(node_id): [at.host, at.port] for node_id, at in sorted(self._nodes.items())}
+        new = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(json.dumps({"cluster_id": self.cluster_id, "nodes": nodes}, indent=1) + "\n")
+            os.replace(new, self._path)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self._path, error.strerror or error)
+
+
+def _parsed(text: str) -> tuple[dict[int, Address], str | None]:
+    """Return the addresses by node id and the cluster id in a file.
+
+    Raises:
+        ValueError, RecursionError: The file is damaged.
+    """
+    match json.loads(text):
+        case {"nodes": dict(nodes), "cluster_id": None | str() as cluster_id} if cluster_id != "":
+            (cluster_id or "").encode()  # fails for a lone surrogate, as below
+        case _:
+            raise ValueError("nodes and cluster_id are missing")
+    return {_node_id(text): _address(at) for text, at in nodes.items()}, cluster_id
+
+
+def _node_id(text: str) -> int:
+    if not 0 <= (node_id := int(text)) <= _MAX_NODE_ID:
+        raise ValueError(f"{text} is no node id")
+    return node_id
+
+
+def _address(at: object) -> Address:
+    match at:
+        case [str(host), int(port)] if host.encode() and 0 < port <= MAX_PORT:
+            return Address(host=host, port=port)
+        case _:
+            raise ValueError("an address is not [HOST, PORT]")

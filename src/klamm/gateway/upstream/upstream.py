@@ -1,0 +1,176 @@
+"""Connections of the gateway to the brokers of the upstream cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import AdminClient
+from klamm.client.buffers import BufferPool
+from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError
+from klamm.client.login import open_connection
+from klamm.client.transport import connect
+from klamm.gateway.relay.sessions import UpstreamSession
+from klamm.properties import split_address
+from klamm.server.listeners import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from klamm.client.transport import ConnectionSettings, Transport
+    from klamm.gateway.upstream.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID: Final = "klamm-gateway"
+_RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
+LEARN_TIMEOUT_MS: Final = 10_000
+_WAIT_S: Final = 10.0
+"""Time in seconds that a client's connection waits for its connection to a broker
+(``socket.connection.setup.timeout.ms``).
+"""
+_NO_BUFFERS: Final = BufferPool(max_free_bytes=0)
+_CONNECTS_AT_ONCE: Final = 4
+"""Maximum number of connections to one broker that are opened at the same time. A broker that does not respond
+therefore does not delay connections to the others.
+"""
+
+
+class Upstream:
+    """The upstream cluster: its topology, and new connections to its brokers. Used on the event loop only.
+
+    Args:
+        settings: Addresses and settings of connections.
+        properties: The same as properties of a client, for the admin client.
+        topology: Topology to keep up to date.
+        logs_in: Whether connections for clients log in with the gateway's own credentials.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        properties: Mapping[str, str],
+        topology: Topology,
+        *,
+        logs_in: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._logs_in = logs_in
+        self._topology = topology
+        self._connectors: dict[tuple[str, int], ThreadPoolExecutor] = {}
+        self.admin = AdminClient.from_properties(
+            settings.bootstrap_servers, {"client.id": CLIENT_ID, **properties}, timeout_ms=LEARN_TIMEOUT_MS
+        )
+        """Admin client with the gateway's own credentials."""
+        self.attempts: Final[Counter[tuple[str, bool]]] = Counter()
+        """Number of connections for clients by address of the broker, and by whether they were established."""
+        self.is_reachable = False
+        """Whether the latest request of the gateway itself was answered."""
+        self.failure: str | None = None
+        """Reason why that request failed; None if it was answered, or is the first one."""
+        self.live: frozenset[int] = frozenset()
+        """Node ids of the brokers that the cluster listed last."""
+
+    async def learn(self, *, timeout_ms: int = LEARN_TIMEOUT_MS) -> None:
+        """Request the topology.
+
+        Args:
+            timeout_ms: Limit in milliseconds, including retries.
+
+        Raises:
+            KafkaApiError: The upstream rejects the login or the request.
+            ConnectionError: The upstream cannot be reached.
+            TimeoutError: The upstream does not respond.
+        """
+        try:
+            cluster = await self.admin.describe_cluster(timeout_ms=timeout_ms)
+        except CLUSTER_ERRORS as error:
+            self.is_reachable, self.failure = False, str(error)
+            raise
+        self.is_reachable, self.failure = True, None
+        self.live = frozenset(node.id for node in cluster.nodes)
+        self._topology.set_cluster_id(cluster.cluster_id)
+        for node in cluster.nodes:
+            self._topology.learn(node.id, node.host, node.port)
+
+    async def keep_learning(self, interval_s: float) -> None:
+        """Request the topology at regular intervals, until cancelled. Errors are logged."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.learn()
+            except CLUSTER_ERRORS as error:
+                logger.warning("The upstream cannot be reached: %s", error)
+
+    async def connect(self, node_id: int, *, any_other: bool = False) -> tuple[Transport, UpstreamSession | None]:
+        """Open a connection to a broker. Return it with its session if the gateway logged in and the session expires.
+
+        Args:
+            node_id: Node id of the broker. If it is unknown, any broker is used.
+            any_other: Whether another broker is used if this one cannot be reached.
+
+        Raises:
+            OSError: No connection was established.
+        """
+        known = self._topology.nodes
+        candidates = []
+        if node_id in known:
+            candidates.append((known[node_id].host, known[node_id].port))
+        if any_other or not candidates:
+            others = [(at.host, at.port) for at in known.values()]
+            candidates += _RANDOM.sample(others, len(others))
+            candidates += [found for server in self._settings.bootstrap_servers if (found := split_address(server))]
+        last: OSError = ConnectionLostError("no broker is known")
+        for host, port in dict.fromkeys(candidates):
+            address = str(Address(host=host, port=port))
+            try:
+                opened = await self._connect(host, port)
+            except OSError as error:
+                self.attempts[address, False] += 1
+                last = ConnectionLostError(f"broker {node_id} at {host}:{port}: {error.strerror or error}")
+            else:
+                self.attempts[address, True] += 1
+                return opened
+        raise last
+
+    async def _connect(self, host: str, port: int) -> tuple[Transport, UpstreamSession | None]:
+        connector = self._connectors.get((host, port))
+        if connector is None:
+            connector = ThreadPoolExecutor(_CONNECTS_AT_ONCE, thread_name_prefix=f"klamm-connect-{host}:{port}")
+            self._connectors[host, port] = connector
+        connecting = connector.submit(self._open, host, port)
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                return await asyncio.wrap_future(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_late)  # a connection that is being opened cannot be cancelled
+            raise
+        except TimeoutError as error:
+            connecting.add_done_callback(_close_late)
+            raise ConnectionLostError(f"no connection within {_WAIT_S:g} s") from error
+
+    def _open(self, host: str, port: int) -> tuple[Transport, UpstreamSession | None]:
+        """Open a connection. Runs in a thread."""
+        security = self._settings.security
+        if not (self._logs_in and security.uses_sasl):
+            return connect(host, port, self._settings), None
+        connection = open_connection(host, port, self._settings, _NO_BUFFERS)
+        session = UpstreamSession(security, host, connection.login_due_at, connection.versions)
+        return connection.hand_over(), session if session.expires else None
+
+    async def close(self) -> None:
+        """Close the admin client. Connections are closed by their owners."""
+        for connector in self._connectors.values():
+            connector.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.admin.close)
+
+
+def _close_late(connecting: Future[tuple[Transport, UpstreamSession | None]]) -> None:
+    """Close a connection for which no client waits any more."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].close()

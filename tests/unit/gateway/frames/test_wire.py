@@ -1,0 +1,86 @@
+"""Parts of frames that the relay reads without decoding the message."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from klamm.gateway.frames.wire import (
+    INT32,
+    REQUEST_HEAD,
+    acks_of,
+    end_of_client_id,
+    heartbeat_interval_at,
+    put_acks,
+    request_frame,
+    response_frame,
+    session_timeout_at,
+)
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from klamm.protocol.messages.join_group import JoinGroupRequest
+from klamm.protocol.messages.produce import ProduceRequest
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("transactional_id", [None, "", "tx-1", "x" * 300])
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+def test_acks_are_found_in_every_version(version: int, transactional_id: str | None, acks: int) -> None:
+    request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=1)
+    frame = memoryview(request_frame(request, version, 1, "client"))
+    body = end_of_client_id(len("client"))
+    found_acks, after = acks_of(frame, version, body)
+    assert (found_acks, bytes(frame[after - 2 : after])) == (acks, acks.to_bytes(2, signed=True))
+    found = 0
+    for end in range(body, len(frame)):
+        try:
+            assert acks_of(frame[:end], version, body) == (acks, after)
+            found += 1
+        except (IndexError, struct.error, ProtocolError):
+            assert not found  # once there are enough bytes, the answer does not change
+
+
+def test_a_client_id_may_be_null_but_not_of_another_negative_length() -> None:
+    assert end_of_client_id(-1) == end_of_client_id(0) == REQUEST_HEAD.size
+    with pytest.raises(ProtocolError, match="-2 bytes"):
+        end_of_client_id(-2)
+
+
+@pytest.mark.parametrize("version", range(10))
+@pytest.mark.parametrize("group_id", ["", "g", "x" * 300])
+def test_the_session_timeout_of_a_join_is_found_in_every_version(version: int, group_id: str) -> None:
+    request = JoinGroupRequest(
+        group_id=group_id, session_timeout_ms=12_345, rebalance_timeout_ms=7, member_id="", protocol_type="consumer"
+    )
+    frame = memoryview(request_frame(request, version, 1, "client"))
+    position = session_timeout_at(frame, version, end_of_client_id(len("client")))
+    assert INT32.unpack_from(frame, position) == (12_345,)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("member_id", [None, "", "m", "x" * 300])
+def test_the_interval_of_a_heartbeat_response_is_found(version: int, member_id: str | None) -> None:
+    response = ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=9, member_id=member_id, member_epoch=3, heartbeat_interval_ms=5_000
+    )
+    frame = memoryview(response_frame(response, version, 1))
+    position = heartbeat_interval_at(frame)
+    assert position is not None
+    assert INT32.unpack_from(frame, position) == (5_000,)
+    with pytest.raises((IndexError, struct.error)):
+        INT32.unpack_from(frame[:position], heartbeat_interval_at(frame[:position]) or 0)
+
+
+def test_an_error_of_a_heartbeat_has_no_interval() -> None:
+    response = ConsumerGroupHeartbeatResponse(error_code=25, error_message="unknown member")
+    assert heartbeat_interval_at(memoryview(response_frame(response, 1, 1))) is None
+
+
+def test_acks_are_replaced() -> None:
+    frame = bytearray(request_frame(ProduceRequest(transactional_id="tx", acks=0, timeout_ms=1), 9, 1, "client"))
+    body = end_of_client_id(len("client"))
+    _, end = acks_of(memoryview(frame), 9, body)
+    put_acks(memoryview(frame), end, -1)
+    expected = request_frame(ProduceRequest(transactional_id="tx", acks=-1, timeout_ms=1), 9, 1, "client")
+    assert bytes(frame) == expected

@@ -1,0 +1,108 @@
+"""Listening sockets of a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.gateway.listener.ports import BrokerPorts
+from klamm.gateway.settings import read_settings
+from klamm.gateway.upstream.topology import Topology
+from klamm.server.listeners import own_host_name
+from tests.support.relay_rig import until
+from tests.support.taps import consecutive_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.gateway.frames.peer import Peer
+
+
+class Accepted:
+    """Clients that were accepted. Their connections are closed at once."""
+
+    def __init__(self) -> None:
+        self.peers: list[Peer] = []
+        self.is_any = asyncio.Event()
+
+    def __call__(self, sock: socket.socket, peer: Peer) -> None:
+        sock.close()
+        self.peers.append(peer)
+        self.is_any.set()
+
+
+HOSTS = ["127.0.0.1", "::"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_an_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host: str, tmp_path: Path) -> None:
+    accepted = Accepted()
+
+    async def test() -> None:
+        settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://[{host}]:0"})
+        topology = Topology(tmp_path)
+        ports = BrokerPorts(settings, topology, accepted)
+        ports.open()
+        try:
+            with socket.create_connection(("127.0.0.1", topology.base.port)):
+                await accepted.is_any.wait()
+        finally:
+            ports.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    assert [peer.host for peer in accepted.peers] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", *HOSTS[1:]])  # noqa: S104 - only names what is listened on
+def test_clients_get_the_name_of_the_machine_if_the_gateway_listens_on_all_addresses(host: str, tmp_path: Path) -> None:
+    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://[{host}]:0"})
+    topology = Topology(tmp_path)
+
+    async def test() -> None:
+        ports = BrokerPorts(settings, topology, lambda sock, _: sock.close())
+        ports.open()
+        ports.close()
+
+    asyncio.run(test())
+    assert topology.base.host == own_host_name()
+
+
+def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("klamm.gateway.listener.ports._RETRY_S", 0.01)
+    base = consecutive_ports(3)  # next to a port of the kernel's choice there may be a client's
+    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://127.0.0.1:{base}"})
+    topology = Topology(tmp_path)
+    accepted = Accepted()
+
+    async def test() -> None:
+        ports = BrokerPorts(settings, topology, accepted)
+        ports.open()
+        address = "127.0.0.1", base + 1
+        try:
+            # given
+            with socket.create_server(address):
+                ports.add(1)
+                await asyncio.sleep(0.05)
+            # when
+            await until(lambda: "Broker 1 is served" in caplog.text)
+            # then
+            with socket.create_connection(address):
+                await accepted.is_any.wait()
+            # and
+            with socket.create_server(("127.0.0.1", base + 2)):
+                ports.add(2)
+                ports.close()
+                await asyncio.sleep(0.05)
+            assert not ports.is_open
+        finally:
+            ports.close()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(asyncio.wait_for(test(), 60))
+    assert [peer.node_id for peer in accepted.peers] == [1]
+    assert caplog.text.count("Broker 1 cannot be served yet") == 1

@@ -1,0 +1,199 @@
+"""Connections that are passed to worker processes over a Unix socket, with the facts about the client."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from pathlib import Path
+
+import pytest
+
+from klamm.gateway.frames.peer import Peer
+from klamm.gateway.processes import control
+from klamm.gateway.processes.passed_connections import PassedConnections
+from klamm.gateway.processes.worker_pool import Worker, WorkerPool
+from klamm.gateway.upstream.topology import Topology
+from klamm.server.listeners import Address
+from klamm.server.sockets import bind, bound_address, start_listening
+from tests.support.relay_rig import until
+
+
+def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
+    # given
+    parent, end = control.channel()
+    dealt, topology = PassedConnections(end), Topology(Path("unused"))
+    peers: list[Peer] = []
+
+    def accept(sock: socket.socket, peer: Peer) -> None:
+        sock.close()
+        peers.append(peer)
+
+    async def test() -> None:
+        stopped = asyncio.Event()
+        dealt.attach(topology, accept)
+        dealt.on_stop = stopped.set
+        dealt.open()
+        # when: the second connection comes without its socket
+        control.send(parent, {"base": ["gateway", 19092]})
+        for has_socket in (True, False, True):
+            with socket.socket() as sock:
+                control.send(parent, {"open": ["10.0.0.1", 5000, 3, False]}, sock.fileno() if has_socket else None)
+        parent.close()
+        await stopped.wait()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    end.close()
+    # then
+    assert peers == [Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False)] * 2
+    assert (topology.base, dealt.received) == (Address(host="gateway", port=19092), 3)
+
+
+def test_a_worker_that_is_not_ready_is_dealt_connections_only_while_no_other_is_ready() -> None:
+    pool = WorkerPool(2, [], 1.0)
+    idle, busy = pool._workers
+    idle._end, end_of_idle = control.channel()
+    busy._end, end_of_busy = control.channel()
+    idle.is_up = busy.is_up = True
+    busy.connections = 5
+    dealt = []
+    for states in ((None, None), ("it reads the client configs", None), ("it reads the client configs", "it, too")):
+        idle.why_not_ready, busy.why_not_ready = states
+        pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
+        dealt.append((idle.dealt, busy.dealt))
+    for end in (idle._end, busy._end, end_of_idle, end_of_busy):
+        end.close()
+    assert dealt == [(1, 0), (1, 1), (2, 1)]
+
+
+def test_a_worker_that_reports_nothing_any_more_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("klamm.gateway.processes.worker_pool.time.monotonic", lambda: now)
+    pool = WorkerPool(2, [], 1.0)
+    ends = [control.channel(), control.channel()]
+    report = {"connections": 0, "received": 0, "why_not_ready": None}
+    with ends[0][0], ends[0][1], ends[1][0], ends[1][1]:
+        for worker, (ours, theirs) in zip(pool._workers, ends, strict=True):
+            worker._end, worker.is_up = ours, True
+            control.send(theirs, report)
+            worker._receive(ours)
+        assert pool.why_not_ready() is None
+        # when: the second one reports again after half a minute
+        now += 30
+        control.send(ends[1][1], report)
+        pool._workers[1]._receive(ends[1][0])
+        # then
+        assert pool.why_not_ready() == "a worker process does not respond"
+        for _ in range(3):
+            pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
+        assert [worker.dealt for worker in pool._workers] == [0, 3]
+        # when
+        control.send(ends[0][1], report)
+        pool._workers[0]._receive(ends[0][0])
+        # then
+        assert pool.why_not_ready() is None
+
+
+def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -> None:
+    parent, end = control.channel()
+    with parent, end:
+        count = 0
+        while control.send(parent, {"page": "x" * 10_000}):
+            count += 1
+        assert count
+        assert control.receive(end) == ({"page": "x" * 10_000}, None)
+
+
+def test_a_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_reads() -> None:
+    parent, end = control.channel()
+    dealt, text = PassedConnections(end), "0123456789" * 100_000 + "\N{GRINNING FACE}" * 50_000
+    worker = Worker(0, [], lambda *_: None)
+
+    async def test() -> None:
+        sending = asyncio.create_task(dealt.send_long("page", text))
+        await asyncio.sleep(0)
+        assert not sending.done()
+        while not sending.done() or not worker.page:
+            match control.receive(parent) if readable(parent) else (None, None):
+                case ({"part": [kind, part], "is_first": is_first, "is_last": is_last}, None):
+                    worker.take_part(kind, part, is_first=is_first, is_last=is_last)
+            await asyncio.sleep(0)
+
+    with parent, end:
+        asyncio.run(asyncio.wait_for(test(), 60))
+    assert worker.page == text
+
+
+def readable(end: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def test_a_text_to_a_parent_that_has_ended_is_dropped() -> None:
+    parent, end = control.channel()
+    dealt = PassedConnections(end)
+
+    async def test() -> None:
+        sending = asyncio.create_task(dealt.send_long("status", "x" * 2_000_000))
+        await asyncio.sleep(0)
+        parent.close()
+        await sending
+
+    with end:
+        asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_the_rest_of_a_text_that_was_broken_off_is_not_joined_with_the_next() -> None:
+    worker = Worker(0, [], lambda *_: None)
+    worker.take_part("page", "half", is_first=True, is_last=False)
+    worker.take_part("page", "whole", is_first=True, is_last=True)
+    assert worker.page == "whole"
+
+
+def test_two_gateways_share_their_ports_only_if_both_do() -> None:
+    with bind(Address(host="127.0.0.1", port=0), shared=True) as one:
+        start_listening(one)
+        with bind(bound_address(one), shared=True) as other:
+            start_listening(other)
+        with pytest.raises(OSError, match="cannot listen on"):
+            start_listening(bind(bound_address(one)))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_connections_wait_until_a_worker_can_take_them(monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool) -> None:
+    """When all clients come at once, after a restart of the gateway, the socket to a worker is full for a while."""
+    can_take, taken = False, []
+
+    def send(_worker: Worker, message: control.Message, descriptor: int | None = None) -> bool:
+        if can_take and descriptor is not None:
+            taken.append(message["open"][1])
+        return can_take
+
+    monkeypatch.setattr(Worker, "send", send)
+    monkeypatch.setattr("klamm.gateway.processes.worker_pool._WAITING_AT_MOST", 3)
+
+    async def test() -> None:
+        nonlocal can_take
+        pool = WorkerPool(1, [], 1.0)
+        pool._workers[0].is_up = True
+        accepted = [socket.socket() for _ in range(4)]
+        for number, sock in enumerate(accepted):
+            pool.deal(sock, Peer(host="10.0.0.1", port=number, node_id=3, is_bootstrap=False))
+        assert [sock.fileno() == -1 for sock in accepted] == [True, False, False, False], "the oldest is one too many"
+        if is_stopped:
+            await pool.stop()
+        can_take = True
+        await until(lambda: all(sock.fileno() == -1 for sock in accepted))
+
+    asyncio.run(test())
+    assert taken == ([] if is_stopped else [1, 2, 3])
+
+
+def test_connections_do_not_wait_for_workers_that_have_ended() -> None:
+    async def test() -> None:
+        accepted = socket.socket()
+        WorkerPool(1, [], 1.0).deal(accepted, Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
+        assert accepted.fileno() == -1
+
+    asyncio.run(test())

@@ -1,0 +1,205 @@
+"""Clients whose client id is refused: the response to each API, and what passes before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.gateway.apis import SERVED
+from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
+from klamm.gateway.policies.clients import ClientJudge
+from klamm.gateway.relay.interceptors import Interception, Postponed
+from klamm.gateway.relay.refusals import ADMITTED_APIS, REFUSABLE, refusal
+from klamm.policy import PolicyViolationError
+from klamm.policy.kinds import CLIENT
+from klamm.policy_runtime.worker import PolicyOutcome
+from klamm.protocol.api import ApiKey
+from klamm.protocol.codec import decode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_groups import DeleteGroupsRequest
+from klamm.protocol.messages.elect_leaders import ElectLeadersRequest
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.messages.produce import ProduceRequest
+from klamm.server.attempt import ApiError
+from tests.support.gateway_context import FakeContext
+from tests.support.random_requests import frame_of, random_struct
+from tests.support.relay_rig import RelayRig, request, response, shared_objects
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.shared import Shared
+
+DENIED = ApiError(ErrorCode.POLICY_VIOLATION, "no such name")
+VERSIONS = [
+    (key, version)
+    for key, refusable in REFUSABLE.items()
+    for version in range(
+        max(
+            SERVED[key][0],
+            refusable.response.VERSIONS[0],
+            (refusable.request or refusable.response).VERSIONS[0],
+            refusable.first_version,
+        ),
+        SERVED[key][1] + 1,
+    )
+]
+
+
+def errors_in(struct: Any) -> list[int]:
+    """Return all error codes of a response, its own first."""
+    found = [struct.error_code] if hasattr(struct, "error_code") else []
+    for field in type(struct).FIELDS:
+        if field.is_array and field.struct is not None:
+            found += [code for each in getattr(struct, field.name) or () for code in errors_in(each)]
+    return found
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_every_response_carries_the_error(key: int, version: int) -> None:
+    refusable = REFUSABLE[key]
+    asked = None
+    if refusable.request is not None:
+        frame = frame_of(random_struct(refusable.request, version, random.Random(2)), refusable.request, version)
+        size, api_key, api_version, correlation_id, length = REQUEST_HEAD.unpack_from(frame)
+        head = RequestHead(size, api_key, api_version, correlation_id, "tool")
+        asked = decode_request(refusable.request, head, memoryview(frame), REQUEST_HEAD.size + length)
+    answer = memoryview(response_frame(refusal(key, version, asked, DENIED), version, 1))
+    read = decode(refusable.response, version, answer, response_body(refusable.response, version, answer))
+    wanted = DENIED.error_code if refusable.error_code is None else refusable.error_code
+    if isinstance(asked, FindCoordinatorRequest) and asked.key_type == 1:
+        wanted = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert {code for code in errors_in(read) if code} == {wanted}
+    assert getattr(read, "throttle_time_ms", 0) == refusable.throttle_time_ms
+
+
+def test_entries_are_those_of_the_request() -> None:
+    partitions = [FetchRequest.FetchPartition(partition=index) for index in (3, 5)]
+    asked = FetchRequest(topics=[FetchRequest.FetchTopic(topic="t", partitions=partitions)])
+    fetched = refusal(ApiKey.FETCH, 12, asked, DENIED)
+    assert isinstance(fetched, FetchResponse)
+    (topic,) = fetched.responses
+    assert (topic.topic, [each.partition_index for each in topic.partitions]) == ("t", [3, 5])
+    found = refusal(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]), DENIED)
+    assert isinstance(found, FindCoordinatorResponse)
+    assert [(each.key, each.error_message) for each in found.coordinators] == [("g", "no such name")]
+    found = refusal(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="t", key_type=1), DENIED)
+    assert isinstance(found, FindCoordinatorResponse)
+    assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def judging(asked: list[str | None]) -> Shared:
+    def admit(context: InterceptedCall) -> ApiError | Postponed | None:
+        if context.learned is None:
+
+            async def learn() -> bool:
+                return True
+
+            return Postponed(work=learn)
+        asked.append(context.author.client_id)
+        return DENIED if context.author.client_id == "bad" else None
+
+    return shared_objects(Interception(admit=admit))
+
+
+def test_a_client_id_is_judged_once_on_a_connection() -> None:
+    async def test() -> None:
+        asked: list[str | None] = []
+        shared = judging(asked)
+        with RelayRig(shared) as rig:
+            for _ in range(3):
+                assert await rig.is_served()
+            metadata = request_frame(MetadataRequest(topics=None), 9, client_id="bad")
+            await rig.client.send(metadata)
+            assert await rig.upstream.read(len(metadata)) == metadata
+            await rig.upstream.send(response_frame(MetadataResponse(), 9, 1))
+            assert await rig.client.read_frame()
+            create = CreateTopicsRequest.CreatableTopic(
+                name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+            )
+            frame = request_frame(CreateTopicsRequest(topics=[create]), 7, client_id="bad")
+            await rig.client.send(frame[:30])
+            await rig.client.send(frame[30:] + request(12, 0, b"next", correlation_id=4))
+            assert await rig.upstream.read_frame() == request(12, 0, b"next", correlation_id=4)[4:]
+            assert asked == [None, "bad", None]
+            answer = await rig.client.read_frame()
+            (topic,) = decode(CreateTopicsResponse, 7, answer, 5).topics
+            assert (topic.name, topic.error_code, topic.error_message) == ("t", DENIED.error_code, "no such name")
+
+    asyncio.run(test())
+
+
+def test_api_is_judged_at_every_request() -> None:
+    asked: list[int] = []
+
+    def admit(context: InterceptedCall) -> ApiError | None:
+        asked.append(context.api_key)
+        return DENIED if context.api_key == ApiKey.CREATE_TOPICS else None
+
+    async def test() -> None:
+        with RelayRig(shared_objects(Interception(admit=admit, admits_by_api=True))) as rig:
+            create = request_frame(CreateTopicsRequest(topics=[]), 7)
+            for number in range(3):
+                heartbeat = request(12, 0, b"body", correlation_id=number)
+                await rig.client.send(heartbeat + heartbeat + create)
+                assert await rig.upstream.read(2 * len(heartbeat)) == heartbeat + heartbeat
+                await rig.upstream.send(response(number) + response(number))
+                assert [await rig.client.read_frame() for _ in range(2)] == [response(number)[4:]] * 2
+                decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
+            assert asked == [12, ApiKey.CREATE_TOPICS] * 3, "equal headers are one question"
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request_frame(ProduceRequest(acks=0, timeout_ms=5, topic_data=[]), 9, client_id="bad"),
+        request_frame(ProduceRequest(acks=1, timeout_ms=5, topic_data=[]), 9, client_id="bad")[:-3],
+        request_frame(DeleteGroupsRequest(groups_names=["g"]), 1, client_id="bad"),
+        request_frame(ElectLeadersRequest(topic_partitions=None), 0, client_id="bad"),
+    ],
+    ids=["no response", "malformed", "no error", "no error in this version"],
+)
+def test_a_request_without_a_response_for_it_closes_the_connection(frame: bytes) -> None:
+    async def test() -> None:
+        shared = judging([])
+        sized = (len(frame) - 4).to_bytes(4) + frame[4:]
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(sized)
+            assert await rig.client.is_closed()
+            assert await rig.upstream.read(1) == b""
+            assert await other.is_served()
+
+    asyncio.run(test())
+
+
+def test_metadata_and_logins_are_admitted() -> None:
+    assert {ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE} == ADMITTED_APIS
+
+
+def test_a_remembered_refusal_does_not_keep_the_request() -> None:
+    error = PolicyViolationError("no such name")
+
+    class Refusing:
+        """Policies that remember a refusal of every client id."""
+
+        def guards_kind(self, kind: object) -> bool:
+            return kind is CLIENT
+
+        def known(self, *_: object) -> PolicyOutcome:
+            return PolicyOutcome(None, error)
+
+        def answer(self, *_: object) -> None:
+            raise error
+
+    policies: Any = Refusing()
+    context: Any = FakeContext(lambda asked: asked)
+    assert ClientJudge(policies).judge(context) == DENIED
+    assert error.__traceback__ is None

@@ -1,0 +1,50 @@
+"""One side of a relayed connection, with a socket that takes a limited number of bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from klamm.gateway.relay.streams import LEAST_BYTES, MOST_BYTES, Backlog, RelayedSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class FullSocket:
+    """Transport with so much room, and the event loop that waits for more."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.on_writable: Callable[[], None] | None = None
+
+    def fileno(self) -> int:
+        return -1
+
+    def send_views(self, views: Sequence[memoryview]) -> int:
+        sent = min(self.room, sum(map(len, views)))
+        self.room -= sent
+        return sent
+
+    def add_writer(self, _descriptor: int, callback: Callable[[], None]) -> None:
+        self.on_writable = callback
+
+    def remove_writer(self, _descriptor: int) -> None:
+        self.on_writable = None
+
+
+def test_a_peer_that_takes_few_bytes_is_sent_few_at_a_time_and_more_when_it_reads_again() -> None:
+    backlog, full = Backlog(), FullSocket()
+    loop: Any = full
+    side = RelayedSocket(cast("Any", full), loop, backlog, on_readable=lambda: None, on_drained=lambda _: None)
+    chunk = memoryview(bytes(MOST_BYTES))
+    limits: list[int] = []
+    for room in (MOST_BYTES, 100_000, 1, *[MOST_BYTES] * 7):
+        full.room = room
+        side.send([chunk[: side.most_bytes]])
+        assert backlog.kept_bytes == side.kept_bytes == max(0, (limits or [MOST_BYTES])[-1] - room)
+        limits.append(side.most_bytes)
+        if full.on_writable is not None:
+            full.room = MOST_BYTES
+            full.on_writable()
+        assert not side.is_blocked
+    assert limits == [MOST_BYTES, 65_536, *[LEAST_BYTES << number for number in range(7)], MOST_BYTES]

@@ -122,7 +122,7 @@ def test_batches_are_stored_and_read_as_in_kafka(real_kafka: KafkaCluster, seen:
             admin.delete_topics(list(CONFIGS)).all().result(60)
 
 
-@pytest.mark.parametrize("topic", CONFIGS)
+@pytest.mark.parametrize("topic", CONFIGS, ids=lambda topic: topic.removeprefix(f"{PREFIX}-"))
 def test_committed_records_are_mirrored(klamm: KlammBroker, seen: dict[str, dict[str, Any]], topic: str) -> None:
     address, alias = klamm.bootstrap_servers, f"M{topic}"
     remote = f"{alias}.{topic}"

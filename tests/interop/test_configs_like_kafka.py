@@ -322,7 +322,11 @@ def test_a_change_is_judged_as_kafka_judges_it(question: Question, kafka: Asker,
     assert ours.alter(question) == expected
 
 
-@pytest.mark.parametrize(("resource_type", "name"), [(TOPIC, NAME), (BROKER, "1"), (GROUP, "g"), (METRICS, "s")])
+@pytest.mark.parametrize(
+    ("resource_type", "name"),
+    [(TOPIC, NAME), (BROKER, "1"), (GROUP, "g"), (METRICS, "s")],
+    ids=("topic", "broker", "group", "client-metrics"),
+)
 def test_defaults_are_described_as_kafka_describes_them(
     resource_type: int, name: str, kafka: Asker, ours: Asker, real_kafka: KafkaCluster
 ) -> None:

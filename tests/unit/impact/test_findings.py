@@ -1,0 +1,39 @@
+"""Findings: levels, names and the stable form for programs."""
+
+from __future__ import annotations
+
+from klamm.impact.findings import Finding, Impact, ImpactLevel, Names
+
+
+def test_names_list_ten_then_count() -> None:
+    names = Names.of(f"topic-{number:02}" for number in range(13))
+
+    assert names.first == tuple(f"topic-{number:02}" for number in range(10))
+    assert str(names).endswith("topic-09 and 3 more")
+
+
+def test_impact_has_level_and_bytes_of_its_findings() -> None:
+    impact = Impact(
+        findings=(
+            Finding(
+                kind="records_deleted",
+                level=ImpactLevel.LOSS,
+                resource="topic a",
+                message="5 bytes",
+                figures={"deleted_bytes": 5, "unread_records": 3},
+                names={"groups": Names.of(["g"])},
+            ),
+            Finding(
+                kind="x", level=ImpactLevel.NOTICE, resource="topic b", message="text", figures={"deleted_bytes": 7}
+            ),
+        )
+    )
+
+    assert impact.level is ImpactLevel.LOSS
+    assert impact.deleted_bytes == 12
+    assert impact.stranded_groups == {"g"}
+
+
+def test_impact_without_findings_has_level_none_in_its_document() -> None:
+    assert Impact().document() == {"level": "none", "findings": [], "unknown": []}
+    assert Impact().lines() == ["Impact: none"]

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.mirror_sides import PARTITIONS, REMOTE, TOPIC
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.fetch import LAST_VERSION, FetchLimits, WantedRecords, fetch_request, fetched_partitions
-from klamm.client.produce import PartitionRecords, TopicName, produce_body
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.data.fetch import LAST_VERSION, FetchLimits, WantedRecords, fetch_request, fetched_partitions
+from klamm.kafka_client.data.produce import PartitionRecords, TopicName, produce_body
 from klamm.properties import read_properties
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode
@@ -26,8 +26,8 @@ from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import iter_batches
 
 if TYPE_CHECKING:
-    from klamm.client.buffers import FrameBuffer
-    from klamm.client.connection import Connection
+    from klamm.kafka_client.connection.buffers import FrameBuffer
+    from klamm.kafka_client.connection.connection import Connection
 
 _MIB: Final = 1024 * 1024
 _LIMITS: Final = FetchLimits(8 * _MIB, 2 * _MIB, min_bytes=1, max_wait_ms=100)

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from klamm.admin import AdminClient
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.java import require_java
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,10 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, ErrorCode
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
 from tests.support.klamm_tools import run_ours
 from tests.support.processes import free_port
 from tests.support.security import Certificates, sasl_settings

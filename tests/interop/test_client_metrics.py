@@ -13,9 +13,9 @@ import klamm
 from klamm import cli
 from klamm.admin import AdminClient
 from klamm.cli.clients import fetch
-from klamm.client_metrics.otlp import decode_metrics
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.types import ResourceType
+from klamm.telemetry.otlp import decode_metrics
 from tests.support.java import start_java
 from tests.support.kafka_tools import run_tool
 from tests.support.processes import free_port, stop_process

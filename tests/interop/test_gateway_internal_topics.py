@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import AdminClient, NewTopic
-from klamm.client.errors import TransactionLostError
-from klamm.client.transport import ConnectionSettings
 from klamm.gateway.client_configs.config_log import TOPIC_CONFIGS
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.gateway.upstream.internal_topic import InternalTopic, InternalTopicGoneError, TransactionalTopic
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import TransactionLostError
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

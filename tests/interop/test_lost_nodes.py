@@ -21,7 +21,7 @@ from klamm.admin import (
     ResourceType,
     TopicPartition,
 )
-from klamm.client.cluster import Cluster
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.copy import transactions
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from klamm.admin import AdminClient, NewTopic
-from klamm.client.cluster import Cluster
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from tests.support.copiers import copy_settings, run_until
@@ -21,7 +21,7 @@ from tests.support.shared_cluster import unique
 if TYPE_CHECKING:
     import pytest
 
-    from klamm.client.connection import Connection
+    from klamm.kafka_client.connection.connection import Connection
     from tests.support.kafka import KafkaCluster
 
 YEAR_2013 = 1_356_998_400_000

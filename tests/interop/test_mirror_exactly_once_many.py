@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.admin import AdminClient, NewTopic
-from klamm.client.transactions import TransactionManager
+from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.source_offsets import shard_of
 from tests.support.copiers import copy_all, copy_settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from klamm.client.buffers import BufferPool
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.mirror.copy.batch import Outgoing
 from klamm.mirror.copy.offset_sync_writer import SyncSettings, SyncWriter
 from klamm.mirror.copy.partition import PartitionId

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 import klamm
 from klamm.admin import AdminClient, OffsetSpec, TopicPartition
-from klamm.client.buffers import BufferPool
-from klamm.client.errors import ConnectionLostError
-from klamm.client.partitioner import partition_for_key
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.partitioner import partition_for_key
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.source_offsets import (

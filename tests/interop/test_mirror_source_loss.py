@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import AdminClient
-from klamm.client.cluster import LATEST, Cluster
-from klamm.client.partitioner import partition_for_key
+from klamm.kafka_client.data.cluster import LATEST, Cluster
+from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.partition_progress import CopyState

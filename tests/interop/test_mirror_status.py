@@ -10,9 +10,9 @@ import pytest
 
 import klamm
 from klamm.cli import main as cli
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.internal_records import write_records

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer
 
 import klamm
 from klamm.cli import main as cli
-from klamm.client.buffers import BufferPool
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore

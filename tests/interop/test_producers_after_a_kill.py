@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from klamm.client import cluster as clusters
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError
-from klamm.client.records import write_batches
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.data.records import write_batches
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.records import Record, encode_batch
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker

@@ -8,9 +8,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import klamm
 from klamm.cli import main
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.transport import ConnectionSettings
 from klamm.embedded.server_process import BrokerStartError
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
 from tests.support.java import QUICK_TO_START, java_executable
 from tests.support.kafka_tools import run_tool
 from tests.support.processes import free_port

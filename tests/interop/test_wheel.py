@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 BY_RECORD = (
     "tests/unit/protocol/records",
-    *(f"tests/unit/client/test_{name}.py" for name in ("batches", "joining")),
+    *(f"tests/unit/kafka_client/data/test_{name}.py" for name in ("batches", "joining")),
     *(f"tests/unit/dataframes/test_{name}.py" for name in ("batches", "columns", "reader", "rows")),
     *(f"tests/unit/mirror/copy/test_{name}.py" for name in ("partition", "transactions")),
     *(f"tests/unit/storage/log/test_{name}.py" for name in ("cleaner", "damaged_files", "partition", "transactions")),

@@ -15,10 +15,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 )
 
 import klamm
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, read
 from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, SCRAM_MODULE, Certificates, sasl_settings

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from klamm.client.buffers import BufferPool
-from klamm.client.errors import ConnectionLostError
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.codec import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from klamm.client.buffers import FrameBuffer
+    from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.protocol.schema import Message
 
 POOL = BufferPool(max_free_bytes=0)
@@ -69,7 +69,7 @@ class FakeConnection:
 
 @dataclass
 class FakeSource:
-    """Replacement of ``klamm.client.cluster.Cluster``. All partitions of a topic have the same leader."""
+    """Replacement of ``klamm.kafka_client.data.cluster.Cluster``. All partitions of a topic have the same leader."""
 
     leaders: dict[str, int | None] = field(default_factory=dict)
     topic_ids: dict[str, UUID] = field(default_factory=dict)

@@ -26,8 +26,8 @@ from klamm.admin import (
     ResourceType,
 )
 from klamm.admin import TopicPartition as AdminPartition
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.control_connection import ControlConnection, TopicGoneError
 from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
 from tests.support import spark_processes

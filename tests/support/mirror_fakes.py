@@ -24,8 +24,8 @@ from klamm.admin import (
     TopicListing,
     UnsupportedVersionError,
 )
-from klamm.client.errors import api_error
-from klamm.client.outcome import Outcome
+from klamm.kafka_client.errors import api_error
+from klamm.kafka_client.pool.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -7,13 +7,13 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from klamm.client.transport import PlainTransport
 from klamm.gateway.apis import SERVED
 from klamm.gateway.frames.peer import Peer
 from klamm.gateway.frames.wire import REQUEST_HEAD
 from klamm.gateway.relay.interceptors import NO_INTERCEPTION
 from klamm.gateway.relay.relay import Relay
 from klamm.gateway.relay.shared import Shared
+from klamm.kafka_client.connection.transport import PlainTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

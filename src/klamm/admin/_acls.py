@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.admin._checks import check_acl, check_acl_filter
-from klamm.client.errors import RETRIABLE_CHANGE_CODES, api_error
-from klamm.client.keyed_calls import KeyedCall, result_of
-from klamm.client.pool import CONTROLLER
+from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, api_error
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import PerKeyResult
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
     from klamm.security.acls import AclFilter
 

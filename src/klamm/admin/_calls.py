@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from klamm.admin.results import PerKeyResult
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.pool import ConnectionPool
 
 Key = TypeVar("Key")
 

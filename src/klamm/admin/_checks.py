@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import api_error
+from klamm.kafka_client.errors import api_error
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, InvalidTopicError
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 

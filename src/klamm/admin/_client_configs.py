@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import PerKeyResult
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
     from klamm.client_configs.filters import EntityFilter
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 

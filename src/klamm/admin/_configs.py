@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin import _quorum
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSynonym
-from klamm.client.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.policy.answers import PolicyOverride
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 Alterations: TypeAlias = "Mapping[ConfigResource, Collection[AlterConfigOp]]"

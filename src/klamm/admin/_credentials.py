@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.admin._calls import AdminCalls
 from klamm.admin._checks import check_scram
 from klamm.admin.results import PerKeyResult
-from klamm.client.errors import RETRIABLE_CHANGE_CODES, raise_for_code
-from klamm.client.keyed_calls import KeyedCall, result_of
-from klamm.client.pool import CONTROLLER
+from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, raise_for_code
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -38,9 +38,9 @@ from klamm.security.scram import ScramMechanism, salt_password
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.client.deadline import Deadline
-    from klamm.client.outcome import Outcome
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 _SALT_BYTES: Final = 24

@@ -7,9 +7,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin.types import OffsetAndMetadata, by_topic
-from klamm.client.errors import RETRIABLE_CODES, RETRIABLE_COMMIT_CODES, api_error, raise_for_code
-from klamm.client.keyed_calls import KeyedCall, result_of
-from klamm.client.pool_coordinators import find_coordinators
+from klamm.kafka_client.errors import RETRIABLE_CODES, RETRIABLE_COMMIT_CODES, api_error, raise_for_code
+from klamm.kafka_client.pool.coordinators import find_coordinators
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import ListGroupOffsetsResult, PerKeyResult
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 _LAST_WITH_TOPIC_NAMES: Final = 9

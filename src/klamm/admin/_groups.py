@@ -32,9 +32,9 @@ from klamm.admin import _group_offsets
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult
 from klamm.admin.types import GroupDescription, GroupMember
-from klamm.client.errors import api_error
-from klamm.client.keyed_calls import Ask, KeyedCall, result_of
-from klamm.client.pool_coordinators import find_coordinators
+from klamm.kafka_client.errors import api_error
+from klamm.kafka_client.pool.coordinators import find_coordinators
+from klamm.kafka_client.pool.keyed_calls import Ask, KeyedCall, result_of
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.types import OffsetAndMetadata
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 Value = TypeVar("Value")

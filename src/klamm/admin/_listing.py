@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from klamm.admin import _topics
 from klamm.admin._checks import check_topic
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
-from klamm.client.errors import api_error
-from klamm.client.keyed_calls import KeyedCall
+from klamm.kafka_client.errors import api_error
+from klamm.kafka_client.pool.keyed_calls import KeyedCall
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from klamm.admin.results import DescribeTopicsResult
     from klamm.admin.types import Node
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 DEFAULT_PARTITION_LIMIT = 2_000

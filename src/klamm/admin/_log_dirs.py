@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
-from klamm.client.errors import api_error
-from klamm.client.rights import name_right
+from klamm.kafka_client.errors import api_error
+from klamm.kafka_client.pool.rights import name_right
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from klamm.protocol.types import TopicPartition
@@ -17,8 +17,8 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
 
 _UNKNOWN = -1
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.client.deadline import Deadline
-from klamm.client.errors import RETRIABLE_CODES, api_error
-from klamm.client.pool import CONTROLLER
-from klamm.client.pool_node import NotReadyError
+from klamm.kafka_client.errors import RETRIABLE_CODES, api_error
+from klamm.kafka_client.pool.deadline import Deadline
+from klamm.kafka_client.pool.node import NotReadyError
+from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
@@ -21,8 +21,8 @@ from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, Descr
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from klamm.client.pool import ConnectionPool
-    from klamm.client.pooled_connection import PooledConnection
+    from klamm.kafka_client.pool.pool import ConnectionPool
+    from klamm.kafka_client.pool.pooled_connection import PooledConnection
 
 Key = TypeVar("Key")
 

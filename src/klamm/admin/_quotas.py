@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
-from klamm.client.keyed_calls import KeyedCall, result_of
 from klamm.configs.quotas import ENTITY_TYPES, MATCH_DEFAULT, MATCH_EXACT, MATCH_SPECIFIED
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.client.deadline import Deadline
-    from klamm.client.outcome import Outcome
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 

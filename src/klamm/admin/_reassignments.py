@@ -12,8 +12,8 @@ from klamm.admin._calls import AdminCalls
 from klamm.admin._checks import check_partition
 from klamm.admin.results import PerKeyResult
 from klamm.admin.types import by_topic
-from klamm.client.keyed_calls import KeyedCall, result_of
-from klamm.client.pool import CONTROLLER
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -28,9 +28,9 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.client.deadline import Deadline
-    from klamm.client.outcome import Outcome
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 _FIRST_WITH_ELECTION_TYPE: Final = 1

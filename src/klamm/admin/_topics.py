@@ -19,9 +19,9 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
-from klamm.client.errors import RETRIABLE_CHANGE_CODES, RETRIABLE_LEADER_CODES, api_error
-from klamm.client.keyed_calls import KeyedCall, result_of
-from klamm.client.pool import CONTROLLER
+from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, RETRIABLE_LEADER_CODES, api_error
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
         DescribeTopicsResult,
         ListOffsetsResult,
     )
-    from klamm.client.deadline import Deadline
-    from klamm.client.pool import ConnectionPool
+    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
 FIRST_METADATA_WITHOUT_AUTO_CREATION = 4

@@ -27,8 +27,8 @@ from klamm.admin.results import (
     PerKeyResult,
 )
 from klamm.admin.types import AlterConfigsOptions, ConfigResource
-from klamm.client.pool import ConnectionPool
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.properties import parse_int, split_servers
 from klamm.protocol.types import ResourceType
 from klamm.security.acls import ANY_ACL
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
         NewTopic,
         TopicListing,
     )
-    from klamm.client.outcome import Outcome
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.filters import EntityFilter
+    from klamm.kafka_client.pool.outcome import Outcome
     from klamm.policy.answers import PolicyOverride
     from klamm.protocol.types import TopicPartition
     from klamm.security.acls import Acl, AclFilter

@@ -85,9 +85,9 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
 def _of_gateways(
     options: argparse.Namespace, topics: Sequence[str], resource: str | None, limit: int
 ) -> Sequence[PutHistory]:
-    from klamm.client.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
     from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, read_change_history  # noqa: PLC0415
     from klamm.gateway.upstream.internal_topic import InternalTopicGoneError  # noqa: PLC0415
+    from klamm.kafka_client.connection.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
 
     if resource is not None:
         wanted, what = (CLIENT_CONFIGS_TOPIC, "client configs") if is_client_resource(resource) else (TOPIC, "others")

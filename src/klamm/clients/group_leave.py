@@ -6,18 +6,18 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.errors import raise_for_code
-from klamm.client.keyed_calls import KeyedCall, result_of
-from klamm.client.pool import ConnectionPool
-from klamm.client.pool_coordinators import find_coordinators
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import raise_for_code
+from klamm.kafka_client.pool.coordinators import find_coordinators
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.client.deadline import Deadline
+    from klamm.kafka_client.pool.deadline import Deadline
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 
 from klamm import __version__
-from klamm.client.versions import negotiate
 from klamm.clients.dynamic_config_loop import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
 from klamm.clients.kafka_python_bridge import BridgedRequest, BridgedResponse
+from klamm.kafka_client.connection.versions import negotiate
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse

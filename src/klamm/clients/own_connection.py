@@ -11,11 +11,11 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.deadline import Deadline
-from klamm.client.errors import ConnectionLostError, UnreadableResponseError
-from klamm.client.pool import ConnectionPool
-from klamm.client.transport import ConnectionSettings
 from klamm.clients.dynamic_config_loop import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
+from klamm.kafka_client.pool.deadline import Deadline
+from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
 

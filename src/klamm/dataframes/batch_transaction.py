@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transaction_offsets import CommittedOffset, TransactionOffsets
-from klamm.client.transactions import TransactionManager
 from klamm.dataframes.errors import WritingError
+from klamm.kafka_client.data.transaction_offsets import CommittedOffset, TransactionOffsets
+from klamm.kafka_client.data.transactions import TransactionManager
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from klamm.client.batches import ProducerStamp
     from klamm.dataframes.write_options import WriteOptions
     from klamm.dataframes.writer import TargetCluster
+    from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.protocol.types import PartitionTuple
 
 

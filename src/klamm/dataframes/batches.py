@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from klamm.client.batches import ProducerStamp
     from klamm.dataframes.rows import Rows
+    from klamm.kafka_client.data.batches import ProducerStamp
 
 BATCH_BYTES: Final = 900 * 1024
 """Size of a batch before compression, below the default of ``max.message.bytes``."""

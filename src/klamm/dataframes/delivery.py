@@ -14,17 +14,17 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import ConnectionLostError
-from klamm.client.produce import LAST_IN_TRANSACTION, PartitionRecords, TopicName, produce_body
+from klamm.kafka_client.data.produce import LAST_IN_TRANSACTION, PartitionRecords, TopicName, produce_body
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from klamm.client.cluster import Cluster
-    from klamm.client.connection import Connection
     from klamm.dataframes.batches import RowBatch
+    from klamm.kafka_client.connection.connection import Connection
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.protocol.types import PartitionTuple
 
 _MAX_IN_FLIGHT: Final = 5

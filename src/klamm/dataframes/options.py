@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.property_names import KAFKA_PROPERTIES
-from klamm.client.transport import ConnectionSettings
 from klamm.dataframes.positions import (
     MAX_INT64,
     assigned_partitions,
@@ -17,6 +15,8 @@ from klamm.dataframes.positions import (
     ending_positions,
     starting_positions,
 )
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.property_names import KAFKA_PROPERTIES
 from klamm.patterns import java_pattern
 from klamm.properties import (
     SettingsError,

@@ -7,11 +7,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.batches import Treatment, walk
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import FATAL_ERRORS, ConnectionLostError
-from klamm.client.fetch import (
+from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.batches import Treatment, walk
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.data.fetch import (
     LAST_VERSION,
     TOPIC_IDS_FROM,
     FetchedPartition,
@@ -20,8 +21,7 @@ from klamm.client.fetch import (
     fetch_request,
     fetched_partitions,
 )
-from klamm.dataframes.errors import ReadingError
-from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
+from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -31,11 +31,11 @@ from klamm.protocol.records.layout import MAGIC
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from klamm.client.buffers import FrameBuffer
-    from klamm.client.connection import Connection
     from klamm.dataframes.options import ReadOptions
     from klamm.dataframes.positions import Numbers, Positions
     from klamm.dataframes.ranges import OffsetRange
+    from klamm.kafka_client.connection.buffers import FrameBuffer
+    from klamm.kafka_client.connection.connection import Connection
     from klamm.protocol.records import RecordBatch
     from klamm.protocol.types import PartitionTuple
 

@@ -19,7 +19,7 @@ from klamm.protocol.records import Codec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.transport import ConnectionSettings
 
 _KAFKA: Final = "kafka."
 _WRITING: Final = ("topic", "exactlyOnce")

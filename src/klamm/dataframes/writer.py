@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
 
-from klamm.client.batches import ProducerStamp
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import (
-    FATAL_ERRORS,
-    RETRIABLE_PRODUCE_CODES,
-    ConnectionLostError,
-    DeniedError,
-    TransactionLostError,
-)
-from klamm.client.records import RecordsRefusedError, write_batches
 from klamm.dataframes.batches import BATCH_BYTES, RowBatch, batches_of
 from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
 from klamm.dataframes.errors import WritingError
 from klamm.dataframes.key_partitions import partitions_of
 from klamm.dataframes.record_sections import RECORD_OVERHEAD
 from klamm.dataframes.rows import NO_PARTITION, Rows, joined, lengths
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.data.records import RecordsRefusedError, write_batches
+from klamm.kafka_client.errors import (
+    FATAL_ERRORS,
+    RETRIABLE_PRODUCE_CODES,
+    ConnectionLostError,
+    DeniedError,
+    TransactionLostError,
+)
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse

@@ -7,7 +7,6 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.apis import DELEGATION_TOKENS, served_apis
 from klamm.gateway.listener.arrivals import Arrivals
 from klamm.gateway.listener.entrance import Entrance
@@ -18,6 +17,7 @@ from klamm.gateway.relay.stalls import watch_stalls
 from klamm.gateway.upstream.bypass import BypassCheck
 from klamm.gateway.upstream.topology import Topology
 from klamm.gateway.upstream.upstream import Upstream
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.client.transport import ConnectionSettings
 from klamm.config_providers import resolve
 from klamm.configs.definitions import UPSTREAM
 from klamm.gateway.upstream.broker_hosts import BrokerHosts
 from klamm.gateway.upstream.upstream import CLIENT_ID
+from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.properties import (
     SettingsError,
     merged_properties,

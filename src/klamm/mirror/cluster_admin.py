@@ -19,7 +19,7 @@ from klamm.admin import (
     NewPartitions,
     ResourceType,
 )
-from klamm.client.errors import (
+from klamm.kafka_client.errors import (
     CLUSTER_ERRORS,
     RETRIABLE_CODES,
     ConnectionLostError,

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client import cluster as clusters
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError
-from klamm.client.records import read_records
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.data.records import read_records
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.internal_records import write_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 

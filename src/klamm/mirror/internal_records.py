@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client import cluster as clusters
-from klamm.client.errors import ConnectionLostError
-from klamm.client.records import RecordsRefusedError, read_records, write_batches
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.records import RecordsRefusedError, read_records, write_batches
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.client.cluster import Cluster
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 

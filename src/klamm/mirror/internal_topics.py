@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import KafkaApiError, NewTopic
-from klamm.client.errors import is_denial
+from klamm.kafka_client.errors import is_denial
 from klamm.mirror.cluster_admin import create_topics, partition_counts
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 

@@ -30,7 +30,7 @@ from klamm.admin import (
     TopicPartition,
     UserScramCredentialDeletion,
 )
-from klamm.client.errors import (
+from klamm.kafka_client.errors import (
     RETRIABLE_CHANGE_CODES,
     RETRIABLE_CODES,
     RETRIABLE_COMMIT_CODES,

@@ -9,12 +9,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.client.batches import ProducerStamp
-from klamm.client.partitioner import partition_for_key
 from klamm.dataframes import batches
 from klamm.dataframes.batches import RowBatch, batches_of
 from klamm.dataframes.key_partitions import partitions_of
 from klamm.dataframes.rows import Rows, joined
+from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.protocol.records import (
     Codec,
     Record,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
 from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from klamm.client.cluster import Cluster
     from klamm.dataframes.batches import RowBatch
+    from klamm.kafka_client.data.cluster import Cluster
 
 LOST = object()
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transport import PlainTransport
 from klamm.gateway.frames.wire import response_frame
 from klamm.gateway.relay import requests
 from klamm.gateway.relay.interceptors import Interception, Interceptor, RequestFilter
+from klamm.kafka_client.connection.transport import PlainTransport
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from klamm.client.security import Security
 from klamm.gateway.frames.wire import response_frame
 from klamm.gateway.listener.users import ScramUsers
 from klamm.gateway.relay.sessions import UpstreamSession
+from klamm.kafka_client.connection.security import Security
 from klamm.properties import SettingsError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateResponse

@@ -5,8 +5,8 @@ import contextlib
 import pytest
 
 import klamm
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.control_connection import ControlConnection, TopicGoneError
 from klamm.protocol.records import Record
 from tests.support.mirror import create_topic

@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 import klamm
-from klamm.client.cluster import LATEST
-from klamm.client.errors import ConnectionLostError
-from klamm.client.records import RecordsRefusedError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import LATEST
+from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror import internal_records
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.internal_records import OwnRecords
@@ -23,7 +23,7 @@ from tests.support.mirror import create_topic
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.client.cluster import Cluster
+    from klamm.kafka_client.data.cluster import Cluster
 
 CLUSTER = cast("Cluster", None)
 A_MEGABYTE = 1_048_588

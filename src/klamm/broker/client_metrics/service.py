@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.random_ids import random_uuid
-from klamm.client_metrics import subscriptions as names
-from klamm.client_metrics.instances import ClientInstance, check_instance_id
-from klamm.client_metrics.series import MetricSeries
-from klamm.client_metrics.subscriptions import parse_subscription, subscribed, subscription_id
 from klamm.configs.definitions import (
     CLIENT_METRICS_MAX_SERIES,
     CLIENT_METRICS_OTLP_ENDPOINT,
@@ -29,6 +25,10 @@ from klamm.protocol.errors import (
 from klamm.protocol.primitives import uuid_text
 from klamm.protocol.records.codecs import decompress_view
 from klamm.protocol.types import ResourceType
+from klamm.telemetry import subscriptions as names
+from klamm.telemetry.instances import ClientInstance, check_instance_id
+from klamm.telemetry.series import MetricSeries
+from klamm.telemetry.subscriptions import parse_subscription, subscribed, subscription_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from klamm.broker.client_metrics.export import OtlpExport
     from klamm.broker.configs.service import ConfigService
     from klamm.broker.settings import BrokerSettings
-    from klamm.client_metrics.instances import Push
-    from klamm.client_metrics.otlp import MetricPoint
-    from klamm.client_metrics.subscriptions import Attributes, MetricsSubscription
     from klamm.server.session import Session
+    from klamm.telemetry.instances import Push
+    from klamm.telemetry.otlp import MetricPoint
+    from klamm.telemetry.subscriptions import Attributes, MetricsSubscription
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class ClientMetricsService:
         """Store and export the metrics of a client (PushTelemetry).
 
         Raises:
-            KafkaApiError: The push is rejected, by the rules in ``client_metrics.instances``. Damaged metrics
+            KafkaApiError: The push is rejected, by the rules in ``telemetry.instances``. Damaged metrics
                 are rejected with INVALID_RECORD.
         """
         try:
@@ -252,7 +252,7 @@ def _attributes(client_instance_id: UUID, session: Session, client_id: str | Non
 
 def _decoded(compression_type: int, metrics: bytes, limit: int) -> tuple[bytes, list[MetricPoint]]:
     """Return the decompressed metrics and their data points."""
-    from klamm.client_metrics.otlp import OtlpError, decode_metrics  # noqa: PLC0415  # at the first push only
+    from klamm.telemetry.otlp import OtlpError, decode_metrics  # noqa: PLC0415  # at the first push only
 
     try:
         data = bytes(decompress_view(compression_type, metrics, limit=limit))
@@ -266,7 +266,7 @@ def _decoded(compression_type: int, metrics: bytes, limit: int) -> tuple[bytes, 
 
 
 def _with_attributes(data: bytes, attributes: Attributes) -> bytes:
-    from klamm.client_metrics.otlp import with_attributes  # noqa: PLC0415  # at the first push only
+    from klamm.telemetry.otlp import with_attributes  # noqa: PLC0415  # at the first push only
 
     return with_attributes(data, attributes)
 

@@ -1,6 +1,6 @@
 """PushTelemetry (key 72), v0, KIP-714: metrics of a client in OpenTelemetry's format, compressed or not.
 
-The errors are those of ``client_metrics.instances``; metrics that cannot be read are INVALID_RECORD. Requires no right,
+The errors are those of ``telemetry.instances``; metrics that cannot be read are INVALID_RECORD. Requires no right,
 as in Kafka. Announced only if pushed metrics go anywhere.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.client_metrics.instances import Push
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from klamm.protocol.records import Codec
 from klamm.server.route import Route
+from klamm.telemetry.instances import Push
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

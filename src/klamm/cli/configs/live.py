@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ClientQuotaFilter, ConfigResource, ConfigSource
 from klamm.cli.configs.plan_diff import is_same
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 from klamm.storage.metadata.changes import PARTITIONS

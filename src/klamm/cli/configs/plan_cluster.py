@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient, PerKeyResult, PolicyOverride, TopicDescription
     from klamm.cli.configs.plan_diff import TopicDiff
     from klamm.cli.topics.actions import Reassignments
-    from klamm.client.outcome import Outcome
+    from klamm.kafka_client.pool.outcome import Outcome
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -70,8 +70,8 @@ def kafka_python_settings(properties: Mapping[str, str], known: Mapping[str, Any
 
 
 def _security(properties: Mapping[str, str]) -> dict[str, Any]:
-    from klamm.client.login import login_settings  # noqa: PLC0415  # wrong flags need no network library
-    from klamm.client.security import Security  # noqa: PLC0415
+    from klamm.kafka_client.connection.login import login_settings  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.kafka_client.connection.security import Security  # noqa: PLC0415
 
     found = Security.of(properties)
     return {

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.config_providers import resolve
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.start import both_sides
 from klamm.mirror.settings.mirror import parse_settings

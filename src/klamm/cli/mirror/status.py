@@ -12,9 +12,9 @@ from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import read_client_properties
 from klamm.cli.mirror.status_text import lines
 from klamm.cli.output import complain, write
-from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.clock import wall_clock_ms
 from klamm.config_providers import resolve
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.model import as_document

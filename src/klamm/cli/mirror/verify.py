@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.config_providers import resolve
 from klamm.dataframes.errors import ReadingError
 from klamm.display import counted
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.verify import verify_flow
 from klamm.patterns import compile_pattern

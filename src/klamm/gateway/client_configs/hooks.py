@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.admin import AdminClient
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.monitoring.exposition import Page
 
 

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ConfigResource
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import TimingLimits
 from klamm.gateway.client_configs.settings import MAX_INTERVAL, MAX_SESSION, MIN_INTERVAL, MIN_SESSION
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.registrations import TOPIC
 from klamm.gateway.upstream.internal_topic import InternalTopic, InternalTopicGoneError
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.transport import ConnectionSettings
 
 
 class UpstreamRegistrations:

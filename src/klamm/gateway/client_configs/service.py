@@ -8,7 +8,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.client_configs import registrations as registration_rules
 from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.resolution import resolve
@@ -19,6 +18,7 @@ from klamm.gateway.client_configs.settings import ENABLE
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.gateway.upstream.internal_topic import InternalTopic, TransactionalTopic, create_internal_topics
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.properties import SettingsError
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
-    from klamm.client.transport import ConnectionSettings
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.description import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.filters import EntityFilter
+    from klamm.kafka_client.connection.transport import ConnectionSettings
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ClientQuotaFilter, ClientQuotaFilterComponent, ConfigResource
-from klamm.client.errors import CLUSTER_ERRORS, error_words
 from klamm.gateway.policies.facts import outcomes
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ResourceType
 

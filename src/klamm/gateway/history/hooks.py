@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.admin import AdminClient
-    from klamm.client.transport import ConnectionSettings
     from klamm.gateway.history.recorded_api import RecordedApi
     from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.protocol.schema import Message
 
 ENABLE: Final = "change.history.enable"

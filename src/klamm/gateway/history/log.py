@@ -30,8 +30,8 @@ from klamm.storage.metadata.changes import TOO_LONG, PutHistory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from klamm.client.transport import ConnectionSettings
     from klamm.gateway.history.recorded_api import Change
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.server.author import Author
 
 TOPIC: Final = "__klamm_change_history"

@@ -14,8 +14,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.history.log import change_record
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.client.errors import CLUSTER_ERRORS, error_words
-from klamm.client.records import RecordsRefusedError
 from klamm.gateway.history.log import TOPIC
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError, batches
+from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

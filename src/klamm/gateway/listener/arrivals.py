@@ -9,8 +9,8 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import error_words
 from klamm.gateway.relay.relay import Relay
+from klamm.kafka_client.errors import error_words
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.transport import PlainTransport
 from klamm.gateway.listener.proxy_header import ProxyHeader
 from klamm.gateway.listener.users import ScramUsers
 from klamm.gateway.relay.streams import AcceptedTls, NamedSocket, keep_asked_name
 from klamm.hosts import plain_host
+from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.protocol.errors import ProtocolError
 from klamm.server.security.endpoints import Endpoint, open_endpoint
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-    from klamm.client.transport import Transport
     from klamm.gateway.frames.peer import Peer
     from klamm.gateway.settings import GatewaySettings, Network
     from klamm.gateway.upstream.broker_hosts import BrokerHosts
+    from klamm.kafka_client.connection.transport import Transport
 
 _TIMEOUT_S: Final = 10.0
 

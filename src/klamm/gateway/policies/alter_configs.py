@@ -17,10 +17,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.policies.facts import config_decision, describe_configs, describe_topics
 from klamm.gateway.policies.parts import are_same, in_order
 from klamm.gateway.policies.verdicts import Allowed, forward_in_turn, judge, verdict
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
 from klamm.policy_runtime.details import alter_config_details
 from klamm.policy_runtime.overrides import overridden_configs, overridden_operations

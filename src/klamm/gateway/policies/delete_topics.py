@@ -14,10 +14,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.parts import in_order
 from klamm.gateway.policies.verdicts import denial, forward_in_turn
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime.details import deletion_details
 from klamm.protocol.api import ApiKey

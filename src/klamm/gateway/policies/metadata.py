@@ -21,10 +21,10 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ConfigResource
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.gateway.policies.create_topics import Asked, describe_valid, judge_topic
 from klamm.gateway.policies.verdicts import Allowed
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse

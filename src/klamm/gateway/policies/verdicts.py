@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.relay.interceptors import Postponed
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 

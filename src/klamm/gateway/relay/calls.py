@@ -6,10 +6,10 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from klamm.client.errors import ConnectionLostError, UnreadableResponseError
-from klamm.client.versions import negotiate
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import request_frame, response_body
+from klamm.kafka_client.connection.versions import negotiate
+from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

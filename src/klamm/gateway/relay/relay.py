@@ -30,23 +30,23 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE, FrameCutter
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import RESPONSE_HEAD, SIZE_BYTES
 from klamm.gateway.relay.requests import RequestJudge
 from klamm.gateway.relay.streams import LEAST_BYTES, MOST_BYTES, RelayedSocket
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
-    from klamm.client.transport import Transport
     from klamm.gateway.frames.cutter import Judgement, Piece
     from klamm.gateway.frames.exchange import InFlight
     from klamm.gateway.frames.peer import Peer
     from klamm.gateway.relay.sessions import UpstreamSession
     from klamm.gateway.relay.shared import Shared
+    from klamm.kafka_client.connection.transport import Transport
 
 logger = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.errors import ConnectionLostError
-from klamm.client.login import RENEW_AT, login_steps
+from klamm.kafka_client.connection.login import RENEW_AT, login_steps
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from klamm.client.security import Security
+    from klamm.kafka_client.connection.security import Security
     from klamm.protocol.schema import Message
 
 _NEVER: Final = float("inf")

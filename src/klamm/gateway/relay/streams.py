@@ -6,15 +6,15 @@ import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.transport import PlainTransport, TlsStream
+from klamm.kafka_client.connection.transport import PlainTransport, TlsStream
 
 if TYPE_CHECKING:
     import asyncio
     import socket
     from collections.abc import Callable, Sequence
 
-    from klamm.client.transport import Transport
     from klamm.gateway.frames.cutter import Piece
+    from klamm.kafka_client.connection.transport import Transport
 
 MOST_BYTES: Final = 1024 * 1024
 """Number of bytes relayed at a time to a peer that takes them. A relay is fast when it makes few large copies."""

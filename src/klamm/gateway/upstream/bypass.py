@@ -13,8 +13,8 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import CLUSTER_ERRORS
 from klamm.hosts import plain_host
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

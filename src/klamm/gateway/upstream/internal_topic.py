@@ -8,11 +8,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import NewTopic
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import EARLIEST, LATEST, Cluster
-from klamm.client.errors import ConnectionLostError, TransactionLostError, api_error
-from klamm.client.records import RecordsRefusedError, read_records, write_batches
-from klamm.client.transactions import TransactionManager
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.cluster import EARLIEST, LATEST, Cluster
+from klamm.kafka_client.data.records import RecordsRefusedError, read_records, write_batches
+from klamm.kafka_client.data.transactions import TransactionManager
+from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError, api_error
 from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAlreadyExistsError, error_name
 from klamm.protocol.records import encode_batch
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from klamm.admin import AdminClient
-    from klamm.client.batches import ProducerStamp
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 

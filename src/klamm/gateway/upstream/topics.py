@@ -8,8 +8,8 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ConfigResource
-from klamm.client.errors import CLUSTER_ERRORS, error_words
 from klamm.display import counted
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.page.topics import config_documents
 from klamm.protocol.types import ResourceType
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import AdminClient
-from klamm.client.buffers import BufferPool
-from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError
-from klamm.client.login import open_connection
-from klamm.client.transport import connect
 from klamm.gateway.relay.sessions import UpstreamSession
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.login import open_connection
+from klamm.kafka_client.connection.transport import connect
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
 from klamm.properties import split_address
 from klamm.server.listeners import Address
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
-    from klamm.client.transport import ConnectionSettings, Transport
     from klamm.gateway.upstream.topology import Topology
+    from klamm.kafka_client.connection.transport import ConnectionSettings, Transport
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Record batches on their way to the target: built from fetch responses, joined when small, split when too large.
 
-Each batch of a fetch response gets one treatment (``klamm.client.batches.Treatment``):
+Each batch of a fetch response gets one treatment (``klamm.kafka_client.data.batches.Treatment``):
 
 - COPY: the bytes are sent as they are, except for the header (producer id, epoch, sequence; ``Outgoing.stamp``).
   Adjacent small COPY batches are joined into one batch of up to ``batch.size`` bytes. The records have no offset gaps.
@@ -17,15 +17,15 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client import batches
-from klamm.client.batches import FetchedBatch, ProducerStamp, Treatment
-from klamm.client.joining import in_groups, joined
+from klamm.kafka_client.data import batches
+from klamm.kafka_client.data.batches import FetchedBatch, ProducerStamp, Treatment
+from klamm.kafka_client.data.joining import in_groups, joined
 from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from klamm.client.buffers import FrameBuffer
+    from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.protocol.types import AbortedTransaction
 
 MAX_IN_FLIGHT: Final = 5

@@ -38,9 +38,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError, TransactionLostError
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.offset_sync_writer import SyncWriter
 from klamm.mirror.copy.producer import CopyProducer

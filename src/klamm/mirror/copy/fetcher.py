@@ -31,9 +31,8 @@ import logging
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client import cluster as clusters
-from klamm.client.errors import ConnectionLostError
-from klamm.client.fetch import (
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.fetch import (
     LAST_VERSION,
     TOPIC_IDS_FROM,
     EpochEnd,
@@ -42,7 +41,8 @@ from klamm.client.fetch import (
     fetch_request,
     fetched_partitions,
 )
-from klamm.client.fetch_sessions import FetchSessionHandler, Key
+from klamm.kafka_client.data.fetch_sessions import FetchSessionHandler, Key
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.metadata_refresh import TopicRefreshes
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.partition_progress import CopyState
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from uuid import UUID
 
-    from klamm.client.buffers import FrameBuffer
-    from klamm.client.cluster import Cluster
-    from klamm.client.connection import Connection
+    from klamm.kafka_client.connection.buffers import FrameBuffer
+    from klamm.kafka_client.connection.connection import Connection
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.settings import CopySettings
 
 logger = logging.getLogger(__name__)

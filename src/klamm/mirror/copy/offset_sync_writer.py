@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.cluster import Cluster
-from klamm.client.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
 from klamm.clock import wall_clock_ms
+from klamm.kafka_client.connection.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.groups.copied_runs import RunSync, RunTracker
 from klamm.mirror.groups.offset_translation import SyncPair, SyncRule
@@ -19,7 +19,7 @@ from klamm.protocol.records import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.client.buffers import BufferPool
+    from klamm.kafka_client.connection.buffers import BufferPool
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionId
 

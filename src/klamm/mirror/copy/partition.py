@@ -19,8 +19,8 @@ from klamm.protocol.types import MAX_SEQUENCE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.client.batches import ProducerStamp
-    from klamm.client.buffers import FrameBuffer
+    from klamm.kafka_client.connection.buffers import FrameBuffer
+    from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.protocol.types import AbortedTransaction
 
 logger = logging.getLogger(__name__)

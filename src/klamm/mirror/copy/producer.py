@@ -42,19 +42,19 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.batches import ProducerStamp
-from klamm.client.errors import (
-    RETRIABLE_PRODUCE_CODES,
-    STALE_METADATA_CODES,
-    ConnectionLostError,
-    TransactionLostError,
-)
-from klamm.client.produce import (
+from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.data.produce import (
     LAST_IN_TRANSACTION,
     TOPIC_IDS_FROM,
     PartitionRecords,
     TopicName,
     produce_body,
+)
+from klamm.kafka_client.errors import (
+    RETRIABLE_PRODUCE_CODES,
+    STALE_METADATA_CODES,
+    ConnectionLostError,
+    TransactionLostError,
 )
 from klamm.mirror.copy.metadata_refresh import TopicRefreshes
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
@@ -66,8 +66,8 @@ from klamm.protocol.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from klamm.client.cluster import Cluster
-    from klamm.client.connection import Connection
+    from klamm.kafka_client.connection.connection import Connection
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.copy.settings import CopySettings

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from klamm.client.fetch import FetchLimits
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.kafka_client.data.fetch import FetchLimits
     from klamm.mirror.copy.offset_sync_writer import SyncSettings
     from klamm.mirror.copy.transactions import ShardSettings
 

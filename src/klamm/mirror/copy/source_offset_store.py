@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from klamm.client import cluster as clusters
-from klamm.client.errors import ConnectionLostError
-from klamm.client.partitioner import partition_for_key
 from klamm.clock import wall_clock_ms
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.partitioner import partition_for_key
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror import source_offsets
 from klamm.mirror.internal_records import read_newest, write_records
 from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
-    from klamm.client.buffers import BufferPool
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.buffers import BufferPool
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.mirror.copy.partition import PartitionId
     from klamm.protocol.types import PartitionTuple
 

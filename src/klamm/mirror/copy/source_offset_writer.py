@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.reasons import LoggedReasons
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 

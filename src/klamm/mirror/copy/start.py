@@ -18,9 +18,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.client import cluster as clusters
-from klamm.client.errors import ConnectionLostError
 from klamm.clock import wall_clock_ms
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror import source_offsets
 from klamm.mirror.copy.fetcher import ON_LOSS_KEY
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from klamm.client.cluster import Cluster
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets

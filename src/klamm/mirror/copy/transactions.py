@@ -41,9 +41,9 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import ConnectionLostError, TransactionLostError
-from klamm.client.records import RecordsRefusedError
-from klamm.client.transactions import TransactionManager
+from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.data.transactions import TransactionManager
+from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.transaction_cost import TransactionOverhead
 from klamm.mirror.internal_records import OwnRecords
 from klamm.mirror.partition_progress import CopyState
@@ -55,7 +55,7 @@ from klamm.protocol.types import MAX_SEQUENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from klamm.client.batches import ProducerStamp
+    from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ErrorCode, KafkaApiError
-from klamm.client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.groups.admin_calls import GroupUse, commit_offsets, consumer_groups, group_offsets, group_uses
 from klamm.mirror.groups.plans import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import KafkaApiError
-from klamm.client.errors import error_text
+from klamm.kafka_client.errors import error_text
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.groups.admin_calls import commit_offsets, group_offsets, group_uses
 from klamm.mirror.groups.plans import (

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.mirror.cluster_admin import admin_client, check_reachable
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.groups.control import GroupControl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import CLUSTER_ERRORS
+from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.formats import Checkpoint, FormatError, OffsetSync
 from klamm.mirror.groups.copied_runs import PartitionTranslation, RunSync

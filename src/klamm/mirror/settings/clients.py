@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from klamm.client.security import Security
+from klamm.kafka_client.connection.security import Security
 from klamm.properties import SettingsError, parse_int, with_prefix
 
 if TYPE_CHECKING:

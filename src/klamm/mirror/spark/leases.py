@@ -14,9 +14,9 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client.fetch import FetchLimits
-from klamm.client.security import Security
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.security import Security
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings

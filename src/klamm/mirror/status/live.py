@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import KafkaApiError
-from klamm.client.errors import CLUSTER_ERRORS, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, topic_configs
 from klamm.mirror.settings.keys import IncrementalAlterConfigs
 from klamm.mirror.status.drift import config_differences

@@ -9,17 +9,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.client import cluster as clusters
-from klamm.client.fetch import FetchLimits, WantedRecords
-from klamm.client.records import fetch_once
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
+from klamm.kafka_client.data.records import fetch_once
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import iter_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.client.cluster import Cluster
-    from klamm.client.fetch import FetchedPartition
+    from klamm.kafka_client.data.cluster import Cluster
+    from klamm.kafka_client.data.fetch import FetchedPartition
     from klamm.protocol.types import PartitionTuple
 
 _MIB: Final = 1024 * 1024

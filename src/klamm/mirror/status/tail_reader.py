@@ -9,14 +9,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.client import cluster as clusters
-from klamm.client.errors import ConnectionLostError
-from klamm.client.records import read_records
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.records import read_records
+from klamm.kafka_client.errors import ConnectionLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from klamm.client.cluster import Cluster
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.protocol.records import Record
 
 _FIRST_STEP: Final = 2_000

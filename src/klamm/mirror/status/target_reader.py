@@ -12,11 +12,11 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from klamm.client import cluster as clusters
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import CLUSTER_ERRORS, error_text
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror import source_offsets
 from klamm.mirror.cluster_admin import admin_client, partition_counts
 from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync

@@ -43,7 +43,7 @@ from klamm.protocol.records import decode_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.client.transport import ConnectionSettings
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.records import Record
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import AclFilter, KafkaApiError
-from klamm.client.errors import error_text
+from klamm.kafka_client.errors import error_text
 from klamm.mirror.cluster_admin import outcome, rejections
 from klamm.mirror.topics.config_sync import log_refusal
 from klamm.protocol.errors import SecurityDisabledError, UnsupportedVersionError

@@ -26,7 +26,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from klamm.admin import KafkaApiError, OpType
-from klamm.client.errors import error_text, is_denial
+from klamm.kafka_client.errors import error_text, is_denial
 from klamm.mirror.cluster_admin import (
     alter_topic_configs,
     offers_incremental_alter_configs,

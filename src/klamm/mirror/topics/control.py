@@ -43,7 +43,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import KafkaApiError
-from klamm.client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
 from klamm.mirror.cluster_admin import (
     check_reachable,
     create_partitions,

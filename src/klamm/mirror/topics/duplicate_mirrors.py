@@ -15,7 +15,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.control_connection import TopicGoneError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.protocol.errors import UnsupportedVersionError

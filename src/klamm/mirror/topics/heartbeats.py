@@ -6,8 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.mirror.cluster_admin import check_reachable, new_client
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.formats import Heartbeat

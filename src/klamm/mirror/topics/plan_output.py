@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from klamm.admin import KafkaApiError, OpType
-from klamm.client.errors import CLUSTER_ERRORS, error_text
 from klamm.configs.durations import with_duration
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import (
     admin_client,
     alter_topic_configs,

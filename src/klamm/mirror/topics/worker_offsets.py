@@ -19,11 +19,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster
-from klamm.client.errors import ConnectionLostError
-from klamm.client.partitioner import partition_for_key
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.data.partitioner import partition_for_key
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror import source_offsets
 from klamm.mirror.internal_records import read_newest, write_records
 from klamm.mirror.source_offsets import SourcePartition

@@ -9,8 +9,8 @@ import pytest
 
 from klamm.broker.client_metrics import export as module
 from klamm.broker.client_metrics.export import OtlpExport, file_export, http_export
-from klamm.client_metrics.otlp import decode_metrics
 from klamm.properties import SettingsError
+from klamm.telemetry.otlp import decode_metrics
 from tests.support.otlp import twenty_metrics
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from klamm.broker.client_metrics import service as module
 from klamm.broker.client_metrics.service import DECOMPRESSED_FACTOR, ClientMetricsService
 from klamm.broker.handlers import api_071_get_telemetry_subscriptions as get_api
 from klamm.broker.handlers import api_072_push_telemetry as push_api
-from klamm.client_metrics.otlp import decode_metrics
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.get_telemetry_subscriptions import (
@@ -24,6 +23,7 @@ from klamm.protocol.primitives import uuid_text
 from klamm.protocol.records import Codec
 from klamm.protocol.records.codecs import compress
 from klamm.server.session import Session
+from klamm.telemetry.otlp import decode_metrics
 from tests.support.otlp import gauge, metrics_data, number, twenty_metrics
 
 if TYPE_CHECKING:

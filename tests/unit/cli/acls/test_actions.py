@@ -11,7 +11,7 @@ import pytest
 from klamm.admin import Acl, AdminClient, KafkaApiError, PerKeyResult
 from klamm.cli.acls.actions import add, remove
 from klamm.cli.acls.options import parse
-from klamm.client.errors import api_error
+from klamm.kafka_client.errors import api_error
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.cli.configs.plan_cluster import current_topics
-from klamm.client.outcome import Outcome
+from klamm.kafka_client.pool.outcome import Outcome
 from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
 from klamm.protocol.primitives import ZERO_UUID
 

@@ -22,7 +22,7 @@ from klamm.admin import (
 )
 from klamm.cli.groups.offset_reset import reset
 from klamm.cli.groups.options import parse
-from klamm.client.errors import api_error
+from klamm.kafka_client.errors import api_error
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from klamm.admin.results import CreateTopicsResult
-from klamm.client.transport import ConnectionSettings
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.gateway.client_configs.config_log import TOPIC
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
+from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.protocol.errors import TopicAuthorizationError
 from tests.support.relay_rig import until
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.apis import SERVED
 from klamm.gateway.frames.wire import REQUEST_HEAD, response_frame
 from klamm.gateway.history.hooks import APIS, recorded_interceptors
 from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.gateway.relay.interceptors import Interception
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataResponse

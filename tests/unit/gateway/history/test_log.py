@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.client.transport import ConnectionSettings
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import ClientConfigChange
 from klamm.gateway.client_configs.history_log import history_records
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, change_entries, change_record, read_change_history
 from klamm.gateway.history.recorded_api import Change
+from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.protocol.records import Record
 from klamm.server.author import Author
 from klamm.storage.metadata.changes import PutHistory

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transport import ConnectionSettings
 from klamm.gateway.history.hooks import APIS, ENABLE, recorded_interceptors, with_history
 from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.gateway.policies.alter_configs import INCREMENTAL, AlterConfigsJudge
 from klamm.gateway.policies.turns import ResourceTurns
 from klamm.gateway.relay.interceptors import NO_INTERCEPTION, Interceptor
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy import Override
 from klamm.properties import SettingsError
 from klamm.protocol.api import ApiKey

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
-from klamm.client.records import RecordsRefusedError
 from klamm.gateway.history import writer as module
 from klamm.gateway.history.writer import HistoryWriter
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
+from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.monitoring.exposition import Page
 from klamm.protocol.errors import ErrorCode, TopicAuthorizationError
 from klamm.protocol.records import Record

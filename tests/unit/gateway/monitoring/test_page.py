@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.monitoring.page import GatewayPage
 from klamm.gateway.settings import read_settings
 from klamm.gateway.upstream.topology import Topology
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.server.listeners import Address
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.admin import ConfigEntry
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.policies import verdicts
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.gateway.policies.turns import ResourceTurns
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse

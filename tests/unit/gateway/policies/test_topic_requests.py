@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from klamm.admin import ConfigResource, PartitionReassignment
 from klamm.admin.results import PerKeyResult
-from klamm.client.outcome import Outcome
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
 from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
 from klamm.gateway.policies.turns import ResourceTurns
+from klamm.kafka_client.pool.outcome import Outcome
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_partition_reassignments import (

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.client.transport import PlainTransport
 from klamm.gateway.frames.cutter import HeldBudget
 from klamm.gateway.frames.wire import REQUEST_HEAD, response_frame
 from klamm.gateway.relay import relay
 from klamm.gateway.relay.interceptors import Interception, Interceptor, RequestFilter
 from klamm.gateway.relay.requests import MOST_IN_FLIGHT
 from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
+from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from klamm.server.author import Author

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from klamm.admin.types import GroupDescription, GroupListing, GroupMember
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.upstream import bypass
 from klamm.gateway.upstream.bypass import BypassCheck
 from klamm.gateway.upstream.topology import Topology
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import GroupAuthorizationError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from klamm.admin import ConfigEntry
-from klamm.client.errors import ConnectionLostError
 from klamm.gateway.upstream.topics import MOST_KEPT, MOST_REQUESTS, UpstreamTopics, state_of
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import TopicAuthorizationError
 from klamm.protocol.types import ConfigSource
 from tests.support.gateway_context import described

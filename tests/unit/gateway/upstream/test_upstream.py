@@ -6,10 +6,10 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from klamm.client.transport import ConnectionSettings
 from klamm.gateway.upstream import upstream as module
 from klamm.gateway.upstream.topology import Topology
 from klamm.gateway.upstream.upstream import Upstream
+from klamm.kafka_client.connection.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.client.batches import ProducerStamp
+from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.partition_progress import CopyState
@@ -19,7 +19,7 @@ from tests.support.copiers import copy_settings
 from tests.support.fake_data_path import Asked, FakeSource
 
 if TYPE_CHECKING:
-    from klamm.client.cluster import Cluster
+    from klamm.kafka_client.data.cluster import Cluster
 
 T_ID = UUID(int=7)
 OTHER_ID = UUID(int=8)

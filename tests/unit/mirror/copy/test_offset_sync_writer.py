@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.client.buffers import BufferPool
-from klamm.client.errors import ConnectionLostError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy import offset_sync_writer
 from klamm.mirror.copy.batch import Outgoing
 from klamm.mirror.copy.offset_sync_writer import SyncSettings, SyncWriter

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.client.batches import ProducerStamp
-from klamm.client.buffers import BufferPool
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.partition_progress import CopyState

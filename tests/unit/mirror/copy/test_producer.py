@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client.batches import ProducerStamp
-from klamm.client.buffers import BufferPool
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.partition_progress import CopyState
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
-    from klamm.client.cluster import Cluster
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.transactions import ShardTransactions
 
 LEADER = 3

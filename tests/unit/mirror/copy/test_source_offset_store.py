@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import TopicState
-from klamm.client.errors import ConnectionLostError
-from klamm.client.partitioner import partition_for_key
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import TopicState
+from klamm.kafka_client.data.partitioner import partition_for_key
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror import internal_records, source_offsets
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore

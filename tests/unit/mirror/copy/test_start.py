@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.copy.start import Start
@@ -20,7 +20,7 @@ from tests.support.fake_data_path import FakeSource
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.client.cluster import Cluster
+    from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore
     from klamm.mirror.copy.transactions import ShardTransactions
     from klamm.protocol.types import PartitionTuple

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from klamm.client.batches import ProducerStamp
-from klamm.client.buffers import BufferPool
-from klamm.client.cluster import TopicState
-from klamm.client.errors import ConnectionLostError, TransactionLostError
-from klamm.client.records import RecordsRefusedError
-from klamm.client.transport import ConnectionSettings
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.data.cluster import TopicState
+from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror import internal_records
 from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId

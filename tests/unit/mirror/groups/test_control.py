@@ -17,7 +17,7 @@ from klamm.admin import (
     PerKeyResult,
     TopicPartition,
 )
-from klamm.client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.control_connection import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.control import GroupControl
@@ -32,7 +32,7 @@ from tests.support.mirror_fakes import FakeCluster, done, rejection, settled
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.client.outcome import Outcome
+    from klamm.kafka_client.pool.outcome import Outcome
     from klamm.protocol.types import PartitionTuple
 
 

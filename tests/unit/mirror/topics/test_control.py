@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
-from klamm.client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
 from klamm.mirror.settings.mirror import parse_settings
@@ -18,7 +18,7 @@ from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
-    from klamm.client.outcome import Outcome
+    from klamm.kafka_client.pool.outcome import Outcome
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import klamm
-from klamm.client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.run import run

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError, OpType
-from klamm.client.errors import error_text
+from klamm.kafka_client.errors import error_text
 from klamm.mirror.cluster_admin import TopicConfigOperation
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics import plan_output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.client.errors import error_text
+from klamm.kafka_client.errors import error_text
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.run import EXIT_FAILED, EXIT_OK, exit_code
 from klamm.mirror.settings.mirror import parse_settings

@@ -1,0 +1,298 @@
+"""Metadata of one cluster and connections to its brokers, for the data path."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from klamm.kafka_client.connection.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
+from klamm.kafka_client.errors import (
+    ConnectionLostError,
+    DeniedError,
+    SaslAuthenticationFailedError,
+    SslAuthenticationFailedError,
+)
+from klamm.properties import split_address
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.types import CoordinatorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from klamm.kafka_client.connection.buffers import BufferPool
+    from klamm.kafka_client.connection.connection import Connection
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.protocol.types import PartitionTuple
+
+logger = logging.getLogger(__name__)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_TIMEOUT_S: Final = 10.0
+_REJECTIONS: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError)
+_DENIED: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """State of a topic in the latest Metadata response."""
+
+    topic_id: UUID
+    """Id of the topic; all zeros if the broker does not report it."""
+    leaders: Mapping[int, int]
+    """Leader's node id by partition. Partitions without a leader are missing."""
+    partitions: tuple[int, ...]
+    """All partitions, including those without a leader."""
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Leader epoch by partition; missing or -1 if the broker does not report it (before Kafka 2.1)."""
+
+
+class Cluster:
+    """Connections to one cluster, and its metadata. Thread-confined. Calls block for a few seconds at most."""
+
+    def __init__(self, settings: ConnectionSettings, pool: BufferPool) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[int, int], Connection] = {}
+        """Connections by node id and lane."""
+        self._bootstrap: Connection | None = None
+        self.topics: dict[str, TopicState] = {}
+        self.topic_errors: dict[str, int] = {}
+        """Error codes of the topics that the latest Metadata response did not describe."""
+        self.round_trip_s = math.inf
+        """Shortest time in seconds of a broker's first response on any connection. Infinite before the first
+        response.
+        """
+
+    def refresh(self, topics: Iterable[str]) -> None:
+        """Refresh the metadata of topics. Topics that do not exist are missing in ``topics`` afterwards.
+
+        Raises:
+            ConnectionLostError: No broker responds.
+        """
+        names = list(topics)
+        response = self._call_any(names)
+        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for name in names:
+            self.topics.pop(name, None)
+        self.topic_errors = {topic.name or "": topic.error_code for topic in response.topics if topic.error_code}
+        for topic in response.topics:
+            if topic.error_code == ErrorCode.NONE and topic.name is not None:
+                leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}
+                partitions = tuple(sorted(p.partition_index for p in topic.partitions))
+                epochs = {p.partition_index: p.leader_epoch for p in topic.partitions}
+                self.topics[topic.name] = TopicState(
+                    topic_id=topic.topic_id, leaders=leaders, partitions=partitions, leader_epochs=epochs
+                )
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that the principal may describe, without Kafka's internal topics.
+
+        Raises:
+            ConnectionLostError: No broker responds.
+        """
+        topics = self._call_any(None).topics
+        return [topic.name for topic in topics if topic.name is not None and not topic.is_internal]
+
+    def _call_any(self, names: list[str] | None) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        failures: list[ConnectionLostError] = []
+        for connection in self._candidates(failures):
+            try:
+                version = connection.version_of(MetadataRequest, at_least=4)
+                return connection.call(request, MetadataResponse, version=version, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                failures.append(error)
+        raise _combined(f"No broker of {','.join(self._settings.bootstrap_servers)} responds", failures)
+
+    def _candidates(self, failures: list[ConnectionLostError]) -> Iterable[Connection]:
+        """Iterate over open connections first, then over new ones to the bootstrap servers and to known nodes."""
+        # The bootstrap connection comes first: on the others a response may queue behind a fetch that waits for data.
+        opened = [self._bootstrap, *self._connections.values()]
+        now = time.monotonic()
+        yield from [c for c in opened if c is not None and not c.closed and now < c.login_due_at]
+        known = list(self._addresses.values())
+        given = filter(None, map(split_address, self._settings.bootstrap_servers))
+        for host, port in [*given, *known]:
+            try:
+                self._close_bootstrap()
+                self._bootstrap = self._open(host, port)
+            except ConnectionLostError as error:
+                failures.append(error)
+            else:
+                yield self._bootstrap
+
+    def _close_bootstrap(self) -> None:
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+
+    def _open(self, host: str, port: int) -> Connection:
+        opened = open_connection(host, port, self._settings, self._pool)
+        self.round_trip_s = min(self.round_trip_s, opened.round_trip_s)
+        return opened
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """Return the node id of a partition's leader, or None if there is none or it is unknown."""
+        state = self.topics.get(topic)
+        return state.leaders.get(partition) if state is not None else None
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Return the epoch of a partition's leader, or -1 if it is unknown."""
+        state = self.topics.get(topic)
+        return state.leader_epochs.get(partition, -1) if state is not None else -1
+
+    def topic_id(self, topic: str) -> UUID:
+        """Return a topic's id, or all zeros if it is unknown."""
+        state = self.topics.get(topic)
+        return state.topic_id if state is not None else ZERO_UUID
+
+    def connection(self, node_id: int, lane: int = 0) -> Connection:
+        """Return the connection to a node, and open it if necessary.
+
+        Args:
+            node_id: Node id of the broker.
+            lane: Index of the connection to the broker. A broker handles the requests of one connection in order.
+
+        Raises:
+            ConnectionLostError: The node is unreachable or unknown.
+        """
+        found = self._connections.get((node_id, lane))
+        if found is not None and not found.closed:
+            if time.monotonic() >= found.login_due_at:
+                if node_id not in self._addresses:
+                    raise ConnectionLostError(f"Node {node_id} is unknown")
+                host, _ = self._addresses[node_id]
+                log_in(found, self._settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
+            return found
+        if node_id not in self._addresses:
+            raise ConnectionLostError(f"Node {node_id} is unknown")
+        opened = self._connections[node_id, lane] = self._open(*self._addresses[node_id])
+        return opened
+
+    def connections(self) -> list[Connection]:
+        """Return the open connections to nodes, without the bootstrap connection."""
+        return [connection for connection in self._connections.values() if not connection.closed]
+
+    def list_offsets(
+        self, partitions: Sequence[PartitionTuple], timestamp: int, *, read_committed: bool = False
+    ) -> dict[PartitionTuple, int]:
+        """Return the offsets of a timestamp. Partitions whose leader is unknown or does not respond are missing.
+
+        An unreachable node does not fail the call, so that partitions of other nodes need not wait for it.
+
+        Args:
+            partitions: Partitions of topics whose metadata has been requested before.
+            timestamp: ``EARLIEST``, ``LATEST``, or milliseconds since the epoch. Then the offset is that of the first
+                record that is not older, or -1 if all are.
+            read_committed: Whether the latest offset means the last stable offset.
+        """
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        for topic, partition in partitions:
+            if (leader := self.leader(topic, partition)) is not None:
+                by_leader.setdefault(leader, {}).setdefault(topic, []).append(partition)
+        found: dict[PartitionTuple, int] = {}
+        for leader, topics in by_leader.items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=int(read_committed),
+                topics=[
+                    ListOffsetsRequest.ListOffsetsTopic(
+                        name=topic,
+                        partitions=[
+                            ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+                            for partition in numbers
+                        ],
+                    )
+                    for topic, numbers in topics.items()
+                ],
+            )
+            try:
+                response = self.connection(leader).call(request, ListOffsetsResponse, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                logger.info("Node %d: cannot list the offsets of its partitions: %s", leader, error)
+                continue
+            for topic_answer in response.topics:
+                for answer in topic_answer.partitions:
+                    if answer.error_code == ErrorCode.NONE:
+                        found[topic_answer.name, answer.partition_index] = answer.offset
+        return found
+
+    def coordinator(self, key: str, kind: CoordinatorType) -> int:
+        """Return the node id of the coordinator of a group or transactional id. Pass it to ``connection``.
+
+        Raises:
+            DeniedError: The principal lacks a required ACL.
+            ConnectionLostError: No broker knows the coordinator at present.
+        """
+        what = f"the coordinator of {'group' if kind is CoordinatorType.GROUP else 'transactional id'} {key}"
+        failures: list[ConnectionLostError] = []
+        request = FindCoordinatorRequest(key=key, key_type=kind)
+        for connection in self._candidates(failures):
+            # Versions 1 to 3 carry one key.
+            version = connection.version_of(FindCoordinatorRequest, at_least=1, at_most=3)
+            try:
+                response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                failures.append(error)
+                continue
+            if response.error_code == ErrorCode.NONE:
+                self._addresses[response.node_id] = (response.host, response.port)
+                return response.node_id
+            if response.error_code in _DENIED:
+                raise DeniedError(f"Cannot find {what}: {error_name(response.error_code)}")
+            failures.append(ConnectionLostError(response.error_message or error_name(response.error_code)))
+            if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                break
+        raise _combined(f"Cannot find {what}", failures)
+
+    def init_producer_id(self) -> tuple[int, int]:
+        """Return a new producer id and epoch for idempotent writes.
+
+        Raises:
+            DeniedError: The principal lacks a required ACL.
+            ConnectionLostError: No broker assigns one at present.
+        """
+        failures: list[ConnectionLostError] = []
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
+        for connection in self._candidates(failures):
+            try:
+                response = connection.call(request, InitProducerIdResponse, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                failures.append(error)
+                continue
+            if response.error_code == ErrorCode.NONE:
+                return response.producer_id, response.producer_epoch
+            if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise DeniedError(
+                    f"InitProducerId: {error_name(response.error_code)}: the principal may write to no topic, or lacks "
+                    "IDEMPOTENT_WRITE on the cluster (before Kafka 2.8)"
+                )
+            failures.append(ConnectionLostError(error_name(response.error_code)))
+        raise _combined("InitProducerId failed on all brokers", failures)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in [*self._connections.values(), self._bootstrap]:
+            if connection is not None:
+                connection.close()
+        self._connections.clear()
+
+
+def _combined(what: str, failures: Sequence[ConnectionLostError]) -> ConnectionLostError:
+    """Return the error of a call that failed on every broker: a rejected client if there was one, else the last."""
+    cause = next((error for error in failures if isinstance(error, _REJECTIONS)), failures[-1])
+    error = (type(cause) if isinstance(cause, _REJECTIONS) else ConnectionLostError)(f"{what}: {cause}")
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,146 @@
+"""Requests about several keys, such as topics or groups, repeated until each key has a final outcome.
+
+Kafka's Java client does the same in ``AdminApiDriver``. A response has an error code per key. A retriable code keeps
+its key waiting for the next attempt, while the other keys are settled. Every call of the admin client that changes or
+reads several things is made here, so that none takes a passing state of a broker for its result.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+
+from klamm.kafka_client.errors import FATAL_ERRORS, RETRIABLE_CODES, ConnectionLostError, api_error, error_text
+from klamm.kafka_client.pool.deadline import Deadline
+from klamm.kafka_client.pool.rights import name_right
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+
+if TYPE_CHECKING:
+    from klamm.kafka_client.pool.pool import ConnectionPool
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_ATTEMPT_MS: Final = 15_000
+"""Time without a response after which leaders and coordinators are looked up again: another broker may be it by now."""
+
+Ask: TypeAlias = Callable[["int | None", "list[Key]", Deadline], Awaitable["Mapping[Key, Value | KafkaApiError]"]]
+"""Function that sends one request for some keys to a node, before a deadline, and returns the outcome of each."""
+Find: TypeAlias = Callable[["list[Key]"], Awaitable["Mapping[Key, int | KafkaApiError]"]]
+"""Function that looks up the node of each key, or the error with which the cluster answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedCall(Generic[Key, Value]):
+    """One kind of request about several keys."""
+
+    what: str
+    """Name of the request, for messages."""
+    ask: Ask[Key, Value]
+    """Sends the request. With ``find`` it sets ``looked_up``, so that a node that failed is looked up again at once."""
+    settle: Callable[[Key, Value | KafkaApiError], None]
+    """Receives the final outcome of each key."""
+    find: Find[Key] | None = None
+    """Looks up the leaders or coordinators of keys. None: all keys are asked of ``node_id``."""
+    node_id: int | None = None
+    """Node id for ``ask`` without ``find``: a broker, ``CONTROLLER``, or None for any broker."""
+    retriable: frozenset[ErrorCode] = RETRIABLE_CODES
+    """Error codes of a response that keep a key waiting."""
+    check: Callable[[Key], KafkaApiError | None] = lambda _: None
+    """Returns the error of a key that must not be sent."""
+
+    async def run(self, pool: ConnectionPool, deadline: Deadline, keys: Iterable[Key]) -> None:
+        """Repeat the request until each key has a final outcome.
+
+        Raises:
+            TimeoutError: Some keys have none before the deadline.
+            ConnectionLostError: A retry does not help, or the cluster has no broker ``node_id``.
+            KafkaApiError: The request itself cannot be sent, for example because the broker lacks the API.
+        """
+
+        def settle(key: Key, outcome: Value | KafkaApiError) -> None:
+            if isinstance(outcome, KafkaApiError):
+                name_right(outcome, self.what, key, pool.security)
+            self.settle(key, outcome)
+
+        waiting: _Waiting[Key, Value] = _Waiting(keys, settle)
+        invalid = {key: error for key in waiting if (error := self.check(key)) is not None}
+        waiting.take(invalid, invalid, frozenset())
+        retries = 0
+        while waiting:
+            if retries:
+                await pool.back_off(retries - 1, deadline)
+            retries += 1
+            try:
+                await self._attempt(waiting, deadline)
+            except KafkaApiError as error:
+                name_right(error, self.what, None, pool.security)
+                raise
+            except TimeoutError as error:
+                if waiting.reason is None:
+                    raise
+                text = f"{self.what}: no result within {deadline.limit_ms} ms: {waiting.reason}"
+                raise TimeoutError(text) from error
+
+    async def _attempt(self, waiting: _Waiting[Key, Value], deadline: Deadline) -> None:
+        if deadline.passed():
+            raise TimeoutError(f"{self.what}: no result within {deadline.limit_ms} ms")
+        if self.find is None:
+            asked = list(waiting)
+            waiting.take(asked, await self.ask(self.node_id, asked, deadline), self.retriable)
+            return
+        for node_id, some in (await _nodes(self.find, waiting)).items():
+            attempt = Deadline(min(deadline.left_ms(), _ATTEMPT_MS))
+            try:
+                waiting.take(some, await self.ask(node_id, some, attempt), self.retriable)
+            except FATAL_ERRORS:
+                raise
+            except (ConnectionLostError, TimeoutError) as error:
+                waiting.reason = error_text(error)
+
+
+class _Waiting(dict[Key, None], Generic[Key, Value]):
+    """Keys without a final outcome so far, in the order of the call."""
+
+    def __init__(self, keys: Iterable[Key], settle: Callable[[Key, Value | KafkaApiError], None]) -> None:
+        super().__init__(dict.fromkeys(keys))
+        self._settle = settle
+        self.reason: str | None = None
+        """Latest reason why a key had to wait."""
+
+    def take(
+        self, asked: Iterable[Key], outcomes: Mapping[Key, Value | KafkaApiError], retriable: frozenset[ErrorCode]
+    ) -> None:
+        """Settle the keys that were asked for, except those with a retriable error."""
+        for key in asked:
+            outcome = outcomes[key] if key in outcomes else _missing()
+            if isinstance(outcome, KafkaApiError) and outcome.error_code in retriable:
+                self.reason = error_text(outcome)
+            else:
+                del self[key]
+                self._settle(key, outcome)
+
+
+def _missing() -> KafkaApiError:
+    return KafkaApiError("The broker's response has no entry for this resource")
+
+
+async def _nodes(find: Find[Key], waiting: _Waiting[Key, Value]) -> Mapping[int, list[Key]]:
+    """Return the waiting keys by their nodes. Keys that the lookup rejects for good are settled."""
+    asked = list(waiting)
+    places = await find(asked)
+    errors = {key: place for key, place in places.items() if isinstance(place, KafkaApiError)}
+    waiting.take([key for key in asked if key in errors or key not in places], errors, RETRIABLE_CODES)
+    by_node: dict[int, list[Key]] = defaultdict(list)
+    for key in asked:
+        place = places.get(key)
+        if isinstance(place, int):
+            by_node[place].append(key)
+    return by_node
+
+
+def result_of(error_code: int, error_message: str | None, value: Value) -> Value | KafkaApiError:
+    """Return the value if the error code is 0, else the error of the code."""
+    return value if error_code == ErrorCode.NONE else api_error(error_code, error_message)

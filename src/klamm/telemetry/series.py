@@ -1,0 +1,98 @@
+"""Time series of the metrics that clients push, limited in number, and their output in Prometheus' text format."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from klamm.monitoring.exposition import label_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
+
+    from klamm.monitoring.exposition import Page
+    from klamm.telemetry.otlp import Labels, MetricPoint
+
+LONGEST_TEXT: Final = 256
+"""Maximum length of a metric's name and of a label's value. Points with longer ones are dropped."""
+MOST_LABELS: Final = 16
+_KAFKA: Final = "org.apache.kafka."
+_PREFIX: Final = "kafka_client_"
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class MetricSeries:
+    """Current values of all pushed metrics. Used on the event loop only.
+
+    A series belongs to a client instance and ends with it. Counters that arrive as deltas are added up.
+
+    Args:
+        most: Function that returns the maximum number of series. Further ones are dropped and counted.
+    """
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._values: dict[UUID, dict[tuple[str, Labels], float]] = {}
+        self._labels: dict[UUID, Mapping[str, str]] = {}
+        self._counters: set[str] = set()
+        self.count = 0
+        """Number of series."""
+        self.dropped = 0
+        """Number of data points that were dropped because of a limit."""
+
+    def take(self, instance: UUID, labels: Mapping[str, str], points: Iterable[MetricPoint]) -> None:
+        """Store the data points of one push.
+
+        Args:
+            instance: Client instance.
+            labels: Labels of all its series.
+            points: Data points of the push.
+        """
+        most = self._most()
+        self._labels[instance] = labels
+        values = self._values.setdefault(instance, {})
+        for point in points:
+            key = (point.name, point.labels)
+            before = values.get(key)
+            if before is None:
+                if self.count >= most or not _is_short(point):
+                    self.dropped += 1
+                    continue
+                self.count += 1
+                if point.is_counter:
+                    self._counters.add(point.name)
+            values[key] = point.value + before if point.is_delta and before is not None else point.value
+
+    def forget(self, instance: UUID) -> None:
+        """Remove the series of a client instance."""
+        self.count -= len(self._values.pop(instance, ()))
+        self._labels.pop(instance, None)
+
+    def write(self, page: Page) -> None:
+        """Add all series to a page, ordered by metric."""
+        families: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+        counters = {_family(name) for name in self._counters}
+        for instance, values in self._values.items():
+            common = self._labels[instance]
+            for (name, labels), value in values.items():
+                own = {_label_name(key): text for key, text in labels if key}
+                families[_family(name)].append((label_text({**own, **common}), value))
+        for family, samples in sorted(families.items()):
+            kind = "counter" if family in counters else "gauge"
+            page.written_family(family, kind, "Pushed by clients (KIP-714).", samples)
+
+
+def _family(name: str) -> str:
+    return _PREFIX + _NOT_IN_NAMES.sub("_", name.removeprefix(_KAFKA))
+
+
+def _label_name(key: str) -> str:
+    name = _NOT_IN_NAMES.sub("_", key)
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def _is_short(point: MetricPoint) -> bool:
+    texts = [point.name, *(text for label in point.labels for text in label)]
+    return bool(point.name) and len(point.labels) <= MOST_LABELS and max(map(len, texts)) <= LONGEST_TEXT

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.connection import Connection
+from klamm.kafka_client.connection.transport import PlainTransport
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import UnsupportedVersionError
+from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    Connect: TypeAlias = Callable[..., tuple[Connection, "Peer"]]
+
+WAIT_S = 5.0
+OFFERED = ApiVersionsResponse(
+    api_keys=[ApiVersionsResponse.ApiVersion(api_key=3, min_version=4, max_version=9)], finalized_features_epoch=-1
+)
+METADATA = MetadataResponse(cluster_id="here", controller_id=1)
+
+
+class Peer:
+    """The broker's end: answers each request with what a function makes of its correlation id."""
+
+    def __init__(self, end: socket.socket, answer: Callable[[int, int], bytes | None]) -> None:
+        self._end = end
+        self._answer = answer
+        self.requests: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # the test is over
+            while len(size := self._end.recv(4, socket.MSG_WAITALL)) == 4:
+                request = self._end.recv(int.from_bytes(size), socket.MSG_WAITALL)
+                self.requests.append(request)
+                answer = self._answer(int.from_bytes(request[:2]), int.from_bytes(request[4:8]))
+                if answer is None:
+                    self._end.close()
+                    return
+                # Byte by byte: a frame may come in any pieces.
+                for at in range(len(answer)):
+                    self._end.send(answer[at : at + 1])
+
+
+def frame(correlation_id: int, body: bytes | bytearray, *, tags: bool) -> bytes:
+    content = correlation_id.to_bytes(4) + (b"\0" if tags else b"") + bytes(body)
+    return len(content).to_bytes(4) + content
+
+
+def usual(api_key: int, correlation_id: int) -> bytes:
+    if api_key == 18:
+        return frame(correlation_id, encode(OFFERED, 3), tags=False)
+    return frame(correlation_id, encode(METADATA, 9), tags=True)
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    ends: list[Any] = []
+
+    def connect(answer: Callable[[int, int], bytes | None] = usual) -> tuple[Connection, Peer]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+        listener.close()
+        made = Connection(PlainTransport(ours), client_id="me", pool=BufferPool(max_free_bytes=0))
+        ends.extend((made, theirs))
+        return made, Peer(theirs, answer)
+
+    yield connect
+    for end in ends:
+        end.close()
+
+
+def test_versions_are_agreed_on_and_answers_come_in_any_pieces(connect: Connect) -> None:
+    connection, peer = connect()
+    connection.handshake(WAIT_S)
+    assert connection.version_of(MetadataRequest) == 9
+    answer = connection.call(MetadataRequest(topics=[]), MetadataResponse, timeout_s=WAIT_S)
+    assert answer == METADATA
+    assert [int.from_bytes(request[:2]) for request in peer.requests] == [18, 3]
+    assert peer.requests[1][8:12] == b"\0\x02me"
+
+
+def test_an_old_broker_is_asked_again_in_the_first_version(connect: Connect) -> None:
+    asked: list[int] = []
+
+    def old(api_key: int, correlation_id: int) -> bytes:
+        asked.append(api_key)
+        refusal = ApiVersionsResponse(error_code=35, api_keys=[])
+        return frame(correlation_id, encode(refusal if len(asked) == 1 else OFFERED, 0), tags=False)
+
+    connection, peer = connect(old)
+    connection.handshake(WAIT_S)
+    assert [int.from_bytes(request[2:4]) for request in peer.requests] == [3, 0]
+    assert connection.version_of(MetadataRequest) == 9
+
+
+def test_an_api_that_is_not_offered_is_an_error_of_its_own(connect: Connect) -> None:
+    connection, _ = connect()
+    connection.handshake(WAIT_S)
+    with pytest.raises(UnsupportedVersionError, match="does not offer IncrementalAlterConfigsRequest"):
+        connection.version_of(IncrementalAlterConfigsRequest)
+    with pytest.raises(UnsupportedVersionError, match="requires a version in 10-"):
+        connection.version_of(MetadataRequest, at_least=10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda _, __: None, "closed the connection|reset"),
+        (lambda _, correlation_id: frame(correlation_id + 1, b"", tags=False), "correlation id 1, expected 0"),
+        (lambda _, __: (0x7FFFFFFF).to_bytes(4), "Frame of 2147483647 bytes"),
+        (lambda _, __: (-1 & 0xFFFFFFFF).to_bytes(4), "Frame of -1 bytes"),
+        (lambda _, correlation_id: frame(correlation_id, b"\0\0\x7f", tags=False), "api_keys declares length 126"),
+    ],
+    ids=["closed", "strange id", "huge", "negative", "cut"],
+)
+def test_a_peer_that_makes_no_sense_loses_its_connection(
+    connect: Connect, answer: Callable[[int, int], bytes | None], message: str
+) -> None:
+    connection, _ = connect(answer)
+    with pytest.raises(ConnectionLostError, match=message):
+        connection.handshake(WAIT_S)
+    assert connection.closed
+
+
+def test_a_peer_that_does_not_answer_is_given_up(connect: Connect) -> None:
+    connection, _ = connect(lambda _, __: b"")
+    with pytest.raises(ConnectionLostError, match=r"No response to ApiVersionsRequest within 0\.05 s"):
+        connection.handshake(0.05)
+    assert connection.closed

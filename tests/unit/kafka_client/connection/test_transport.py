@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.properties import SettingsError
+
+
+def test_a_clients_properties_say_how_to_reach_a_cluster() -> None:
+    settings = ConnectionSettings.of(("a:1",), {"request.timeout.ms": " 1500 ", "client.id": "mine"}, "other")
+    assert (settings.request_timeout_s, settings.client_id) == (1.5, "mine")
+    settings = ConnectionSettings.of(("a:1",), {}, "other")
+    assert (settings.request_timeout_s, settings.client_id) == (30.0, "other")
+
+
+def test_keyword_arguments_have_the_same_meaning() -> None:
+    given = {"client_id": "me", "reconnect_backoff_ms": 10, "retry_backoff_ms": 5, "connections_max_idle_ms": 1}
+    settings = ConnectionSettings.of_keywords("a:1, b:2", given)
+    assert settings.bootstrap_servers == ("a:1", "b:2")
+    assert (settings.client_id, settings.reconnect_backoff_s, settings.retry_backoff_s) == ("me", 0.01, 0.005)
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "2147483648", ""])
+def test_a_time_that_is_none_is_refused_by_its_name(value: str) -> None:
+    with pytest.raises(
+        SettingsError, match=f"^request.timeout.ms={value}: expected a whole number from 1 to 2147483647"
+    ):
+        ConnectionSettings.of(("a:1",), {"request.timeout.ms": value}, "other")

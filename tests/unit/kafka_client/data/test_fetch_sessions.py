@@ -1,0 +1,85 @@
+"""What a broker is told in a fetch session: everything once, then what changes (KIP-227)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
+from klamm.kafka_client.data.fetch_sessions import FetchSessionHandler
+
+if TYPE_CHECKING:
+    from klamm.protocol.messages.fetch import FetchRequest
+
+LIMITS = FetchLimits(100, 50, 1, 250)
+ORDERS = uuid.UUID(int=7)
+
+
+def wanted(partition: int, offset: int) -> WantedRecords:
+    return WantedRecords("orders", ORDERS, partition, offset)
+
+
+def told(request: FetchRequest) -> tuple[int, int, dict[int, int], list[int]]:
+    """Session id, epoch, offsets by partition, forgotten partitions."""
+    return (
+        request.session_id,
+        request.session_epoch,
+        {each.partition: each.fetch_offset for topic in request.topics for each in topic.partitions},
+        [number for topic in request.forgotten_topics_data for number in topic.partitions],
+    )
+
+
+@pytest.fixture
+def session() -> FetchSessionHandler:
+    """A session with two partitions that the broker has answered once, as session 9."""
+    session = FetchSessionHandler()
+    session.want(wanted(0, 10))
+    session.want(wanted(1, 20))
+    assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
+    session.answered(9)
+    return session
+
+
+def test_nothing_is_reported_twice(session: FetchSessionHandler) -> None:
+    session.want(wanted(0, 10))
+    assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {}, [])
+
+
+def test_what_changes_is_reported_once(session: FetchSessionHandler) -> None:
+    session.want(wanted(1, 25))
+    session.forget(("orders", 0))
+    assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {1: 25}, [0])
+    session.answered(9)
+    assert told(session.request(LIMITS, read_committed=False)) == (9, 2, {}, [])
+
+
+def test_what_was_forgotten_may_come_back_before_it_was_reported(session: FetchSessionHandler) -> None:
+    session.forget(("orders", 0))
+    session.want(wanted(0, 10))
+    assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {0: 10}, [])
+
+
+def test_after_a_loss_everything_is_reported_again(session: FetchSessionHandler) -> None:
+    session.forget(("orders", 0))
+    session.reset()
+    assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {1: 20}, [])
+
+
+def test_a_broker_that_keeps_no_session_gets_everything_each_time(session: FetchSessionHandler) -> None:
+    session.reset()
+    for _ in range(2):
+        assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
+        session.answered(0)
+
+
+def test_epochs_begin_again_at_one() -> None:
+    """Kafka's FetchMetadata.nextEpoch: 0 would begin a new session."""
+    session = FetchSessionHandler()
+    session.want(wanted(0, 0))
+    session.request(LIMITS, read_committed=False)
+    session.answered(9)
+    session._epoch = 0x7FFFFFFF
+    session.answered(9)
+    assert told(session.request(LIMITS, read_committed=False))[1] == 1

@@ -1,0 +1,30 @@
+"""Error codes as exceptions."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.kafka_client.errors import api_error, raise_for_code
+from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
+
+
+def test_a_known_code_becomes_its_class() -> None:
+    error = api_error(42, "no")
+    assert type(error) is InvalidRequestError
+    assert error.error_message == "no"
+
+
+def test_a_code_without_a_class_of_its_own_still_has_its_code() -> None:
+    error = api_error(ErrorCode.FENCED_INSTANCE_ID)
+    assert error.error_code is ErrorCode.FENCED_INSTANCE_ID
+    assert type(error).__name__ == "FencedInstanceIdError"
+    assert type(error) is type(api_error(ErrorCode.FENCED_INSTANCE_ID, "again"))
+
+
+def test_a_code_of_the_future_is_reported_by_number() -> None:
+    with pytest.raises(KafkaApiError, match="Error code 9999: new"):
+        raise_for_code(9999, "new")
+
+
+def test_no_error_raises_nothing() -> None:
+    raise_for_code(0)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+from klamm.monitoring.exposition import Page
+from klamm.telemetry.otlp import MetricPoint
+from klamm.telemetry.series import LONGEST_TEXT, MOST_LABELS, MetricSeries
+
+A, B = UUID(int=1000), UUID(int=1001)
+
+
+def gauge(name: str, value: float, *labels: tuple[str, str]) -> MetricPoint:
+    return MetricPoint(name, labels, value, is_counter=False, is_delta=False)
+
+
+def counter(name: str, value: float, *, is_delta: bool) -> MetricPoint:
+    return MetricPoint(name, (), value, is_counter=True, is_delta=is_delta)
+
+
+def text(series: MetricSeries) -> list[str]:
+    page = Page()
+    series.write(page)
+    return [line for line in page.text().splitlines() if not line.startswith("# HELP")]
+
+
+def test_series_are_written_by_metric_with_the_labels_of_their_client() -> None:
+    series = MetricSeries(lambda: 10)
+    series.take(
+        A,
+        {"client_id": "a"},
+        [gauge("org.apache.kafka.x.avg", 1.5, ("node.id", "1"), ("client_id", "mine"), ("2nd", ""))],
+    )
+    series.take(B, {"client_id": 'b"'}, [gauge("org.apache.kafka.x.avg", 2), gauge("other/y", 3)])
+    assert text(series) == [
+        "# TYPE kafka_client_other_y gauge",
+        'kafka_client_other_y{client_id="b\\""} 3',
+        "# TYPE kafka_client_x_avg gauge",
+        'kafka_client_x_avg{node_id="1",client_id="a",_2nd=""} 1.5',
+        'kafka_client_x_avg{client_id="b\\""} 2',
+    ]
+
+
+def test_deltas_are_added_up_and_totals_replaced() -> None:
+    series = MetricSeries(lambda: 10)
+    for _ in range(3):
+        series.take(A, {}, [counter("d", 2, is_delta=True), counter("c", 7, is_delta=False), gauge("g", 1)])
+    assert text(series) == [
+        "# TYPE kafka_client_c counter",
+        "kafka_client_c 7",
+        "# TYPE kafka_client_d counter",
+        "kafka_client_d 6",
+        "# TYPE kafka_client_g gauge",
+        "kafka_client_g 1",
+    ]
+
+
+def test_the_number_of_series_is_limited_and_clients_that_left_make_room() -> None:
+    """K714-06."""
+    series = MetricSeries(lambda: 2)
+    series.take(A, {}, [gauge("one", 1), gauge("two", 1), gauge("three", 1), gauge("one", 5)])
+    series.take(B, {}, [gauge("one", 1)])
+    assert (series.count, series.dropped) == (2, 2)
+    assert "kafka_client_one 5" in text(series)
+    series.forget(A)
+    assert (series.count, text(series)) == (0, [])
+    series.take(B, {}, [gauge("one", 1)])
+    assert series.count == 1
+    series.forget(UUID(int=5))
+
+
+def test_names_and_labels_are_limited() -> None:
+    series = MetricSeries(lambda: 10)
+    long = "x" * (LONGEST_TEXT + 1)
+    many = [(f"label{i}", "v") for i in range(MOST_LABELS + 1)]
+    series.take(A, {}, [gauge(long, 1), gauge("a", 1, ("k", long)), gauge("b", 1, *many), gauge("", 1)])
+    assert (series.count, series.dropped) == (0, 4)

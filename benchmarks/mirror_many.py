@@ -14,7 +14,7 @@ from benchmarks.mirror_sides import EXACTLY_ONCE, MirrorSide, start_klamm
 from benchmarks.sides import apache_kafka
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.cluster_admin import new_client
-from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import FlowControl
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from klamm.mirror.partition_progress import PartitionProgress
+    from klamm.mirror.progress.partition_progress import PartitionProgress
     from tests.support.kafka import KafkaCluster
 
 YEAR_2013 = 1_356_998_400_000

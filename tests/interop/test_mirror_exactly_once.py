@@ -12,7 +12,7 @@ import pytest
 
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.source_offsets import shard_of
+from klamm.mirror.records.source_offsets import shard_of
 from klamm.protocol.messages.end_txn import EndTxnRequest
 from klamm.protocol.messages.produce import ProduceRequest
 from tests.support.copiers import copy_all, copy_settings, run_until

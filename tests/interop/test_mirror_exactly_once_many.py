@@ -14,7 +14,7 @@ import pytest
 from klamm.admin import AdminClient, NewTopic
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.source_offsets import shard_of
+from klamm.mirror.records.source_offsets import shard_of
 from tests.support.copiers import copy_all, copy_settings
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.mirror import Seen, produce, wait_for_partitions

@@ -11,8 +11,8 @@ import pytest
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-from klamm.mirror.partition_progress import CopyState
-from klamm.mirror.source_offsets import SourceOffset
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.source_offsets import SourceOffset
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce

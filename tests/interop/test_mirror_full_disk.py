@@ -9,7 +9,7 @@ import pytest
 
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read

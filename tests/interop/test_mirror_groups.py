@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 import klamm
 from klamm.cli import main as cli
-from klamm.mirror.formats import Checkpoint
+from klamm.mirror.records.formats import Checkpoint
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, wait_for_records

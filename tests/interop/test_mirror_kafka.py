@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import klamm
+from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.worker_offsets import mirrored_offsets
 from klamm.properties import parse_properties
 from tests.support.mirror import (
     MirrorProcess,

@@ -10,8 +10,8 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.mirror.copy.batch import Outgoing
 from klamm.mirror.copy.offset_sync_writer import SyncSettings, SyncWriter
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.formats import OffsetSync
-from klamm.mirror.groups.offset_translation import SyncPair, SyncRule
+from klamm.mirror.records.formats import OffsetSync
+from klamm.mirror.records.offset_translation import SyncPair, SyncRule
 from tests.support.mirrormaker import java_virtual_machine
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
-from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.source_offsets import (
+from klamm.mirror.records.source_offsets import (
     ShardPlan,
     SourcePartition,
     key_bytes,
@@ -28,8 +27,9 @@ from klamm.mirror.source_offsets import (
     topic_id_value,
     value_bytes,
 )
+from klamm.mirror.records.worker_offsets import carry_positions, mirrored_offsets
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.verify import verify_flow
-from klamm.mirror.topics.worker_offsets import carry_positions, mirrored_offsets
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, read
 from tests.support.mirror_groups import Copying

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import klamm
 from klamm.mirror.cluster_admin import new_client
-from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.properties import parse_properties

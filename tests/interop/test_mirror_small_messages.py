@@ -9,8 +9,8 @@ import pytest
 
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.formats import OffsetSync
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.formats import OffsetSync
 from tests.support.copiers import copy_all, copy_settings
 from tests.support.mirror import Seen, create_topic, produce, read
 

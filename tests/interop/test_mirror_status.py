@@ -14,10 +14,10 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.control_connection import ControlConnection
-from klamm.mirror.formats import OffsetSync
-from klamm.mirror.internal_records import write_records
+from klamm.mirror.records.formats import OffsetSync
+from klamm.mirror.records.internal_topic import write_records
+from klamm.mirror.records.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.status.tail_reader import read_tail
 from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties

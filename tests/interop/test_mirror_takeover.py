@@ -19,10 +19,10 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.admin_calls import GroupUse, group_uses
+from klamm.mirror.records.formats import Checkpoint, OffsetSync
+from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.source_offsets import SourceOffset
 from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, delete_topic, produce, properties, read, wait_for_records

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
 from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
 from tests.support.mirror import Seen, produce, wait_for_partitions

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 import klamm
+from klamm.mirror.records.source_offsets import SourcePartition, key_bytes, value_bytes
+from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.status import verify
-from klamm.mirror.topics.worker_offsets import mirrored_offsets
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from klamm.admin import AdminClient, OffsetSpec, TopicPartition
-from klamm.mirror.formats import OffsetSync
+from klamm.mirror.records.formats import OffsetSync
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import (
     MirrorProcess,

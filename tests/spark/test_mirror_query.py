@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from klamm.mirror.progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.spark import start
 from klamm.properties import SettingsError, parse_properties
 from tests.support.klamm import KlammBroker

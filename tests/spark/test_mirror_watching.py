@@ -8,7 +8,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from klamm.cli.mirror import main as klamm_mirror
-from klamm.mirror.formats import Checkpoint, Heartbeat
+from klamm.mirror.records.formats import Checkpoint, Heartbeat
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, wait_for_records
 from tests.support.mirror_groups import commit, committed

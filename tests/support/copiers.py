@@ -10,13 +10,13 @@ from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.mirror.copy.partition import PartitionId
-    from klamm.mirror.partition_progress import PartitionProgress
+    from klamm.mirror.progress.partition_progress import PartitionProgress
 
 _MIB = 1024 * 1024
 

@@ -56,7 +56,7 @@ _TALKATIVE: Final = """
 import sys, logging
 from pathlib import Path
 from klamm.mirror.run import run
-from klamm.mirror.progress import describe
+from klamm.mirror.progress.flow_progress import describe
 logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s %(message)s')
 logging.getLogger('py4j').setLevel(logging.CRITICAL)
 written = {}

@@ -10,8 +10,8 @@ from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.preparation import copy_settings, partitions_of
 from klamm.mirror.groups.start import group_control
-from klamm.mirror.groups.status import FlowGroups, GroupStatus
-from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import MirrorStatus
+from klamm.mirror.progress.group_status import FlowGroups, GroupStatus
 from klamm.mirror.topics.control import Assignment, FlowControl
 from tests.support.processes import wait_until
 

@@ -12,7 +12,7 @@ from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.data.records import read_records
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.internal_records import write_records
+from klamm.mirror.records.internal_topic import write_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

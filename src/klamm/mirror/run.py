@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.config_providers import resolve
 from klamm.mirror.errors import SparkFailedError
-from klamm.mirror.progress import FlowProgress, FlowState, describe
+from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, describe
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.mirror.signals import signals_as_event
 from klamm.mirror.topics.plan_output import print_plan

@@ -12,15 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from klamm.display import LineFormatter
-from klamm.mirror.partition_progress import CopyState
-from klamm.mirror.progress import FlowState, describe
+from klamm.mirror.progress.flow_progress import FlowState, describe
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.run import ProgressLines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from klamm.mirror.progress import FlowProgress, PartitionStatus
+    from klamm.mirror.progress.flow_progress import FlowProgress, PartitionStatus
 
 _MOST_TOPICS: Final = 20
 """Maximum number of topics in the table, so that it fits a terminal."""

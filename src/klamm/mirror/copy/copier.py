@@ -48,7 +48,7 @@ from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.copy.source_offset_writer import SourceOffsetWriter
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
-from klamm.mirror.partition_progress import CopyState, PartitionProgress
+from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from klamm.kafka_client.data.fetch_sessions import FetchSessionHandler, Key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.metadata_refresh import TopicRefreshes
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
-from klamm.mirror.partition_progress import CopyState
-from klamm.mirror.source_offsets import SourceOffset
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.copy.epochs import FetchedEpochs
 from klamm.mirror.copy.metadata_refresh import backoff_s
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.record_ages import RecentAges
-from klamm.mirror.source_offsets import SourceOffset
+from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ from klamm.kafka_client.errors import (
 )
 from klamm.mirror.copy.metadata_refresh import TopicRefreshes
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID

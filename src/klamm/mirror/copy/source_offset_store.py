@@ -11,9 +11,9 @@ from klamm.clock import wall_clock_ms
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror import source_offsets
-from klamm.mirror.internal_records import read_newest, write_records
-from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
+from klamm.mirror.records import source_offsets
+from klamm.mirror.records.internal_topic import read_newest, write_records
+from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

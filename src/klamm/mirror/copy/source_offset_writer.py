@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.reasons import LoggedReasons
+from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.copy.offset_sync_writer import SyncWriter
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-    from klamm.mirror.source_offsets import SourceOffset
+    from klamm.mirror.records.source_offsets import SourceOffset
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 

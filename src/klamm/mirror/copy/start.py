@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 from klamm.clock import wall_clock_ms
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror import source_offsets
 from klamm.mirror.copy.fetcher import ON_LOSS_KEY
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
-from klamm.mirror.source_offsets import SourceOffset
+from klamm.mirror.records import source_offsets
+from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:

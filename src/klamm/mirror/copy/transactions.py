@@ -45,9 +45,9 @@ from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.transaction_cost import TransactionOverhead
-from klamm.mirror.internal_records import OwnRecords
-from klamm.mirror.partition_progress import CopyState
-from klamm.mirror.source_offsets import ShardPlan
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.internal_topic import OwnRecords
+from klamm.mirror.records.source_offsets import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.records import encode_batch
 from klamm.protocol.types import MAX_SEQUENCE
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-    from klamm.mirror.source_offsets import SourceOffset
+    from klamm.mirror.records.source_offsets import SourceOffset
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 

@@ -37,9 +37,9 @@ from klamm.mirror.groups.plans import (
     remote_topic_of,
     translate_group,
 )
-from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
-from klamm.mirror.reasons import LoggedReasons
+from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
+from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.topics.config_sync import log_refusal
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient, OffsetAndMetadata
     from klamm.mirror.control_connection import LogBounds
-    from klamm.mirror.formats import Checkpoint
     from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
-    from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
+    from klamm.mirror.progress.group_status import GroupStatus
+    from klamm.mirror.records.formats import Checkpoint
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import GroupSettings
     from klamm.protocol.types import PartitionTuple

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.mirror.groups.offset_translation import UNTRANSLATABLE, SyncHistory, SyncPair
+from klamm.mirror.records.offset_translation import UNTRANSLATABLE, SyncHistory, SyncPair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

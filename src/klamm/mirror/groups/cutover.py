@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient, OffsetAndMetadata
     from klamm.mirror.control_connection import LogBounds
-    from klamm.mirror.formats import Checkpoint
     from klamm.mirror.groups.admin_calls import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.groups.start import BothSides
+    from klamm.mirror.records.formats import Checkpoint
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 

@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import OffsetAndMetadata
-from klamm.mirror.formats import Checkpoint
 from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.naming import original_topic
+from klamm.mirror.records.formats import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ from klamm.mirror.cluster_admin import admin_client, check_reachable
 from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
-from klamm.mirror.topics.worker_offsets import mirrored_offsets
+from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.mirror.groups.control import Bounds
-    from klamm.mirror.groups.status import GroupStatus
+    from klamm.mirror.progress.group_status import GroupStatus
     from klamm.mirror.settings.flow import FlowSettings
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.mirror.control_connection import TopicGoneError
-from klamm.mirror.formats import Checkpoint, FormatError, OffsetSync
 from klamm.mirror.groups.copied_runs import PartitionTranslation, RunSync
-from klamm.mirror.groups.offset_translation import SyncPair
-from klamm.mirror.source_offsets import resume_offset
+from klamm.mirror.records.formats import Checkpoint, FormatError, OffsetSync
+from klamm.mirror.records.offset_translation import SyncPair
+from klamm.mirror.records.source_offsets import resume_offset
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from klamm.mirror.spark.channel import ChannelServer, ServerConnection
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.progress import MirrorStatus
+    from klamm.mirror.progress.flow_progress import MirrorStatus
     from klamm.mirror.spark.leases import FlowShare, PartitionGroup
 
 _NOTHING_TO_DO_S: Final = 0.2

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, Self
 from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.preparation import copy_settings, partitions_of
 from klamm.mirror.groups.start import translate_groups
-from klamm.mirror.groups.status import GroupStatus
 from klamm.mirror.naming import is_heartbeats_topic
-from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
+from klamm.mirror.progress.group_status import GroupStatus
 from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare

@@ -21,7 +21,7 @@ from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.source_offsets import shard_of
+from klamm.mirror.records.source_offsets import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

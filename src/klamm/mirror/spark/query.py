@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from klamm.config_providers import resolve
-from klamm.mirror.progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.driver import ControlLoops
 from klamm.mirror.spark.session import check_session
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from klamm.mirror.progress import FlowProgress
+    from klamm.mirror.progress.flow_progress import FlowProgress
     from klamm.mirror.settings.mirror import MirrorSettings
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.partition_progress import spark_schema
+from klamm.mirror.progress.partition_progress import spark_schema
 from klamm.mirror.spark.channel import ChannelClient
 
 if TYPE_CHECKING:

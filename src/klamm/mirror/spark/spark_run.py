@@ -27,13 +27,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.errors import SparkFailedError
-from klamm.mirror.progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from klamm.mirror.progress import FlowProgress
+    from klamm.mirror.progress.flow_progress import FlowProgress
     from klamm.mirror.settings.mirror import MirrorSettings
     from klamm.mirror.spark.driver import ControlLoops
     from klamm.mirror.spark.session import StartedSpark

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
 from klamm.mirror.copy.copier import Copier
-from klamm.mirror.progress import RATE_WINDOW_S
+from klamm.mirror.progress.flow_progress import RATE_WINDOW_S
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from klamm.mirror.partition_progress import PartitionProgress
+    from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.spark.leases import FlowShare, PartitionGroup
 
 logger = logging.getLogger(__name__)

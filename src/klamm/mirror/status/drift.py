@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.mirror.progress import ConfigDifference
+from klamm.mirror.progress.flow_progress import ConfigDifference
 from klamm.mirror.topics.plans import is_default, plan_config_operations, plan_replacement
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from klamm.admin import AdminClient
-    from klamm.mirror.groups.status import GroupStatus
-    from klamm.mirror.progress import ConfigDifference, FlowProgress, MirrorStatus, PartitionStatus
+    from klamm.mirror.progress.flow_progress import ConfigDifference, FlowProgress, MirrorStatus, PartitionStatus
+    from klamm.mirror.progress.group_status import GroupStatus
     from klamm.mirror.settings.flow import FlowSettings
 
 logger = logging.getLogger(__name__)

@@ -12,14 +12,14 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowState
 from klamm.monitoring.exposition import Page, label_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
-    from klamm.mirror.progress import ConfigDifference, FlowProgress, PartitionStatus
+    from klamm.mirror.progress.flow_progress import ConfigDifference, FlowProgress, PartitionStatus
+    from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
     from klamm.mirror.record_ages import Ages
 
 SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.mirror.formats import Heartbeat
+    from klamm.mirror.records.formats import Heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,15 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.partition_progress import CopyState
-from klamm.mirror.progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.monitoring.html import NO_ICON, page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
-    from klamm.mirror.progress import ConfigDifference, FlowProgress, PartitionStatus
+    from klamm.mirror.progress.flow_progress import ConfigDifference, FlowProgress, PartitionStatus
+    from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
 
 MAX_ROWS: Final = 500
 """Maximum number of rows per table. A page for 10,000 partitions must remain readable."""

@@ -20,9 +20,9 @@ from klamm.mirror.status.model import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.formats import Checkpoint, Heartbeat, OffsetSync
+    from klamm.mirror.records.formats import Checkpoint, Heartbeat, OffsetSync
+    from klamm.mirror.records.source_offsets import ShardPlan
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.mirror.source_offsets import ShardPlan
     from klamm.protocol.types import PartitionTuple
 
 

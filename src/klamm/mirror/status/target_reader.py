@@ -17,10 +17,10 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
-from klamm.mirror import source_offsets
 from klamm.mirror.cluster_admin import admin_client, partition_counts
-from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.records import source_offsets
+from klamm.mirror.records.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.status.newest_records import newest_timestamps
 from klamm.mirror.status.report import Found, ReportedSourceOffset, piece_together

@@ -34,10 +34,10 @@ from klamm.dataframes.reader import TopicReader
 from klamm.mirror.cluster_admin import admin_client, check_reachable, partition_counts
 from klamm.mirror.copy.preparation import copy_settings
 from klamm.mirror.naming import is_heartbeats_topic
+from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.settings.keys import IsolationLevel
 from klamm.mirror.status.comparison import Findings, Fingerprint, compare
 from klamm.mirror.topics.plans import selected_topics
-from klamm.mirror.topics.worker_offsets import mirrored_offsets
 from klamm.protocol.records import decode_records
 
 if TYPE_CHECKING:

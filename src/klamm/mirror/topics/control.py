@@ -56,13 +56,13 @@ from klamm.mirror.cluster_admin import (
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.internal_topics import create_internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
-from klamm.mirror.progress import FlowState
-from klamm.mirror.reasons import LoggedReasons
+from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.progress.logged_reasons import LoggedReasons
+from klamm.mirror.records.worker_offsets import carry_positions
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync
 from klamm.mirror.topics.config_sync import ConfigSync, log_refusal
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
-from klamm.mirror.topics.worker_offsets import carry_positions
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, NewTopic
-    from klamm.mirror.progress import MirrorStatus
+    from klamm.mirror.progress.flow_progress import MirrorStatus
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import HeartbeatSettings
 

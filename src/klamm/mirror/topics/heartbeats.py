@@ -10,10 +10,10 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.mirror.cluster_admin import check_reachable, new_client
 from klamm.mirror.control_connection import ControlConnection
-from klamm.mirror.formats import Heartbeat
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC
-from klamm.mirror.reasons import LoggedReasons
+from klamm.mirror.progress.logged_reasons import LoggedReasons
+from klamm.mirror.records.formats import Heartbeat
 from klamm.mirror.topics.duplicate_mirrors import OtherMirrors
 from klamm.protocol.records import Record
 

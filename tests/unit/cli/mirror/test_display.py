@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from klamm.cli.mirror.display import MirrorDisplay, _tables
-from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, MirrorStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

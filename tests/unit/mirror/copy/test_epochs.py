@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from klamm.mirror import source_offsets
 from klamm.mirror.copy.epochs import FetchedEpochs
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.source_offsets import SourceOffset
+from klamm.mirror.records import source_offsets
+from klamm.mirror.records.source_offsets import SourceOffset
 
 
 def test_the_epoch_of_an_offset_is_that_of_the_batch_before_it() -> None:

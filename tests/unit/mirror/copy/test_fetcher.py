@@ -11,7 +11,7 @@ import pytest
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.records import Record, encode_batch

@@ -12,7 +12,7 @@ from klamm.mirror.copy import offset_sync_writer
 from klamm.mirror.copy.batch import Outgoing
 from klamm.mirror.copy.offset_sync_writer import SyncSettings, SyncWriter
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.formats import OffsetSync
+from klamm.mirror.records.formats import OffsetSync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

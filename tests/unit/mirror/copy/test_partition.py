@@ -6,7 +6,7 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, encode_batch
 
 if TYPE_CHECKING:

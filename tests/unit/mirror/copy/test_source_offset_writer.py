@@ -9,7 +9,7 @@ import pytest
 
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.source_offset_writer import SourceOffsetWriter
-from klamm.mirror.source_offsets import SourceOffset
+from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:

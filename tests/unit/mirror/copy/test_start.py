@@ -12,8 +12,8 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.copy.start import Start
-from klamm.mirror.partition_progress import CopyState
-from klamm.mirror.source_offsets import ShardPlan, SourceOffset
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset
 from tests.support.copiers import copy_settings
 from tests.support.fake_data_path import FakeSource
 

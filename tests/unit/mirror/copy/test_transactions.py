@@ -15,13 +15,13 @@ from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.cluster import TopicState
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
-from klamm.mirror import internal_records
 from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.copy.transactions import HeldUpError, ShardSettings, ShardTransactions
-from klamm.mirror.partition_progress import CopyState
-from klamm.mirror.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records import internal_topic as internal_records
+from klamm.mirror.records.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
 

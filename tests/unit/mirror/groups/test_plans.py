@@ -6,7 +6,6 @@ import pytest
 
 from klamm.admin import OffsetAndMetadata
 from klamm.mirror.control_connection import LogBounds
-from klamm.mirror.formats import Checkpoint
 from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.plans import (
     Logs,
@@ -17,6 +16,7 @@ from klamm.mirror.groups.plans import (
     translate_group,
 )
 from klamm.mirror.groups.stores import SyncStore
+from klamm.mirror.records.formats import Checkpoint
 from klamm.mirror.settings.mirror import parse_settings
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.control_connection import ControlConnection, TopicGoneError
-from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
+from klamm.mirror.records.formats import Checkpoint, OffsetSync
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from klamm.mirror.partition_progress import CopyState, PartitionProgress
-from klamm.mirror.progress import RATE_WINDOW_S
+from klamm.mirror.progress.flow_progress import RATE_WINDOW_S
+from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
 from klamm.mirror.spark.worker import ProgressFilter
 
 ROWS = [

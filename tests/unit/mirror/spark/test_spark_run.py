@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
 from klamm.mirror.spark import spark_run
 from klamm.mirror.spark.spark_run import SparkRun
 

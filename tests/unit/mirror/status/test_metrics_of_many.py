@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import MirrorStatus
 from klamm.mirror.record_ages import Ages
 from klamm.mirror.status.metrics import metrics_page
 from klamm.monitoring.exposition import Page

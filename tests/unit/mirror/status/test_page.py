@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
-from klamm.mirror.progress import ConfigDifference, FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import ConfigDifference, FlowState, MirrorStatus
+from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.status.drift import TARGET_DEFAULT
 from klamm.mirror.status.page import MAX_ROWS, render
 from tests.support.mirror_status import progress_row

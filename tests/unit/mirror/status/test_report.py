@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.cli.mirror.status_text import ago, lines
-from klamm.mirror.formats import Checkpoint, Heartbeat, OffsetSync
+from klamm.mirror.records.formats import Checkpoint, Heartbeat, OffsetSync
+from klamm.mirror.records.source_offsets import ShardPlan
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.source_offsets import ShardPlan
 from klamm.mirror.status.model import FlowSight, as_document
 from klamm.mirror.status.report import Found, ReportedSourceOffset, piece_together
 from klamm.mirror.status.target_reader import source_aliases

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
-from klamm.mirror.progress import ConfigDifference, FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import ConfigDifference, FlowState, MirrorStatus
+from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.status.page import FIRST_ROWS, render
 from klamm.mirror.status.server import WatchServer
 from tests.support.mirror_status import progress_row

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from klamm.kafka_client.errors import error_text
-from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import MirrorStatus
 from klamm.mirror.run import EXIT_FAILED, EXIT_OK, exit_code
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import FlowControl

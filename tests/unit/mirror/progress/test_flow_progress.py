@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus, describe
+from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, MirrorStatus, describe
 
 
 class Clock:

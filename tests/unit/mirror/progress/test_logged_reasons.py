@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from klamm.mirror.reasons import LoggedReasons
+from klamm.mirror.progress.logged_reasons import LoggedReasons
 
 
 def test_reasons_that_take_turns_are_new_once_until_the_failure_is_over() -> None:

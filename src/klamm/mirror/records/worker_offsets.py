@@ -24,9 +24,9 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror import source_offsets
-from klamm.mirror.internal_records import read_newest, write_records
-from klamm.mirror.source_offsets import SourcePartition
+from klamm.mirror.records import source_offsets
+from klamm.mirror.records.internal_topic import read_newest, write_records
+from klamm.mirror.records.source_offsets import SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

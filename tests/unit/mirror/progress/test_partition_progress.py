@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from klamm.mirror.partition_progress import CopyState, PartitionProgress, spark_schema
+from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress, spark_schema
 from klamm.mirror.record_ages import Ages
 
 PROGRESS = PartitionProgress(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
 from klamm.mirror.run import ProgressLines
 
 if TYPE_CHECKING:

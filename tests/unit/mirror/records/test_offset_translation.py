@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.mirror.groups.offset_translation import MAX_SYNCS, UNTRANSLATABLE, SyncHistory, SyncPair, SyncRule
+from klamm.mirror.records.offset_translation import MAX_SYNCS, UNTRANSLATABLE, SyncHistory, SyncPair, SyncRule
 
 
 def history(*pairs: tuple[int, int]) -> SyncHistory:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
+from klamm.mirror.records.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from tests.support.damaged_records import EXAMPLES, damaged
 
 INT64 = st.integers(0, 2**63 - 1)

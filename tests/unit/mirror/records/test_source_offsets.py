@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.mirror.source_offsets import (
+from klamm.mirror.records.source_offsets import (
     ShardPlan,
     SourcePartition,
     key_bytes,

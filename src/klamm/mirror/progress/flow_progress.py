@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.partition_progress import CopyState, PartitionProgress
+from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ from klamm.broker.groups.consumer.model import (
     HeartbeatReply,
     MemberTimings,
 )
-from klamm.broker.groups.consumer.regexes import matching_topics
+from klamm.broker.groups.consumer.requests import matching_topics
 from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from tests.support.groups import TimedScene

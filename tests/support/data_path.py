@@ -11,7 +11,7 @@ from uuid import UUID
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.context import RequestContext
 from klamm.broker.fetch.sessions import FetchSessions
-from klamm.broker.groups.commits import OffsetService
+from klamm.broker.groups.offset_coordinator import OffsetCoordinator
 from klamm.broker.producer_ids import ProducerIdAllocator
 from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.topics.catalog import Topic
@@ -73,7 +73,7 @@ class ProducerIds(ProducerIdAllocator):
         return self.given
 
 
-class NoOffsets(OffsetService):
+class NoOffsets(OffsetCoordinator):
     """Offset service without pending offsets of transactions."""
 
     def __init__(self) -> None:

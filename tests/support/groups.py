@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.classic.group import ClassicGroup
+from klamm.broker.groups.classic.model import GroupLimits, JoinAttempt, JoinReply, Moment, SyncAttempt, SyncReply
 from klamm.broker.groups.consumer.group import ConsumerGroup
-from klamm.broker.groups.model import GroupLimits, JoinAttempt, JoinReply, Moment, SyncAttempt, SyncReply
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
-    from klamm.broker.groups.model import GroupState
+    from klamm.broker.groups.classic.model import GroupState
 
 AnyGroup = TypeVar("AnyGroup", ClassicGroup, ConsumerGroup)
 WALL_START_MS = 1_700_000_000_000

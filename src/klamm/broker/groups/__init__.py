@@ -1,1 +1,1 @@
-"""Consumer groups of the classic protocol: a state machine without I/O, committed offsets, the group coordinator."""
+"""Groups of consumers: a coordinator for each kind of request, one registry of all groups, and committed offsets."""

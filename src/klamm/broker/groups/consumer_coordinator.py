@@ -13,9 +13,8 @@ from klamm.broker.groups.errors import GroupIdNotFoundError
 
 if TYPE_CHECKING:
     from klamm.broker.groups.consumer.model import Assignment, HeartbeatAttempt, HeartbeatReply
-    from klamm.broker.groups.consumer.timings import TimingSource
     from klamm.broker.groups.registry import Entry, GroupRegistry
-    from klamm.broker.groups.settings import GroupCoordinatorSettings
+    from klamm.broker.groups.settings import GroupCoordinatorSettings, TimingSource
     from klamm.broker.topics.catalog import TopicCatalog
 
 HOLD_SHARE: Final = 0.2

@@ -1,58 +1,37 @@
-"""The group coordinator, used by the handlers of the group APIs."""
+"""The group coordinator: all groups of a broker, their start and stop, and their administration."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.groups.commits import OffsetService
+from klamm.broker.groups.classic.model import GroupState
+from klamm.broker.groups.classic_coordinator import ClassicGroupCoordinator
 from klamm.broker.groups.consumer.group import ConsumerGroup
-from klamm.broker.groups.consumer.migration import to_classic
-from klamm.broker.groups.consumer.timings import TimingSource
 from klamm.broker.groups.consumer_coordinator import ConsumerGroupCoordinator
 from klamm.broker.groups.errors import (
-    CoordinatorNotAvailableError,
     GroupIdNotFoundError,
-    InvalidSessionTimeoutError,
-    MemberIdRequiredError,
     NonEmptyGroupError,
-    UnknownMemberIdError,
-    check_group_id,
 )
-from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
-from klamm.broker.groups.registry import MAX_ID_BYTES, GroupRegistry
-from klamm.broker.groups.served_clock import ServedClock
-from klamm.broker.groups.settings import GroupCoordinatorSettings
-from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
+from klamm.broker.groups.offset_coordinator import OffsetCoordinator
+from klamm.broker.groups.registry import GroupRegistry
+from klamm.broker.groups.settings import GroupCoordinatorSettings, TimingSource
+from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
-    from klamm.broker.groups.classic import ClassicGroup
+    from klamm.broker.groups.classic.group import ClassicGroup
+    from klamm.broker.groups.consumer.migration import AnyGroup
     from klamm.broker.groups.consumer.model import ConsumerGroupState
-    from klamm.broker.groups.kinds import AnyGroup
-    from klamm.broker.groups.model import JoinAttempt, MemberIdentity, SyncAttempt
-    from klamm.broker.groups.registry import Entry
     from klamm.broker.topics.catalog import TopicCatalog
     from klamm.storage.metadata.store import MetadataStore
 
-Reply = TypeVar("Reply")
-
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
-
-MAX_MEMBER_METADATA_BYTES: Final = 1_048_588
-"""Largest metadata of one member for all its protocols. Kafka's limit for storing them (``message.max.bytes``)."""
-
-PROTOCOL_OVERHEAD_BYTES: Final = 64
-"""Memory used by a protocol without metadata, counted towards the limit so that a million of them are rejected."""
-
-MAX_ASSIGNMENT_BYTES: Final = 32 * 1_048_576
-"""Largest total size of the assignments in one SyncGroup request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +62,7 @@ class DescribedGroup:
 
 
 class GroupCoordinator:
-    """Groups of the classic protocol, and administration of all groups. Used on one event loop only.
-
-    While a consumer group has members with the classic protocol, their requests come here, too.
-
-    JoinGroup and SyncGroup report errors in their replies; the other methods raise ``KafkaApiError``.
-    """
+    """All groups of a broker, with a coordinator for each kind of request. Used on one event loop only."""
 
     def __init__(
         self,
@@ -112,7 +86,6 @@ class GroupCoordinator:
         """
         self._settings = GroupCoordinatorSettings.from_config(get_config)
         self._clock = ServedClock(now)
-        self._topics = topics
         timings = TimingSource(group_config, get_config)
         self._registry = GroupRegistry(
             store,
@@ -122,12 +95,13 @@ class GroupCoordinator:
             now=self._clock.now,
             wall_ms=wall_ms,
         )
+        self.classic: Final = ClassicGroupCoordinator(self._registry, self._settings, topics, timings)
+        """Members with the classic protocol."""
         self.consumers: Final = ConsumerGroupCoordinator(self._registry, self._settings, topics, timings)
         """Consumer groups (KIP-848)."""
-        self.offsets: Final = OffsetService(self._registry, self._settings, topics)
+        self.offsets: Final = OffsetCoordinator(self._registry, self._settings, topics)
         """Committed offsets."""
         self._expiration_timer: asyncio.TimerHandle | None = None
-        self._is_running = False
 
     # ---- start and stop
 
@@ -136,11 +110,11 @@ class GroupCoordinator:
         self._clock.start()
         self._registry.load()
         self._schedule_expiration()
-        self._is_running = True
+        self.classic.is_running = True
 
     async def stop(self) -> None:
         """Stop all timers. Answer all parked requests with NOT_COORDINATOR, so that clients find it again."""
-        self._is_running = False
+        self.classic.is_running = False
         self._clock.stop()
         if self._expiration_timer is not None:
             self._expiration_timer.cancel()
@@ -158,93 +132,6 @@ class GroupCoordinator:
     def forget_topic(self, topic_id: UUID) -> None:
         """Drop the committed offsets of a topic that is being deleted."""
         self.offsets.forget_topic(topic_id)
-
-    # ---- members
-
-    async def join(self, group_id: str, attempt: JoinAttempt) -> JoinReply:
-        """Join a group (JoinGroup). The reply may wait for the slowest member of the group.
-
-        This method fills in ``attempt.new_member_id``.
-        """
-        try:
-            self._check_join(group_id, attempt)
-            entry = self._registry.entry_or_new(group_id) if not attempt.member_id else self._registry.entry(group_id)
-            prefix = attempt.client_id if attempt.group_instance_id is None else attempt.group_instance_id
-            attempt = replace(attempt, new_member_id=f"{prefix}-{uuid4()}")
-            reply = await self._join(entry, attempt)
-            await self._registry.settle(entry)
-        except GroupIdNotFoundError:
-            return JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=attempt.member_id)
-        except MemberIdRequiredError as error:
-            return JoinReply(error_code=error.error_code, member_id=attempt.new_member_id)
-        except KafkaApiError as error:
-            return JoinReply(error_code=error.error_code, member_id=attempt.member_id)
-        return reply
-
-    async def sync(self, group_id: str, attempt: SyncAttempt) -> SyncReply:
-        """Exchange assignments (SyncGroup). The reply may wait for the leader's SyncGroup."""
-        try:
-            self._check_running()
-            check_group_id(group_id)
-            if sum(len(share) for _, share in attempt.assignments) > MAX_ASSIGNMENT_BYTES:
-                raise InvalidRequestError
-            entry = self._registry.entry(group_id)
-            reply = await self._sync(entry, attempt)
-            await self._registry.settle(entry)
-        except GroupIdNotFoundError:
-            return SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-        except KafkaApiError as error:
-            return SyncReply(error_code=error.error_code)
-        return reply
-
-    async def heartbeat(
-        self,
-        group_id: str,
-        member_id: str,
-        group_instance_id: str | None,
-        generation_id: int,
-        *,
-        enforced_session_timeout_ms: int | None = None,
-    ) -> None:
-        """Extend the session of a member; see ``ClassicGroup.heartbeat`` for the arguments.
-
-        Raises:
-            KafkaApiError: Errors of ``ClassicGroup.heartbeat``; UNKNOWN_MEMBER_ID if the group does not exist.
-        """
-        check_group_id(group_id)
-        try:
-            entry = self._registry.entry(group_id)
-        except GroupIdNotFoundError as error:
-            raise UnknownMemberIdError from error
-        group, now = entry.group, self._registry.now()
-        heartbeat = group.classic_heartbeat if isinstance(group, ConsumerGroup) else group.heartbeat
-        heartbeat(
-            member_id,
-            group_instance_id,
-            generation_id,
-            now,
-            enforced_session_timeout_ms=enforced_session_timeout_ms,
-        )
-        self._registry.after_step(entry)
-
-    async def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, ...]:
-        """Remove members from a group (LeaveGroup), and return one error code per identity.
-
-        Raises:
-            InvalidGroupIdError: The group id is empty.
-            NotCoordinatorError: The change could not be written.
-        """
-        check_group_id(group_id)
-        try:
-            entry = self._registry.entry(group_id)
-        except GroupIdNotFoundError:
-            return (ErrorCode.UNKNOWN_MEMBER_ID,) * len(identities)
-        group, now = entry.group, self._registry.now()
-        leave = group.classic_leave if isinstance(group, ConsumerGroup) else group.leave
-        codes = leave(identities, now)
-        self._registry.after_step(entry)
-        await self._registry.settle(entry)
-        return codes
 
     # ---- administration
 
@@ -289,52 +176,6 @@ class GroupCoordinator:
 
     # ---- internals
 
-    async def _join(self, entry: Entry, attempt: JoinAttempt) -> JoinReply:
-        group, now = entry.group, self._registry.now()
-        if isinstance(group, ConsumerGroup) and not group.is_empty:
-            interval_ms = self.consumers.timings.of_group(group.group_id).assignment_interval_ms
-            try:
-                return group.join(attempt, self._topics, now, assignment_interval_ms=interval_ms)
-            finally:
-                self._registry.after_step(entry)
-        if isinstance(group, ConsumerGroup):
-            group = to_classic(group, self._topics, self._settings.limits, now)
-            self._registry.replace(entry, group)
-        answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
-        group.join(attempt, now, partial(_resolve, answer))
-        self._registry.after_step(entry)
-        return await answer
-
-    async def _sync(self, entry: Entry, attempt: SyncAttempt) -> SyncReply:
-        group, now = entry.group, self._registry.now()
-        if isinstance(group, ConsumerGroup):
-            reply = group.sync(attempt, self._topics, now)
-            self._registry.after_step(entry)
-            return reply
-        answer: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
-        group.sync(attempt, now, partial(_resolve, answer))
-        self._registry.after_step(entry)
-        return await answer
-
-    def _check_join(self, group_id: str, attempt: JoinAttempt) -> None:
-        self._check_running()
-        check_group_id(group_id)
-        settings = self._settings
-        if not settings.min_session_timeout_ms <= attempt.session_timeout_ms <= settings.max_session_timeout_ms:
-            raise InvalidSessionTimeoutError
-        for text in (attempt.client_id, attempt.group_instance_id or ""):
-            if len(text.encode()) > MAX_ID_BYTES:
-                raise InvalidRequestError(f"An id is longer than {MAX_ID_BYTES} bytes.")
-        size = len(attempt.protocol_type) + sum(
-            PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in attempt.protocols
-        )
-        if size > MAX_MEMBER_METADATA_BYTES:
-            raise InvalidRequestError(f"The metadata of the member is larger than {MAX_MEMBER_METADATA_BYTES} bytes.")
-
-    def _check_running(self) -> None:
-        if not self._is_running:
-            raise CoordinatorNotAvailableError
-
     def _schedule_expiration(self) -> None:
         interval_s = self._settings.offsets_retention_check_interval_ms / 1000
         self._expiration_timer = asyncio.get_running_loop().call_later(interval_s, self._expire_offsets)
@@ -342,12 +183,6 @@ class GroupCoordinator:
     def _expire_offsets(self) -> None:
         self._schedule_expiration()
         self.offsets.expire()
-
-
-def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
-    # The client may have disconnected while its request was parked, which cancels the future.
-    if not answer.done():
-        answer.set_result(reply)
 
 
 def _type_of(group: AnyGroup) -> str:
@@ -377,3 +212,72 @@ def _members(group: ClassicGroup) -> tuple[MemberDescription, ...]:
         )
         for member in group.members
     )
+
+
+_TICK_S: Final = 0.5
+_TOLERANCE_S: Final = 0.2
+"""Delay of a tick, in seconds, above which the event loop counts as paused."""
+_SHORTEST_S: Final = 0.5
+_LONGEST_S: Final = 5.0
+
+
+class ServedClock:
+    """The clock of session timeouts. Used on the event loop only.
+
+    While the event loop is blocked, or the process or machine is suspended, heartbeats wait in the sockets and sessions
+    seem to time out. With a plain clock, the first heartbeat that is read would expire all other members of its group.
+    So after a pause this clock shows the time at which the pause began, while the waiting requests are served. It does
+    so for as long as the pause took, but at least 0.5 and at most 5 seconds.
+
+    Args:
+        now: Clock to show, seconds.
+        elapsed: Monotonic clock by which pauses are measured, seconds. Tests move ``now`` forward, and that is not a
+            pause.
+    """
+
+    def __init__(self, now: Callable[[], float], elapsed: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._elapsed = elapsed
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticked_at = 0.0
+        """Time of ``elapsed``, like ``_stands_until``."""
+        self._showed = 0.0
+        self._stands_until = 0.0
+        self._stands_at = 0.0
+
+    def start(self) -> None:
+        """Start to detect pauses. Before this, the clock never stops."""
+        self._loop = asyncio.get_running_loop()
+        self._tick(self._loop)
+
+    def stop(self) -> None:
+        """Stop detecting pauses."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = self._timer = None
+        self._stands_until = 0.0
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+        value = self._now()
+        if self._loop is None:
+            return value
+        elapsed = self._elapsed()
+        self._notice_pause(elapsed, value)
+        return min(value, self._stands_at) if elapsed < self._stands_until else value
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._notice_pause(self._elapsed(), self._now())
+        self._ticked_at, self._showed = self._elapsed(), self._now()
+        self._timer = loop.call_later(_TICK_S, self._tick, loop)
+
+    def _notice_pause(self, elapsed: float, value: float) -> None:
+        pause = elapsed - self._ticked_at - _TICK_S
+        if pause <= _TOLERANCE_S:
+            return
+        if elapsed >= self._stands_until:
+            self._stands_at = self._showed
+        self._stands_until = elapsed + min(max(pause, _SHORTEST_S), _LONGEST_S)
+        self._ticked_at, self._showed = elapsed, value

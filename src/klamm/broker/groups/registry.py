@@ -11,33 +11,98 @@ import asyncio
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.classic.group import ClassicGroup
+from klamm.broker.groups.classic.model import Moment
+from klamm.broker.groups.classic.snapshot import from_payload, to_payload
 from klamm.broker.groups.consumer import snapshot as consumer_snapshot
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.migration import to_classic
 from klamm.broker.groups.consumer.snapshot import GroupWriter
-from klamm.broker.groups.durability import log_failure, until_durable
-from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError
-from klamm.broker.groups.held_replies import HeldReplies
-from klamm.broker.groups.model import Moment
-from klamm.broker.groups.offsets import OffsetTable
-from klamm.broker.groups.pending import PendingOffsets
-from klamm.broker.groups.snapshot import from_payload, to_payload
-from klamm.protocol.errors import ErrorCode
+from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError, NotCoordinatorError
+from klamm.broker.groups.offsets import OffsetTable, PendingOffsets
+from klamm.protocol.errors import ErrorCode, StorageError
 from klamm.storage.metadata.changes import DropGroup, PutGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from uuid import UUID
 
-    from klamm.broker.groups.kinds import AnyGroup
+    from klamm.broker.groups.consumer.migration import AnyGroup
+    from klamm.broker.groups.consumer.model import Assignment
     from klamm.broker.groups.settings import GroupCoordinatorSettings
     from klamm.broker.topics.catalog import TopicCatalog
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
+
+_Partition: TypeAlias = "tuple[UUID, int]"
+
+
+class HeldReplies:
+    """Held replies of one group, by the partitions that they wait for. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[_Partition, asyncio.Future[bool]] = {}
+        self._has_ended = False
+
+    async def wait(self, partitions: Sequence[_Partition], timeout_s: float) -> bool:
+        """Wait until one of the partitions is released, and return whether it was."""
+        if self._has_ended:
+            return False
+        released: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.update(dict.fromkeys(partitions, released))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await released
+        except TimeoutError:
+            return False
+        finally:
+            for partition in partitions:
+                if self._waiting.get(partition) is released:
+                    del self._waiting[partition]
+
+    def release(self, partitions: Assignment) -> None:
+        """End the waits for some partitions, which have no owner now."""
+        if not self._waiting:
+            return
+        for topic_id, indexes in partitions.items():
+            for index in indexes:
+                _end(self._waiting.get((topic_id, index)), is_released=True)
+
+    def end(self) -> None:
+        """End all waits without success, also those that would begin later."""
+        self._has_ended = True
+        for released in self._waiting.values():
+            _end(released, is_released=False)
+
+
+def _end(released: asyncio.Future[bool] | None, *, is_released: bool) -> None:
+    if released is not None and not released.done():
+        released.set_result(is_released)
+
+
+async def until_durable(change: asyncio.Future[None]) -> None:
+    """Wait until a change is on disk.
+
+    Several responses may wait for one change. A cancelled request does not cancel it for the others.
+
+    Raises:
+        NotCoordinatorError: The change could not be written and was rolled back. Kafka uses the same code for a storage
+            error here: clients look for the coordinator and retry.
+    """
+    try:
+        await asyncio.shield(change)
+    except StorageError as error:
+        raise NotCoordinatorError(error.error_message) from error
+
+
+def log_failure(change: asyncio.Future[None]) -> None:
+    """Log the error of a change that possibly no request waits for, such as one of a timed step."""
+    if not change.cancelled() and change.exception() is not None:
+        logger.warning("A change of a group or a transaction could not be stored: %s", change.exception())
 
 
 MAX_ID_BYTES: Final = 32_000

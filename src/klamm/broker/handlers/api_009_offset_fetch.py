@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.groups.commits import FetchedOffset
+    from klamm.broker.groups.offset_coordinator import FetchedOffset
 
 API: Final = Api(key=ApiKey.OFFSET_FETCH, min_version=1, max_version=10)
 FIRST_VERSION_WITH_GROUPS: Final = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.model import JoinAttempt
+from klamm.broker.groups.classic.model import JoinAttempt
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.requests.checks import require_group
 from klamm.client_configs.definitions import SESSION_TIMEOUT_MS
@@ -22,7 +22,7 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
-    from klamm.broker.groups.model import JoinReply
+    from klamm.broker.groups.classic.model import JoinReply
 
 API: Final = Api(key=ApiKey.JOIN_GROUP, min_version=0, max_version=9)
 FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
@@ -43,7 +43,7 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
             generation_id=-1,
             protocol_name=_nullable(None, context.api_version),
         )
-    reply = await context.services.groups.join(request.group_id, _attempt(request, context))
+    reply = await context.services.groups.classic.join(request.group_id, _attempt(request, context))
     return _response(reply, context.api_version)
 
 

@@ -28,7 +28,7 @@ async def handle(request: HeartbeatRequest, context: RequestContext) -> Heartbea
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
         enforced = context.services.enforcement.of_session(context.session, context.client_id)
-        await context.services.groups.heartbeat(
+        await context.services.groups.classic.heartbeat(
             request.group_id,
             request.member_id,
             request.group_instance_id,

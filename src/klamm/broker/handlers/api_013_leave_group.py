@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.model import MemberIdentity
+from klamm.broker.groups.classic.model import MemberIdentity
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.part_limits import MOST_LEAVING_MEMBERS, refuse_many
 from klamm.broker.requests.checks import require_group
@@ -39,7 +39,7 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
         refuse_many(identities, MOST_LEAVING_MEMBERS, "members")
-        codes = await context.services.groups.leave(request.group_id, identities)
+        codes = await context.services.groups.classic.leave(request.group_id, identities)
     except KafkaApiError as error:
         return LeaveGroupResponse(error_code=error.error_code)
     if not is_batched:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.model import SyncAttempt
+from klamm.broker.groups.classic.model import SyncAttempt
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.requests.checks import require_group
 from klamm.protocol.api import Api, ApiKey
@@ -30,7 +30,7 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
     except KafkaApiError as error:
         return SyncGroupResponse(error_code=error.error_code)
-    reply = await context.services.groups.sync(
+    reply = await context.services.groups.classic.sync(
         request.group_id,
         SyncAttempt(
             member_id=request.member_id,

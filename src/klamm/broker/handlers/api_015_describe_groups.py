@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.groups.classic.model import GroupState
 from klamm.broker.groups.errors import GroupIdNotFoundError
-from klamm.broker.groups.model import GroupState
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, require_group
 from klamm.protocol.api import Api, ApiKey

@@ -19,8 +19,7 @@ from klamm.broker.groups.consumer.model import (
     HeartbeatReply,
     assignment_of,
 )
-from klamm.broker.groups.consumer.regexes import matching_topics
-from klamm.broker.groups.consumer.requests import check_heartbeat
+from klamm.broker.groups.consumer.requests import check_heartbeat, matching_topics
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.requests.checks import TOPIC_DENIED, may_topic, require_group
 from klamm.protocol.api import Api, ApiKey

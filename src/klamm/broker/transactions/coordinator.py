@@ -25,8 +25,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from klamm.broker.groups.durability import log_failure, until_durable
 from klamm.broker.groups.errors import CoordinatorNotAvailableError
+from klamm.broker.groups.registry import log_failure, until_durable
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from klamm.broker.groups.commits import OffsetService
+    from klamm.broker.groups.offset_coordinator import OffsetCoordinator
     from klamm.broker.producer_ids import ProducerIdAllocator
     from klamm.protocol.errors import StorageError
     from klamm.protocol.types import ProducerIdentity
@@ -79,7 +79,7 @@ class TransactionCoordinator:
         *,
         producer_ids: ProducerIdAllocator,
         logs: LogManager,
-        offsets: OffsetService,
+        offsets: OffsetCoordinator,
         now_ms: Callable[[], int],
     ) -> None:
         """Read the settings; nothing is loaded before ``start``.

@@ -70,7 +70,7 @@ class PutGroup:
 
     group_id: str
     payload: bytes
-    """JSON in UTF-8, written and read only by ``klamm.broker.groups.snapshot``."""
+    """JSON in UTF-8, written and read only by ``klamm.broker.groups.classic.snapshot``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

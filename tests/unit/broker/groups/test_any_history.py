@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, SyncReply
-from klamm.broker.groups.snapshot import from_payload, to_payload
+from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncReply
+from klamm.broker.groups.classic.snapshot import from_payload, to_payload
 from klamm.protocol.errors import ErrorCode
 from tests.support.groups import GroupScene, attempt
 

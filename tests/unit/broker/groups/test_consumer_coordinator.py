@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.broker.groups import consumer_coordinator
-from klamm.broker.groups.commits import Committer
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import HeartbeatAttempt, HeartbeatReply, MemberTimings
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.groups.errors import GroupIdNotFoundError, NotCoordinatorError, StaleMemberEpochError
+from klamm.broker.groups.offset_coordinator import Committer
 from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.protocol.errors import ErrorCode
 from klamm.storage.metadata.changes import PutGroup
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
+    from klamm.broker.groups.classic.model import Moment
     from klamm.broker.groups.consumer.model import SubscribableTopics
-    from klamm.broker.groups.model import Moment
     from klamm.storage.metadata.changes import Change
 
 CONFIG: dict[str, Any] = {**COORDINATOR_CONFIG}
@@ -264,7 +264,7 @@ def test_an_empty_group_serves_either_protocol(scene: Scene) -> None:
         async with scene.running() as groups:
             await scene.beat(groups, "m1", 0)
             await groups.consumers.leave("g", "m1", None, -1)
-            joined = await groups.join("g", attempt("", version=3))
+            joined = await groups.classic.join("g", attempt("", version=3))
             assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 4)
             assert [group.group_type for group in groups.list_groups()] == ["classic"]
 

@@ -11,12 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.groups.commits import Committer
-from klamm.broker.groups.coordinator import (
-    MAX_ASSIGNMENT_BYTES,
-    MAX_MEMBER_METADATA_BYTES,
-    GroupCoordinator,
-)
+from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
+from klamm.broker.groups.classic_coordinator import MAX_ASSIGNMENT_BYTES, MAX_MEMBER_METADATA_BYTES
+from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.groups.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
@@ -26,7 +23,7 @@ from klamm.broker.groups.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
+from klamm.broker.groups.offset_coordinator import Committer
 from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.registry import MAX_ID_BYTES
 from klamm.broker.topics.catalog import Topic, TopicCatalog
@@ -112,9 +109,9 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def join(groups: GroupCoordinator, group_id: str = "g", **settings: Any) -> JoinReply:
-    first = await groups.join(group_id, attempt(**settings))
+    first = await groups.classic.join(group_id, attempt(**settings))
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    return await groups.join(group_id, attempt(first.member_id, **settings))
+    return await groups.classic.join(group_id, attempt(first.member_id, **settings))
 
 
 def sync_attempt(member_id: str, generation_id: int, **shares: bytes) -> SyncAttempt:
@@ -130,7 +127,7 @@ def sync_attempt(member_id: str, generation_id: int, **shares: bytes) -> SyncAtt
 
 async def stable(groups: GroupCoordinator, group_id: str = "g", **settings: Any) -> JoinReply:
     joined = await join(groups, group_id, **settings)
-    synced = await groups.sync(group_id, sync_attempt(joined.member_id, joined.generation_id, own=b"share"))
+    synced = await groups.classic.sync(group_id, sync_attempt(joined.member_id, joined.generation_id, own=b"share"))
     assert synced.error_code == ErrorCode.NONE
     return joined
 
@@ -162,12 +159,12 @@ def test_a_group_carries_on_after_a_restart(scene: Scene) -> None:
             joined = await stable(groups)
             await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
         async with scene.running() as groups:
-            await groups.heartbeat("g", joined.member_id, None, joined.generation_id)
+            await groups.classic.heartbeat("g", joined.member_id, None, joined.generation_id)
             assert await commit(groups, offset(value=8), member_id=joined.member_id, generation_id=1) == (
                 ErrorCode.NONE,
             )
             assert await fetch(groups) == {("a", 0): 8}
-            synced = await groups.sync("g", sync_attempt(joined.member_id, 1))
+            synced = await groups.classic.sync("g", sync_attempt(joined.member_id, 1))
             assert synced.assignment == b"share"
 
     run(main())
@@ -180,10 +177,10 @@ def test_a_rebalance_that_a_restart_cuts_short_starts_from_the_last_generation(s
             parked = asyncio.create_task(join(groups, protocols=(("range", b"other"),)))
             await asyncio.sleep(0.01)
             with pytest.raises(RebalanceInProgressError):
-                await groups.heartbeat("g", joined.member_id, None, 1)
+                await groups.classic.heartbeat("g", joined.member_id, None, 1)
         assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
         async with scene.running() as groups:
-            await groups.heartbeat("g", joined.member_id, None, 1)
+            await groups.classic.heartbeat("g", joined.member_id, None, 1)
             assert groups.describe("g").state is GroupState.STABLE
 
     run(main())
@@ -195,8 +192,8 @@ def test_nobody_begins_to_wait_on_a_coordinator_that_stops(scene: Scene) -> None
             joined = await stable(groups)
             await groups.stop()
             unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert (await groups.join("g", attempt(joined.member_id))).error_code == unavailable
-            assert (await groups.sync("g", sync_attempt(joined.member_id, 1))).error_code == unavailable
+            assert (await groups.classic.join("g", attempt(joined.member_id))).error_code == unavailable
+            assert (await groups.classic.sync("g", sync_attempt(joined.member_id, 1))).error_code == unavailable
 
     run(main())
 
@@ -205,7 +202,7 @@ def test_an_assignment_is_on_disk_before_anyone_acts_on_it(scene: Scene) -> None
     async def main() -> None:
         async with scene.running() as groups:
             joined = await join(groups)
-            await groups.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
+            await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
             assert b'"generation_id":1' in scene.store.load_groups()[0].payload
 
     run(main())
@@ -233,10 +230,10 @@ def test_a_longer_session_prolongs_the_life_of_a_member(scene: Scene) -> None:
         scene.config["group.min.session.timeout.ms"] = 1
         async with scene.running() as groups:
             joined = await stable(groups, session_timeout_ms=2000)
-            again = await groups.join("g", attempt(joined.member_id, session_timeout_ms=30_000))
+            again = await groups.classic.join("g", attempt(joined.member_id, session_timeout_ms=30_000))
             assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
             await asyncio.sleep(2.2)
-            await groups.heartbeat("g", joined.member_id, None, 1)
+            await groups.classic.heartbeat("g", joined.member_id, None, 1)
             assert b'"session_timeout_ms":30000' in scene.store.load_groups()[0].payload
 
     run(main())
@@ -249,7 +246,7 @@ def test_a_client_that_goes_while_its_join_is_parked_harms_nobody(scene: Scene) 
             gone = asyncio.create_task(join(groups))
             await asyncio.sleep(0.01)
             gone.cancel()
-            assert (await groups.join("g", attempt(joined.member_id))).generation_id == 2
+            assert (await groups.classic.join("g", attempt(joined.member_id))).generation_id == 2
 
     run(main())
 
@@ -282,7 +279,7 @@ def test_a_join_beyond_the_limits_is_refused_and_nothing_is_kept(
 ) -> None:
     async def main() -> None:
         async with scene.running() as groups:
-            reply = await groups.join(group_id, attempt(**change))
+            reply = await groups.classic.join(group_id, attempt(**change))
             assert reply == JoinReply(error_code=error_code, member_id=change.get("member_id", ""))
             assert groups.list_groups() == []
 
@@ -292,8 +289,8 @@ def test_a_join_beyond_the_limits_is_refused_and_nothing_is_kept(
 def test_member_ids_name_their_client(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
-            dynamic = await groups.join("g", attempt())
-            static = await groups.join("s", attempt(instance_id="i"))
+            dynamic = await groups.classic.join("g", attempt())
+            static = await groups.classic.join("s", attempt(instance_id="i"))
             assert dynamic.member_id.startswith("client-")
             assert static.member_id.startswith("i-")
 
@@ -303,16 +300,20 @@ def test_member_ids_name_their_client(scene: Scene) -> None:
 def test_requests_to_a_group_that_does_not_exist_are_rejected(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
-            assert await groups.sync("g", sync_attempt("m", 1)) == SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            assert await groups.classic.sync("g", sync_attempt("m", 1)) == SyncReply(
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID
+            )
             identities = [MemberIdentity(member_id="m", group_instance_id=None)] * 2
-            assert await groups.leave("g", identities) == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
+            assert await groups.classic.leave("g", identities) == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
             with pytest.raises(UnknownMemberIdError):
-                await groups.heartbeat("g", "m", None, 1)
-            assert await groups.sync("", sync_attempt("m", 1)) == SyncReply(error_code=ErrorCode.INVALID_GROUP_ID)
+                await groups.classic.heartbeat("g", "m", None, 1)
+            assert await groups.classic.sync("", sync_attempt("m", 1)) == SyncReply(
+                error_code=ErrorCode.INVALID_GROUP_ID
+            )
             with pytest.raises(InvalidGroupIdError):
-                await groups.leave("", identities)
+                await groups.classic.leave("", identities)
             with pytest.raises(InvalidGroupIdError):
-                await groups.heartbeat("", "m", None, 1)
+                await groups.classic.heartbeat("", "m", None, 1)
 
     run(main())
 
@@ -322,7 +323,7 @@ def test_an_assignment_beyond_the_limit_is_refused(scene: Scene) -> None:
         async with scene.running() as groups:
             joined = await join(groups)
             too_much = sync_attempt(joined.member_id, 1, own=bytes(MAX_ASSIGNMENT_BYTES + 1))
-            assert (await groups.sync("g", too_much)).error_code == ErrorCode.INVALID_REQUEST
+            assert (await groups.classic.sync("g", too_much)).error_code == ErrorCode.INVALID_REQUEST
 
     run(main())
 
@@ -556,7 +557,7 @@ def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(scene: 
             await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
             with pytest.raises(NonEmptyGroupError):
                 await groups.delete("g")
-            await groups.leave("g", [MemberIdentity(member_id=joined.member_id, group_instance_id=None)])
+            await groups.classic.leave("g", [MemberIdentity(member_id=joined.member_id, group_instance_id=None)])
             await groups.delete("g")
             assert await fetch(groups) == {}
             with pytest.raises(GroupIdNotFoundError):
@@ -602,10 +603,10 @@ def test_an_assignment_that_cannot_be_written_is_not_handed_out(scene: Scene) ->
         async with scene.running() as groups:
             joined = await join(groups)
             scene.disk.failures = 1
-            synced = await groups.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
+            synced = await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
             assert synced.error_code == ErrorCode.NOT_COORDINATOR
             with pytest.raises(UnknownMemberIdError):
-                await groups.heartbeat("g", joined.member_id, None, 1)
+                await groups.classic.heartbeat("g", joined.member_id, None, 1)
             assert (await stable(groups)).generation_id == 1
 
     run(main())
@@ -620,9 +621,9 @@ def test_who_waits_while_the_disk_fails_gets_a_retriable_error(scene: Scene) -> 
             scene.disk.failures = 1
             await commit(groups, offset(), group_id="other")
             assert (await parked).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            await groups.heartbeat("g", joined.member_id, None, 1)
+            await groups.classic.heartbeat("g", joined.member_id, None, 1)
             with pytest.raises(IllegalGenerationError):
-                await groups.heartbeat("g", joined.member_id, None, 2)
+                await groups.classic.heartbeat("g", joined.member_id, None, 2)
 
     run(main())
 
@@ -649,11 +650,14 @@ def test_a_hundred_members_join_and_leave(scene: Scene) -> None:
             leader = next(reply for reply in replies if reply.members)
             shares = tuple((member.member_id, member.member_id.encode()) for member in leader.members)
             synced = await asyncio.gather(
-                *(groups.sync("g", replace(sync_attempt(reply.member_id, 1), assignments=shares)) for reply in replies)
+                *(
+                    groups.classic.sync("g", replace(sync_attempt(reply.member_id, 1), assignments=shares))
+                    for reply in replies
+                )
             )
             assert [sync.assignment.decode() for sync in synced] == [reply.member_id for reply in replies]
             identities = [MemberIdentity(member_id=reply.member_id, group_instance_id=None) for reply in replies]
-            assert set(await groups.leave("g", identities)) == {ErrorCode.NONE}
+            assert set(await groups.classic.leave("g", identities)) == {ErrorCode.NONE}
             assert groups.describe("g").state is GroupState.EMPTY
 
     run(main())

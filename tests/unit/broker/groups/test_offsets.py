@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.groups.model import MemberIdentity
+from klamm.broker.groups.classic.model import MemberIdentity
 from klamm.broker.groups.offsets import OffsetTable
 from klamm.storage.metadata.changes import DropGroupOffset, PutGroupOffset
 from tests.support.groups import WALL_START_MS, GroupScene

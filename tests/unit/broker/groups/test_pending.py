@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from klamm.broker.groups.pending import PendingOffsets
+from klamm.broker.groups.offsets import PendingOffsets
 from klamm.storage.metadata.changes import DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE, JoinReply, SyncReply
+from klamm.broker.groups.consumer.consumer_protocol import ClassicSubscription, read_subscription, write_assignment
 from klamm.broker.groups.consumer.heartbeats import ConsumerHeartbeats
 from klamm.broker.groups.consumer.membership import DeadlineKind
 from klamm.broker.groups.consumer.model import (
@@ -20,7 +22,6 @@ from klamm.broker.groups.consumer.model import (
     MemberState,
     assignment_of,
 )
-from klamm.broker.groups.consumer_protocol import ClassicSubscription, read_subscription, write_assignment
 from klamm.broker.groups.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
@@ -29,15 +30,14 @@ from klamm.broker.groups.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
-from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, JoinReply, SyncReply
 from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
+    from klamm.broker.groups.classic.model import JoinAttempt, MemberIdentity, Moment, SyncAttempt
     from klamm.broker.groups.consumer.model import SubscribableTopics
-    from klamm.broker.groups.model import JoinAttempt, MemberIdentity, Moment, SyncAttempt
 
 FIRST_COMMIT_VERSION: Final = 9
 """First version of OffsetCommit that knows member epochs."""

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from klamm.broker.groups.classic.model import Moment
     from klamm.broker.groups.consumer.model import Assignment, HeartbeatAttempt, Resolver, SubscribableTopics
-    from klamm.broker.groups.model import Moment
 
 REGEX_INTERVAL_S: Final = 1.0
 """Shortest time in seconds between two resolutions of a regular expression, however often topics change."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
+    from klamm.broker.groups.classic.model import Moment
     from klamm.broker.groups.consumer.model import (
         Assignment,
         ConsumerLimits,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         SubscribableTopics,
         SubscribedTopic,
     )
-    from klamm.broker.groups.model import Moment
 
 
 class DeadlineKind(Enum):

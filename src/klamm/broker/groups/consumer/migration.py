@@ -1,26 +1,24 @@
-"""Conversion of a group with members between the classic and the consumer protocol (KIP-848, online migration).
-
-A classic group becomes a consumer group when a member with the consumer protocol joins, and a consumer group becomes a
-classic group when the last such member leaves. Members keep their partitions, and the generation is the group epoch.
-"""
+"""The two kinds of groups, and conversion of a group with members between them (KIP-848, online migration)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.classic.group import ClassicGroup
+from klamm.broker.groups.classic.members import Member
+from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE
+from klamm.broker.groups.consumer.consumer_protocol import read_assignment, read_subscription, write_assignment
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import FIRST_EPOCH, ClassicTraits, ConsumerMember, assignment_of
-from klamm.broker.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
 from klamm.broker.groups.errors import GroupIdNotFoundError
-from klamm.broker.groups.members import Member
-from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from klamm.broker.groups.classic.model import GroupLimits, Moment
     from klamm.broker.groups.consumer.model import Assignment, ConsumerLimits, SubscribableTopics
-    from klamm.broker.groups.model import GroupLimits, Moment
+
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 def can_become_consumer(group: ClassicGroup, limits: ConsumerLimits) -> bool:

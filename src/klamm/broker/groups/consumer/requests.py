@@ -1,15 +1,16 @@
-"""Checks of ConsumerGroupHeartbeat requests that do not depend on the group (KIP-848)."""
+"""ConsumerGroupHeartbeat requests: checks that do not depend on the group, and the topics of a regular expression."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_MS
-from klamm.broker.groups.errors import UnsupportedAssignorError
+from klamm.broker.groups.errors import InvalidRegularExpressionError, UnsupportedAssignorError
+from klamm.patterns import PatternError, full_matcher
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from klamm.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -68,3 +69,18 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
 def _reject_blank(text: str | None, message: str) -> None:
     if text is not None and not text.strip():
         raise InvalidRequestError(message)
+
+
+def matching_topics(pattern: str, names: Iterable[str], may_describe: Callable[[str], bool]) -> frozenset[str]:
+    """Return the topics that match a regular expression and that the principal may describe.
+
+    Raises:
+        InvalidRegularExpressionError: RE2 does not accept the expression.
+    """
+    try:
+        matches = full_matcher(pattern)
+    except PatternError as error:
+        raise InvalidRegularExpressionError(
+            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error.reason}."
+        ) from error
+    return frozenset(name for name in names if matches(name) and may_describe(name))

@@ -27,8 +27,8 @@ from klamm.storage.errors import DAMAGED_VALUE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.broker.groups.classic.model import Moment
     from klamm.broker.groups.consumer.model import ConsumerLimits
-    from klamm.broker.groups.model import Moment
 
 TYPE: Final = "consumer"
 _START: Final = f'{{"type":"{TYPE}",'.encode()

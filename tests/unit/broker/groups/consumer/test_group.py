@@ -12,8 +12,8 @@ from klamm.protocol.errors import ErrorCode
 from tests.support.consumer_groups import ConsumerScene, FakeMember
 
 if TYPE_CHECKING:
+    from klamm.broker.groups.classic.model import Moment
     from klamm.broker.groups.consumer.model import SubscribableTopics
-    from klamm.broker.groups.model import Moment
 
 
 def indexes(member: FakeMember) -> list[int]:

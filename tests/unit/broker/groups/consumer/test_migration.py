@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.classic.group import ClassicGroup
+from klamm.broker.groups.classic.model import GroupLimits, GroupState, JoinReply, MemberIdentity, SyncAttempt
+from klamm.broker.groups.consumer.consumer_protocol import read_assignment, write_assignment
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.migration import can_become_consumer, to_classic, to_consumer
 from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerLimits
 from klamm.broker.groups.consumer.snapshot import GroupWriter, from_payload
-from klamm.broker.groups.consumer_protocol import read_assignment, write_assignment
 from klamm.broker.groups.errors import GroupIdNotFoundError
-from klamm.broker.groups.model import GroupLimits, GroupState, JoinReply, MemberIdentity, SyncAttempt
 from klamm.protocol.errors import ErrorCode
 from tests.support.consumer_groups import ConsumerScene, FakeMember
 from tests.support.groups import GroupScene, attempt
@@ -23,7 +23,7 @@ from tests.support.groups import GroupScene, attempt
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.broker.groups.model import JoinAttempt
+    from klamm.broker.groups.classic.model import JoinAttempt
 
 
 def subscription(*topics: str, owned: Mapping[str, Sequence[int]] | None = None) -> bytes:

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.broker.groups.classic.members import GroupMembers, Member
 from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
-from klamm.broker.groups.members import GroupMembers, Member
 
 if TYPE_CHECKING:
-    from klamm.broker.groups.model import JoinReply
+    from klamm.broker.groups.classic.model import JoinReply
 
 
 def member(member_id: str, *names: str, instance_id: str | None = None) -> Member:

@@ -7,14 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from klamm.broker.groups.classic.model import JoinedMember, JoinReply, SyncReply
 from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
-from klamm.broker.groups.model import JoinedMember, JoinReply, SyncReply
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.broker.groups.model import JoinWaiter, SyncWaiter
+    from klamm.broker.groups.classic.model import JoinWaiter, SyncWaiter
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,21 +28,21 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.groups.classic.members import Member
+from klamm.broker.groups.classic.model import GroupState, JoinReply, SyncReply
+from klamm.broker.groups.classic.rebalance import Rebalance
 from klamm.broker.groups.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from klamm.broker.groups.members import Member
-from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
-from klamm.broker.groups.rebalance import Rebalance
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.broker.groups.model import (
+    from klamm.broker.groups.classic.model import (
         JoinAttempt,
         JoinWaiter,
         MemberIdentity,

@@ -10,13 +10,13 @@ import json
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
-from klamm.broker.groups.classic import ClassicGroup
-from klamm.broker.groups.members import Member
-from klamm.broker.groups.model import GroupState
+from klamm.broker.groups.classic.group import ClassicGroup
+from klamm.broker.groups.classic.members import Member
+from klamm.broker.groups.classic.model import GroupState
 from klamm.storage.errors import DAMAGED_VALUE
 
 if TYPE_CHECKING:
-    from klamm.broker.groups.model import GroupLimits, Moment
+    from klamm.broker.groups.classic.model import GroupLimits, Moment
 
 
 def to_payload(group: ClassicGroup) -> bytes:

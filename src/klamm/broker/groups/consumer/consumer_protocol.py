@@ -50,6 +50,19 @@ def read_subscription(metadata: bytes) -> ClassicSubscription:
     return ClassicSubscription(version=version, topics=topics, owned=owned, rack_id=rack_id)
 
 
+def read_topics(metadata: bytes) -> tuple[str, ...]:
+    """Return the topics of a subscription of any version; what follows them is not read.
+
+    Raises:
+        ValueError: The bytes are not a subscription.
+    """
+    reader = _Reader(metadata)
+    version, count = reader.number(">h"), reader.number(">i")
+    if version < 0 or count < 0:
+        raise ValueError(f"Not a subscription: version {version}, {count} topics")
+    return tuple(reader.required_text() for _ in range(count))
+
+
 def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
     """Return the partitions by topic name in an assignment of SyncGroup; empty bytes mean none.
 
@@ -103,6 +116,12 @@ class _Reader:
     def text(self) -> str | None:
         length = self.number(">h")
         return None if length < 0 else self._take(length).decode()
+
+    def required_text(self) -> str:
+        value = self.text()
+        if value is None:
+            raise ValueError("Not of the consumer protocol: a name that is null")
+        return value
 
     def blob(self) -> None:
         length = self.number(">i")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, SyncReply
+from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncReply
 from klamm.protocol.errors import ErrorCode
 from tests.support.groups import WALL_START_MS, GroupScene, attempt
 

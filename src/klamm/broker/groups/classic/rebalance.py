@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.members import GroupMembers
-from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState, JoinReply, SyncReply
+from klamm.broker.groups.classic.members import GroupMembers
+from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE, GroupState, JoinReply, SyncReply
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from klamm.broker.groups.members import Member
-    from klamm.broker.groups.model import GroupLimits, Moment
+    from klamm.broker.groups.classic.members import Member
+    from klamm.broker.groups.classic.model import GroupLimits, Moment
 
 RETRY_MS: Final = 1_000
 """Shortest delay in milliseconds before a rebalance that no member joined is checked again."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.broker.groups.classic import MAX_PENDING_MEMBERS
-from klamm.broker.groups.model import GroupState, JoinedMember, JoinReply, MemberIdentity, SyncReply
+from klamm.broker.groups.classic.group import MAX_PENDING_MEMBERS
+from klamm.broker.groups.classic.model import GroupState, JoinedMember, JoinReply, MemberIdentity, SyncReply
 from klamm.protocol.errors import ErrorCode
 from tests.support.groups import GroupScene, attempt
 

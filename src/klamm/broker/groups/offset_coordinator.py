@@ -1,4 +1,4 @@
-"""Committed offsets: commit, fetch, delete, expire, and the offsets that wait for the end of a transaction."""
+"""The coordinator of committed offsets: commit, fetch, delete, expire, and the offsets of open transactions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE
+from klamm.broker.groups.consumer.consumer_protocol import read_topics
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.errors import (
     GroupIdNotFoundError,
@@ -13,17 +15,17 @@ from klamm.broker.groups.errors import (
     NonEmptyGroupError,
     StaleMemberEpochError,
 )
-from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
-from klamm.broker.groups.subscription import is_subscribed, topics_in_use
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
-    from klamm.broker.groups.kinds import AnyGroup
+    from klamm.broker.groups.classic.rebalance import Rebalance
+    from klamm.broker.groups.consumer.migration import AnyGroup
     from klamm.broker.groups.offsets import OffsetToCommit
     from klamm.broker.groups.registry import Entry, GroupRegistry
     from klamm.broker.groups.settings import GroupCoordinatorSettings
@@ -63,7 +65,7 @@ class Committer:
     generation_id: int = -1
 
 
-class OffsetService:
+class OffsetCoordinator:
     """Committed offsets of all groups.
 
     Offsets belong to topic ids, not names: a topic that is deleted and created again has no committed offsets.
@@ -426,3 +428,37 @@ async def _by_topic(commits: Sequence[PutGroupOffset], slices: TimeSlice) -> _By
     async for commit in slices.over(commits):
         found.setdefault(commit.topic_id, {})[commit.partition] = commit
     return found
+
+
+def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
+    """Return the topics to which the members of a consumer group are subscribed.
+
+    None means unknown: the group has another protocol type, or a member's metadata cannot be parsed.
+    """
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    if not group.members:
+        return frozenset()
+    if group.protocol_name is None:
+        return None
+    try:
+        return frozenset(
+            topic for member in group.members for topic in read_topics(member.metadata(group.protocol_name))
+        )
+    except ValueError:
+        return None
+
+
+def is_subscribed(group: AnyGroup, topic: str) -> bool:
+    """Return whether the group uses the topic. A group of consumers with unreadable metadata uses every topic."""
+    return bool(topics_in_use(group, {topic}))
+
+
+def topics_in_use(group: AnyGroup, topics: AbstractSet[str]) -> AbstractSet[str]:
+    """Return those of the topics that the group uses. A group with unreadable metadata uses every topic."""
+    if isinstance(group, ConsumerGroup):
+        return topics & frozenset(group.subscribed_names())
+    subscribed = subscribed_topics(group)
+    if subscribed is None:
+        return topics if group.protocol_type == CONSUMER_PROTOCOL_TYPE else frozenset()
+    return topics & subscribed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.broker.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
+from klamm.broker.groups.consumer.consumer_protocol import read_assignment, read_subscription, write_assignment
 
 
 def test_an_assignment_is_read_as_it_was_written() -> None:

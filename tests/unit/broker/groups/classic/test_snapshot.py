@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from klamm.broker.groups.model import GroupLimits, GroupState, MemberIdentity
-from klamm.broker.groups.snapshot import from_payload, to_payload
+from klamm.broker.groups.classic.model import GroupLimits, GroupState, MemberIdentity
+from klamm.broker.groups.classic.snapshot import from_payload, to_payload
 from klamm.protocol.errors import ErrorCode
 from tests.support.groups import GroupScene, attempt
 

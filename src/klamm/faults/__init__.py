@@ -1,1 +1,1 @@
-"""Rules of injected faults, without I/O: which requests a fault concerns, and the response with its error."""
+"""Rules of injected faults, without I/O: which requests a fault concerns."""

@@ -12,7 +12,7 @@ from klamm.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.faults.levels import Part
+    from klamm.protocol.error_response import Part
 
 _ACKS: Final = {"0": 0, "1": 1, "-1": -1, "all": -1}
 _LONGEST_DELAY_S: Final = 24 * 3600.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.faults.fault import FaultError, FaultQueue, parse_fault
-from klamm.faults.levels import Part
+from klamm.protocol.error_response import Part
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.faults.responses import Exchange
 from klamm.protocol.codec import decode, encode
+from klamm.protocol.error_response import Exchange
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from klamm.broker.fetch.sessions import FetchSession
     from klamm.server.route import Piece, RawResponse, Response, Route
 
+MESSAGE: Final = "Error injected by a test"
 _FURTHER_REQUESTS: Final = (AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest)
 """Requests that share their API key with the request class of a route."""
 _SERVED_ANYHOW: Final = (MetadataRequest, FetchRequest)
@@ -49,7 +50,7 @@ def filters_of(routes: Mapping[int, Route]) -> dict[str, frozenset[str]]:
 
 
 def _filters(request: type[Message]) -> frozenset[str]:
-    from klamm.faults.levels import PartKind, levels, response_class  # noqa: PLC0415
+    from klamm.protocol.error_response import PartKind, levels, response_class  # noqa: PLC0415
 
     kinds = {level.kind for level in levels(request, response_class(request), request.VERSIONS[1])}
     topic = {"topic"} if kinds & {PartKind.TOPIC, PartKind.RESOURCE} else set()
@@ -68,7 +69,7 @@ def exchange_of(request: Message, context: RequestContext) -> Exchange:
         session = context.services.fetch_sessions.get(request.session_id)
         if session is not None and request.session_epoch > 0:
             request = _with_session(request, session)
-    return Exchange(request=request, version=context.api_version, name_of=name_of)
+    return Exchange(request=request, version=context.api_version, name_of=name_of, message=MESSAGE)
 
 
 def _with_session(request: FetchRequest, session: FetchSession) -> FetchRequest:

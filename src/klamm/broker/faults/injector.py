@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
     from klamm.broker.faults.requests import RequestLog
     from klamm.faults.fault import FaultQueue, Selection
-    from klamm.faults.responses import Exchange
+    from klamm.protocol.error_response import Exchange
     from klamm.protocol.schema import Message
     from klamm.server.route import Response, Route
 

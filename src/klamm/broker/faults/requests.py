@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from klamm.broker.context import RequestContext
-    from klamm.faults.responses import Exchange
+    from klamm.protocol.error_response import Exchange
 
 MOST_REQUESTS: Final = 10_000
 """Number of requests that are kept."""

@@ -45,9 +45,10 @@ from klamm.gateway.frames.wire import (
 from klamm.gateway.relay.calls import InterceptedRequest
 from klamm.gateway.relay.interceptors import DividedRequest, Postponed
 from klamm.gateway.relay.logins import LOGIN_APIS, OwnLogin, PassedLogin
-from klamm.gateway.relay.refusals import ADMITTED_APIS, REFUSABLE, refusal
+from klamm.gateway.relay.refusals import ADMITTED_APIS, TWO_REQUESTS, rejection
 from klamm.protocol.api import ApiKey, api_name
 from klamm.protocol.codec import decode
+from klamm.protocol.error_response import request_class
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
 from klamm.protocol.messages.produce import ProduceRequest
@@ -233,15 +234,12 @@ class RequestJudge:
         if available < (total := self._decodable(head)):
             return NEED, total, ()
         frame = chunk[position : position + total]
-        refusable = REFUSABLE.get(head.api_key)
-        request = None
-        if refusable is not None and refusable.request is not None:
-            request = self._read(refusable.request, head, frame, body)
-            if request is None:
-                return STOP, 0, ()
-        if refusable is None or head.api_version < refusable.first_version or not _has_response(head, frame, body):
-            name = f"{api_name(head.api_key)} of client id {(head.client_id or '')[:100]!r}"
-            raise ProtocolError(f"{name} is refused: {error.error_message}")
+        message = None if head.api_key in TWO_REQUESTS else request_class(head.api_key)
+        if message is None or not _has_response(head, frame, body):
+            raise _rejected(head, error)
+        request = self._read(message, head, frame, body)
+        if request is None:
+            return STOP, 0, ()
         self._shared.counts.count(head.api_key, head.client_id)
         return self._reject(head, request, error, total)
 
@@ -348,7 +346,11 @@ class RequestJudge:
         """
 
         async def answer() -> None:
-            frame = await coded(make, size)
+            try:
+                frame = await coded(make, size)
+            except ProtocolError as error:
+                self._relay.end_requests(error)
+                return
             self._relay.expect(RelayedExchange(head.correlation_id, answer=frame, kept_bytes=len(frame)))
 
         if size >= LARGE_FRAME_BYTES:
@@ -358,8 +360,12 @@ class RequestJudge:
             self._relay.expect(RelayedExchange(head.correlation_id, answer=frame, kept_bytes=len(frame)))
         return TAKE, size, ()
 
-    def _reject(self, head: RequestHead, request: Message | None, error: ApiError, size: int) -> Judgement:
-        """Answer a request of ``size`` bytes with an error."""
+    def _reject(self, head: RequestHead, request: Message, error: ApiError, size: int) -> Judgement:
+        """Answer a request of ``size`` bytes with an error.
+
+        Raises:
+            ProtocolError: No response to this request can report the error.
+        """
         return self._answer_with(partial(_rejection, head, request, error), head, size)
 
     def _produce(self, head: RequestHead, frame: memoryview, total: int, body: int) -> Judgement:
@@ -604,10 +610,21 @@ def _claimed(interceptor: Interceptor, head: RequestHead, frame: memoryview, bod
     return decode_request(interceptor.request, head, frame, body, is_whole=interceptor.claims is not None)
 
 
-def _rejection(head: RequestHead, request: Message | None, error: ApiError) -> bytes:
-    """Return the response frame to a rejected request."""
-    response = refusal(head.api_key, head.api_version, request, error)
+def _rejection(head: RequestHead, request: Message, error: ApiError) -> bytes:
+    """Return the response frame to a rejected request.
+
+    Raises:
+        ProtocolError: No response to this request can report the error.
+    """
+    response = rejection(request, head.api_version, error)
+    if response is None:
+        raise _rejected(head, error)
     return response_frame(response, head.api_version, head.correlation_id)
+
+
+def _rejected(head: RequestHead, error: ApiError) -> ProtocolError:
+    name = f"{api_name(head.api_key)} of client id {(head.client_id or '')[:100]!r}"
+    return ProtocolError(f"{name} is rejected: {error.error_message}")
 
 
 def _swallow(_frame: memoryview) -> Sequence[Piece]:

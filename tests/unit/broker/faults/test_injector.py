@@ -18,8 +18,8 @@ from klamm.broker.faults.requests import RequestLog
 from klamm.broker.routes import ROUTES
 from klamm.broker.settings import parse_arguments
 from klamm.faults.fault import FaultQueue, parse_fault
-from klamm.faults.levels import response_class
 from klamm.protocol.codec import decode
+from klamm.protocol.error_response import response_class
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest
 from klamm.protocol.messages.metadata import MetadataRequest

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from klamm.gateway.policies import start_policies
 from klamm.gateway.policies.flows import FlowJudge, is_idempotent
 from klamm.gateway.relay.interceptors import DividedRequest
-from klamm.gateway.relay.refusals import refusal
+from klamm.gateway.relay.refusals import rejection
 from klamm.policy import Override, PolicyLoadError, PolicyTimeoutError, PolicyViolationError, ProduceDetails, Throttle
 from klamm.policy.kinds import FLOW
 from klamm.policy_runtime import Policies
@@ -245,8 +245,8 @@ def test_a_group_about_which_the_policy_did_not_decide_gets_another_error() -> N
     assert refused.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-@pytest.mark.parametrize("topic", [{"name": "t"}, {"name": "", "topic_id": UUID(int=3)}])
-def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(topic: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("version", "topic"), [(5, {"name": "t"}), (6, {"topic_id": UUID(int=3)})])
+def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(version: int, topic: dict[str, Any]) -> None:
     filters, _ = judge({"bad": PolicyViolationError("no")})
     partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=4, committed_offset=1)
     commit = TxnOffsetCommitRequest(
@@ -256,7 +256,7 @@ def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(topic:
     )
     error = filters.judge_commit(commit, context())
     assert isinstance(error, ApiError)
-    answer = refusal(ApiKey.TXN_OFFSET_COMMIT, 3, commit, error)
+    answer = rejection(commit, version, error)
     assert isinstance(answer, TxnOffsetCommitResponse)
     (found,) = answer.topics
     assert {name: getattr(found, name) for name in topic} == topic

@@ -12,15 +12,16 @@ from klamm.gateway.apis import SERVED
 from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
 from klamm.gateway.policies.clients import ClientJudge
 from klamm.gateway.relay.interceptors import Interception, Postponed
-from klamm.gateway.relay.refusals import ADMITTED_APIS, REFUSABLE, refusal
+from klamm.gateway.relay.refusals import ADMITTED_APIS, TWO_REQUESTS, rejection
 from klamm.policy import PolicyViolationError
 from klamm.policy.kinds import CLIENT
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
+from klamm.protocol.error_response import ERROR_FIELDS, request_class
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from klamm.protocol.messages.delete_groups import DeleteGroupsRequest
+from klamm.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -37,24 +38,24 @@ if TYPE_CHECKING:
     from klamm.gateway.relay.shared import Shared
 
 DENIED = ApiError(ErrorCode.POLICY_VIOLATION, "no such name")
+EXPECTED: dict[int, ErrorCode] = {
+    ApiKey.FETCH: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ApiKey.LIST_OFFSETS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ApiKey.INIT_PRODUCER_ID: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+"""Error in place of POLICY_VIOLATION."""
 VERSIONS = [
     (key, version)
-    for key, refusable in REFUSABLE.items()
-    for version in range(
-        max(
-            SERVED[key][0],
-            refusable.response.VERSIONS[0],
-            (refusable.request or refusable.response).VERSIONS[0],
-            refusable.first_version,
-        ),
-        SERVED[key][1] + 1,
-    )
+    for key, (first, last) in SERVED.items()
+    if (message := request_class(key)) is not None and key not in ADMITTED_APIS | TWO_REQUESTS
+    for version in range(max(first, message.VERSIONS[0]), last + 1)
 ]
 
 
 def errors_in(struct: Any) -> list[int]:
     """Return all error codes of a response, its own first."""
-    found = [struct.error_code] if hasattr(struct, "error_code") else []
+    found = [getattr(struct, name) for name in ERROR_FIELDS if hasattr(struct, name)]
     for field in type(struct).FIELDS:
         if field.is_array and field.struct is not None:
             found += [code for each in getattr(struct, field.name) or () for code in errors_in(each)]
@@ -63,33 +64,38 @@ def errors_in(struct: Any) -> list[int]:
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
 def test_every_response_carries_the_error(key: int, version: int) -> None:
-    refusable = REFUSABLE[key]
-    asked = None
-    if refusable.request is not None:
-        frame = frame_of(random_struct(refusable.request, version, random.Random(2)), refusable.request, version)
-        size, api_key, api_version, correlation_id, length = REQUEST_HEAD.unpack_from(frame)
-        head = RequestHead(size, api_key, api_version, correlation_id, "tool")
-        asked = decode_request(refusable.request, head, memoryview(frame), REQUEST_HEAD.size + length)
-    answer = memoryview(response_frame(refusal(key, version, asked, DENIED), version, 1))
-    read = decode(refusable.response, version, answer, response_body(refusable.response, version, answer))
-    wanted = DENIED.error_code if refusable.error_code is None else refusable.error_code
+    message = request_class(key)
+    assert message is not None
+    frame = frame_of(random_struct(message, version, random.Random(2)), message, version)
+    size, api_key, api_version, correlation_id, length = REQUEST_HEAD.unpack_from(frame)
+    head = RequestHead(size, api_key, api_version, correlation_id, "tool")
+    asked = decode_request(message, head, memoryview(frame), REQUEST_HEAD.size + length)
+    rejected = rejection(asked, version, DENIED)
+    if rejected is None:  # ElectLeaders v0 of all partitions
+        assert isinstance(asked, ElectLeadersRequest)
+        assert (version, asked.topic_partitions) == (0, None)
+        return
+    answer = memoryview(response_frame(rejected, version, 1))
+    read = decode(type(rejected), version, answer, response_body(type(rejected), version, answer))
+    wanted = EXPECTED.get(key, DENIED.error_code)
     if isinstance(asked, FindCoordinatorRequest) and asked.key_type == 1:
         wanted = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert {code for code in errors_in(read) if code} == {wanted}
-    assert getattr(read, "throttle_time_ms", 0) == refusable.throttle_time_ms
+    pause_ms = 1000 if key == ApiKey.INIT_PRODUCER_ID else 0
+    assert getattr(read, "throttle_time_ms", 0) == pause_ms
 
 
 def test_entries_are_those_of_the_request() -> None:
     partitions = [FetchRequest.FetchPartition(partition=index) for index in (3, 5)]
     asked = FetchRequest(topics=[FetchRequest.FetchTopic(topic="t", partitions=partitions)])
-    fetched = refusal(ApiKey.FETCH, 12, asked, DENIED)
+    fetched = rejection(asked, 12, DENIED)
     assert isinstance(fetched, FetchResponse)
     (topic,) = fetched.responses
     assert (topic.topic, [each.partition_index for each in topic.partitions]) == ("t", [3, 5])
-    found = refusal(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]), DENIED)
+    found = rejection(FindCoordinatorRequest(coordinator_keys=["g"]), 4, DENIED)
     assert isinstance(found, FindCoordinatorResponse)
     assert [(each.key, each.error_message) for each in found.coordinators] == [("g", "no such name")]
-    found = refusal(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="t", key_type=1), DENIED)
+    found = rejection(FindCoordinatorRequest(key="t", key_type=1), 3, DENIED)
     assert isinstance(found, FindCoordinatorResponse)
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
@@ -162,10 +168,10 @@ def test_api_is_judged_at_every_request() -> None:
     [
         request_frame(ProduceRequest(acks=0, timeout_ms=5, topic_data=[]), 9, client_id="bad"),
         request_frame(ProduceRequest(acks=1, timeout_ms=5, topic_data=[]), 9, client_id="bad")[:-3],
-        request_frame(DeleteGroupsRequest(groups_names=["g"]), 1, client_id="bad"),
+        request_frame(DescribeUserScramCredentialsRequest(users=None), 0, client_id="bad"),
         request_frame(ElectLeadersRequest(topic_partitions=None), 0, client_id="bad"),
     ],
-    ids=["no response", "malformed", "no error", "no error in this version"],
+    ids=["no response", "malformed", "two kinds of requests", "no error in this version"],
 )
 def test_a_request_without_a_response_for_it_closes_the_connection(frame: bytes) -> None:
     async def test() -> None:

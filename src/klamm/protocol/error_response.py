@@ -1,10 +1,19 @@
-"""Responses with an injected error: built from the request, with the error at the level that its code belongs to.
+"""Error response of any request, derived from the message classes of the request and of its response.
+
+A request lists parts, for example the partitions of topics. Its response has one result for each part. Both are arrays
+of structs, nested in the same way, and their elements share the fields that identify a part:
+
+    ProduceRequest    topic_data[name, topic_id]    partition_data[index]
+    ProduceResponse   responses[name, topic_id]     partition_responses[index, error_code]
+
+Such a pair of arrays is a ``Level``. A response can have an error code at several levels. OffsetFetch v8 has one for a
+group and one for each of its partitions; Fetch v7 has one for the whole response and one for each partition.
 
 =============================  ===================================================================================
 Error                          Level
 =============================  ===================================================================================
-of the whole request           the outermost one that has an error code, for example the group in OffsetFetch v8. A
-(``_OF_THE_REQUEST``)          fault with a filter by topic or partition reports it for these parts instead.
+of the whole request           the outermost one that has an error code, for example the group in OffsetFetch v8
+(``_OF_THE_REQUEST``)
 any other                      the innermost one: each partition, topic, resource or member
 =============================  ===================================================================================
 
@@ -14,13 +23,17 @@ A response without a result for each part of its request has one error code for 
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import dataclass, replace
-from functools import cached_property
+from enum import Enum
+from functools import cache, cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from klamm.faults.levels import Level, Part, error_field, levels, response_class
+from klamm.protocol.api import api_name
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,10 +41,189 @@ if TYPE_CHECKING:
 
     from klamm.protocol.schema import Field, Message, Struct
 
+ERROR_FIELDS: Final = ("error_code", "partition_error_code")
+"""Names of the fields that report the outcome of a struct's part. ``topic_config_error_code`` is not one of them."""
+_NOT_PARTS: Final = frozenset({"forgotten_topics_data"})
+"""Arrays of requests that look like parts, but have no results in the response."""
+_PARTITION_NAMES: Final = frozenset({"index", "partition", "partition_index", "partition_id"})
+_SAME_NAMES: Final = (_PARTITION_NAMES, frozenset({"name", "topic", "user"}))
+"""Names that different messages use for the same thing."""
+_INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64"})
+
+
+class PartKind(Enum):
+    """Kinds of the parts of a request."""
+
+    TOPIC = "topic"
+    PARTITION = "partition"
+    RESOURCE = "resource"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The topic and the partition to which a part of a request belongs."""
+
+    topic: str | None = None
+    """None if the part is not in a topic, or if its topic id is unknown."""
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Arrays of a request and the array of its response with one result for each of their elements."""
+
+    requested: tuple[Field, ...]
+    """Usually one array; AlterUserScramCredentials has two."""
+    answered: Field
+    result: type[Struct]
+    """Class of a result."""
+    identity: tuple[tuple[str | None, str], ...]
+    """Pairs of attributes that identify a part, in the request and in the response. None as the first attribute means
+    that the request has plain values. Empty if results are in the order of the request and have no identity.
+    """
+    kind: PartKind
+
+    def elements(self, request: Struct) -> Iterator[Any]:
+        """Yield the parts of a request, or of an outer part."""
+        for field in self.requested:
+            yield from getattr(request, field.name) or ()
+
+    def results(self, response: Struct) -> list[Any]:
+        """Return the results of a response, or of an outer result."""
+        found: list[Any] | None = getattr(response, self.answered.name)
+        return found or []
+
+    def key_of(self, element: Any) -> tuple[Any, ...]:
+        """Return the identity of a part of the request."""
+        return tuple(element if name is None else getattr(element, name) for name, _ in self.identity)
+
+    def key_of_result(self, result: Struct) -> tuple[Any, ...]:
+        """Return the identity of a result."""
+        return tuple(getattr(result, name) for _, name in self.identity)
+
+    def part(self, key: tuple[Any, ...], outer: Part, name_of: Callable[[UUID], str | None]) -> Part:
+        """Return the topic and partition of the part with this key, inside of an outer part."""
+        if self.kind is PartKind.PARTITION:
+            return Part(topic=outer.topic, partition=key[0])
+        values = dict(zip((name for _, name in self.identity), key, strict=True))
+        if self.kind is PartKind.TOPIC:
+            name = values.get("name") or values.get("topic")
+            return Part(topic=name or (name_of(values["topic_id"]) if "topic_id" in values else None))
+        if self.kind is PartKind.RESOURCE and values.get("resource_type") == ResourceType.TOPIC:
+            return Part(topic=values["resource_name"])
+        return outer
+
+
+@cache
+def request_class(api_key: int) -> type[Message] | None:
+    """Return the request class of an API, by Kafka's name of the API; None if klamm has no such message.
+
+    Of the keys with two kinds of requests, 50 and 51, it is that of the SCRAM API.
+    """
+    name = api_name(api_key)
+    try:
+        module = import_module(f"klamm.protocol.messages.{name.lower()}")
+    except ModuleNotFoundError:
+        return None
+    found: type[Message] = getattr(module, name.title().replace("_", "") + "Request")
+    return found
+
+
+def response_class(request: type[Message]) -> type[Message]:
+    """Return the class of a request's response."""
+    module = sys.modules[request.__module__]
+    found: type[Message] = getattr(module, request.__name__.removesuffix("Request") + "Response")
+    return found
+
+
+def error_field(struct: type[Struct], version: int) -> str | None:
+    """Return the name of a struct's field with its error code, None if this version has no such field."""
+    names = [field.name for field in struct.FIELDS if field.in_version(version) and field.name in ERROR_FIELDS]
+    return names[0] if names else None
+
+
+def levels(request: type[Struct], response: type[Struct], version: int) -> tuple[Level, ...]:
+    """Return the levels at which a response has one result for each part of its request, outer levels first."""
+    classes: Any = request, response
+    return _levels(*classes, version)
+
+
+@cache
+def _levels(request: type[Struct], response: type[Struct], version: int) -> tuple[Level, ...]:
+    for answered in _arrays(response, version):
+        if answered.struct is None or not _reports_errors(answered.struct, version):
+            continue
+        found = [(field, _identity(field, answered.struct, version)) for field in _arrays(request, version)]
+        matching = [(field, identity) for field, identity in found if identity is not None]
+        if not matching:
+            continue
+        field, identity = matching[0]
+        level = Level(
+            requested=tuple(field for field, _ in matching),
+            answered=answered,
+            result=answered.struct,
+            identity=identity,
+            kind=_kind(field, identity),
+        )
+        return (level, *(levels(field.struct, answered.struct, version) if field.struct else ()))
+    return ()
+
+
+def _arrays(struct: type[Struct], version: int) -> Iterator[Field]:
+    for field in struct.FIELDS:
+        if field.is_array and field.in_version(version) and field.name not in _NOT_PARTS:
+            yield field
+
+
+def _reports_errors(struct: type[Struct], version: int) -> bool:
+    return error_field(struct, version) is not None or any(
+        field.struct is not None and _reports_errors(field.struct, version) for field in _arrays(struct, version)
+    )
+
+
+def _identity(field: Field, result: type[Struct], version: int) -> tuple[tuple[str | None, str], ...] | None:
+    """Return the attributes that an array's elements share with a result, None if the array does not match."""
+    fields = [each for each in result.FIELDS if each.in_version(version) and "error_" not in each.name]
+    if field.struct is None:
+        same_kind = [each.name for each in fields if not each.is_array and _same_kind(each.kind, field.kind)]
+        return ((None, same_kind[0]),) if same_kind else None
+    asked = [each for each in field.struct.FIELDS if each.in_version(version)]
+    shared = tuple((one.name, other.name) for one in asked for other in fields if _is_identity(one, other))
+    if shared:
+        return shared
+    has_own_identity = any(not each.is_array for each in fields)
+    return None if has_own_identity else ()
+
+
+def _same_kind(one: str, other: str) -> bool:
+    return one == other or (one in _INTEGERS and other in _INTEGERS)
+
+
+def _is_identity(one: Field, other: Field) -> bool:
+    """Return whether two fields identify a part. Arrays do so only for entities of quotas and client configs."""
+    if one.is_array or other.is_array:
+        return one.name == other.name == "entity"
+    is_same = one.name == other.name or any({one.name, other.name} <= names for names in _SAME_NAMES)
+    return is_same and (one.kind in {"string", "uuid"} or one.name.endswith(("_type", "_id")) or _is_partition(one))
+
+
+def _is_partition(field: Field) -> bool:
+    return field.name in _PARTITION_NAMES
+
+
+def _kind(field: Field, identity: tuple[tuple[str | None, str], ...]) -> PartKind:
+    names = {name for _, name in identity}
+    if names & _PARTITION_NAMES:
+        return PartKind.PARTITION
+    if "topic" in field.name:
+        return PartKind.TOPIC
+    return PartKind.RESOURCE if "resource_name" in names else PartKind.OTHER
+
+
 Choice: TypeAlias = "Callable[[Part], ErrorCode | None]"
 """Function that returns the error of a part, None if it has none."""
 
-MESSAGE: Final = "Error injected by a test"
 _UNKNOWN_SUFFIXES: Final = (
     "offset",
     "watermark",
@@ -90,11 +282,13 @@ class Exchange:
         request: The decoded request.
         version: Version of the request.
         name_of: Function that returns the name of a topic by its id, None if the id is unknown.
+        message: Message of the errors, in responses that have a field for it.
     """
 
     request: Message
     version: int
-    name_of: Callable[[UUID], str | None]
+    name_of: Callable[[UUID], str | None] = lambda _: None
+    message: str | None = None
 
     @cached_property
     def response_class(self) -> type[Message]:
@@ -138,7 +332,7 @@ class Exchange:
             for field in self.response_class.FIELDS:
                 if field.is_array and field.is_nullable(self.version):
                     setattr(response, field.name, None)
-            return _failed(response, code, self.version)
+            return self.failed(response, code)
         depths = [depth for depth, level in enumerate(self.levels) if error_field(level.result, self.version)]
         if depths:
             return _merged_message(self, self.levels[: depths[0] + 1], lambda _: code, served=None)
@@ -149,8 +343,23 @@ class Exchange:
         response = self.response_class()
         for field in self.response_class.FIELDS:
             if field.is_array and field.struct is not None and error_field(field.struct, self.version):
-                setattr(response, field.name, [_failed(field.struct(), code, self.version)])
+                setattr(response, field.name, [self.failed(field.struct(), code)])
         return response
+
+    def failed(self, result: AnyStruct, code: ErrorCode) -> AnyStruct:
+        """Return a result, or a whole response, after its error was set. Its identity remains."""
+        for field in result.FIELDS:
+            if field.kind == "records":
+                setattr(result, field.name, b"")  # librdkafka cannot parse null
+            elif field.name == "error_message":
+                setattr(result, field.name, self.message)
+            elif field.kind in _NUMBERS and not field.is_array and field.name.endswith(_UNKNOWN_SUFFIXES):
+                setattr(result, field.name, -1)
+        name = error_field(type(result), self.version)
+        if name is None:
+            raise AssertionError(f"{type(result).__name__} v{self.version} has no error code")
+        setattr(result, name, code)
+        return result
 
     # ---- errors of parts
 
@@ -180,6 +389,42 @@ class Exchange:
         """Return a response in which results are replaced by errors. The results need not be parts of the request."""
         _rewrite(served, self.levels, choose, Part(), self)
         return served
+
+
+def error_response(request: Message, version: int, code: ErrorCode, message: str | None) -> Message | None:
+    """Return the response that reports an error of everything that a request asks for.
+
+    Args:
+        request: The decoded request.
+        version: Version of the request.
+        code: The error.
+        message: Its message, for responses that have a field for it.
+
+    Returns:
+        The response; None if it cannot report the error, because this version has no error code, or has one only for
+        parts that the request does not list.
+    """
+    exchange = Exchange(request=request, version=version, message=message)
+    if exchange.reports_parts(code) and exchange.lists_parts:
+        return exchange.merged(lambda _: code, None)
+    if error_field(exchange.response_class, version) is not None:
+        return exchange.whole_response(code)
+    response = exchange.whole_response(code)
+    lists_none = bool(exchange.levels) and all(
+        getattr(request, field.name) is not None for field in exchange.levels[0].requested
+    )
+    return response if lists_none or _has_error(response, version) else None
+
+
+def _has_error(struct: Struct, version: int) -> bool:
+    """Return whether a response has an error at any level."""
+    name = error_field(type(struct), version)
+    return (name is not None and bool(getattr(struct, name))) or any(
+        _has_error(each, version)
+        for field in type(struct).FIELDS
+        if field.is_array and field.struct is not None
+        for each in getattr(struct, field.name) or ()
+    )
 
 
 def _is_listed(request: Struct, inner: Sequence[Level]) -> bool:
@@ -251,7 +496,7 @@ class _Merger:
             elif (code := self.choose(part)) is not None:
                 if self.is_whole:
                     _take(served, level, key)
-                results.append(_failed(_identified(level, element), code, self.exchange.version))
+                results.append(self.exchange.failed(_identified(level, element), code))
             else:
                 found = _take(served, level, key)
                 results += [] if found is None else [found]
@@ -266,7 +511,7 @@ def _rewrite(response: Struct, inner: Sequence[Level], choose: Choice, outer: Pa
         if rest:
             _rewrite(result, rest, choose, part, exchange)
         elif (code := choose(part)) is not None:
-            results[index] = _failed(_same(level, result), code, exchange.version)
+            results[index] = exchange.failed(_same(level, result), code)
 
 
 def _take(served: list[Struct], level: Level, key: tuple[Any, ...]) -> Struct | None:
@@ -309,19 +554,3 @@ def _same(level: Level, result: Struct) -> Struct:
     for _, name in level.identity:
         setattr(copied, name, getattr(result, name))
     return copied
-
-
-def _failed(result: AnyStruct, code: ErrorCode, version: int) -> AnyStruct:
-    """Return a result, or a whole response, after its error was set. Its identity remains."""
-    for field in result.FIELDS:
-        if field.kind == "records":
-            setattr(result, field.name, b"")  # librdkafka cannot parse null
-        elif field.name == "error_message":
-            setattr(result, field.name, MESSAGE)
-        elif field.kind in _NUMBERS and not field.is_array and field.name.endswith(_UNKNOWN_SUFFIXES):
-            setattr(result, field.name, -1)
-    name = error_field(type(result), version)
-    if name is None:
-        raise AssertionError(f"{type(result).__name__} v{version} has no error code")
-    setattr(result, name, code)
-    return result

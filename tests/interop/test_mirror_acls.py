@@ -16,7 +16,7 @@ from klamm.admin import (
 )
 from klamm.mirror.cluster_admin import new_client
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.acl_sync import AclSync
+from klamm.mirror.topics.config_sync import AclSync
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -9,8 +9,7 @@ import pytest
 
 import klamm
 from klamm.mirror.cluster_admin import admin_client
-from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.progress.flow_progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import FlowControl
 from klamm.properties import parse_properties

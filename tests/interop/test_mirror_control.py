@@ -8,8 +8,7 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, ConfigEntry, ConfigSource, DescribeConfigsResult
-from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.progress.flow_progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.properties import parse_properties

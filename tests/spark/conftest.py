@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.java import require_java
-from klamm.mirror.spark.interpreter import write_interpreter
+from klamm.mirror.spark.session import write_interpreter
 from tests.support.class_archives import let_spark_start_quickly
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from klamm.java import require_java
-from klamm.mirror.spark.interpreter import write_interpreter
+from klamm.mirror.spark.session import write_interpreter
 from klamm.mirror.spark.shipping import write_archive
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, properties, read

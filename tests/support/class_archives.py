@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.java import require_java
-from klamm.mirror.spark.interpreter import write_interpreter
+from klamm.mirror.spark.session import write_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

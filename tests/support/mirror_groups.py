@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Self
 from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
 from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.copier import Copier
-from klamm.mirror.copy.preparation import copy_settings, partitions_of
-from klamm.mirror.groups.start import group_control
+from klamm.mirror.copy.settings import copy_settings, partitions_of
+from klamm.mirror.groups.control import group_control
 from klamm.mirror.progress.flow_progress import MirrorStatus
 from klamm.mirror.progress.group_status import FlowGroups, GroupStatus
 from klamm.mirror.topics.control import Assignment, FlowControl

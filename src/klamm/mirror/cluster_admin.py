@@ -1,13 +1,15 @@
-"""Admin clients of a flow's clusters, and the outcomes of their calls by topic name.
+"""Admin clients of a flow's clusters, and the outcomes of their calls by topic name or group id.
 
-An outcome is the value, None for calls without one, or the ``KafkaApiError`` with which the cluster rejects this topic.
-An error that concerns all topics is raised: the cluster is unavailable, or lacks the API (``CLUSTER_ERRORS``).
+An outcome is the value, None for calls without one, or the ``KafkaApiError`` with which the cluster rejects this topic
+or group. An error that concerns all of them is raised: the cluster is unavailable, or lacks the API
+(``CLUSTER_ERRORS``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from klamm.admin import (
     AdminClient,
@@ -17,7 +19,9 @@ from klamm.admin import (
     ConfigResource,
     KafkaApiError,
     NewPartitions,
+    NewTopic,
     ResourceType,
+    TopicPartition,
 )
 from klamm.kafka_client.errors import (
     CLUSTER_ERRORS,
@@ -28,14 +32,18 @@ from klamm.kafka_client.errors import (
     error_text,
     is_denial,
 )
-from klamm.protocol.errors import UnsupportedVersionError
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from klamm.admin import NewTopic, OpType, PerKeyResult
+    from klamm.admin import OffsetAndMetadata, OpType, PerKeyResult
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.protocol.types import PartitionTuple
+
+    CommittedOffsets = Mapping[PartitionTuple, OffsetAndMetadata]
+    """Committed offsets of a group. A negative offset means that none is committed."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -270,3 +278,126 @@ def _topic(name: str) -> ConfigResource:
 
 def _by_name(result: PerKeyResult[ConfigResource, Any]) -> dict[str, KafkaApiError | None]:
     return {resource.name: refused for resource, refused in rejections(result).items()}
+
+
+KNOWN_AFTER_S: Final = 10.0
+"""Time in seconds until all brokers know a new topic. Until then a missing internal topic is not reported."""
+
+
+def create_internal_topic(
+    admin: AdminClient,
+    name: str,
+    *,
+    replication_factor: int,
+    partition_count: int = 1,
+    configs: Mapping[str, str] = MappingProxyType({}),
+) -> KafkaApiError | None:
+    """Create a compacted topic. Return the rejection, or None if the topic exists or is assumed to exist.
+
+    An existing topic is not changed, and the principal need not be allowed to create it. On a cluster without
+    CreateTopics, the topic is assumed to exist (Kafka's ``MirrorUtils.createCompactedTopic``).
+
+    Raises:
+        ConnectionError, TimeoutError: The cluster is unavailable.
+    """
+    topic = internal_topic(
+        name, replication_factor=replication_factor, partition_count=partition_count, configs=configs
+    )
+    try:
+        refused = create_topics(admin, [topic]).get(name)
+        if refused is None or refused.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return None
+        if is_denial(refused) and name in partition_counts(admin):
+            return None
+    except UnsupportedVersionError:
+        return None
+    return refused
+
+
+def internal_topic(
+    name: str, *, replication_factor: int, partition_count: int = 1, configs: Mapping[str, str] = MappingProxyType({})
+) -> NewTopic:
+    """Return the description of a compacted internal topic."""
+    return NewTopic(
+        name=name,
+        num_partitions=partition_count,
+        replication_factor=replication_factor,
+        configs={**configs, "cleanup.policy": "compact"},
+    )
+
+
+_OF_CONSUMERS: Final = ("consumer", "")
+_DEAD: Final = "Dead"
+_EMPTY: Final = "Empty"
+UNKNOWN_COUNT: Final = -1
+
+
+class GroupUse(NamedTuple):
+    """State and member count of a group."""
+
+    state: str
+    """Kafka's name of the state: ``Empty``, ``Stable`` and so on. ``Dead``: the group does not exist."""
+    member_count: int
+    """Number of members. -1: there are members, but their number is unknown."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the group has no members, so that its offsets can be changed."""
+        return self.state in (_EMPTY, _DEAD)
+
+    @property
+    def members(self) -> str:
+        """Return the number of members as text."""
+        count = self.member_count
+        return "members" if count == UNKNOWN_COUNT else "1 member" if count == 1 else f"{count} members"
+
+
+def consumer_groups(admin: AdminClient) -> list[str]:
+    """Return the ids of all consumer groups, including groups that never had a member.
+
+    Raises:
+        KafkaApiError: The principal may not list groups.
+    """
+    listed = outcome(admin.list_groups())
+    if isinstance(listed, KafkaApiError):
+        raise listed
+    return [group.group_id for group in listed if group.protocol_type in _OF_CONSUMERS]
+
+
+def group_uses(admin: AdminClient, groups: Sequence[str]) -> dict[str, GroupUse | KafkaApiError]:
+    """Return the state of groups. A group that does not exist is ``Dead``.
+
+    For groups that this client cannot describe, such as share groups, the state comes from ListGroups.
+    """
+    found: dict[str, GroupUse | KafkaApiError] = {}
+    for group, described in outcomes(admin.describe_groups(groups)).items() if groups else ():
+        if not isinstance(described, KafkaApiError):
+            found[group] = GroupUse(described.state, len(described.members))
+        elif described.error_code is ErrorCode.GROUP_ID_NOT_FOUND:
+            found[group] = GroupUse(_DEAD, 0)
+        else:
+            found[group] = described
+    if GroupUse(_DEAD, 0) in found.values():
+        for listed in admin.list_groups().result():
+            if listed.state is not None and found.get(listed.group_id) == GroupUse(_DEAD, 0):
+                found[listed.group_id] = GroupUse(listed.state, 0 if listed.state == _EMPTY else UNKNOWN_COUNT)
+    return found
+
+
+def group_offsets(admin: AdminClient, groups: Sequence[str]) -> dict[str, CommittedOffsets | KafkaApiError]:
+    """Return all committed offsets of groups."""
+    found = outcomes(admin.list_group_offsets(dict.fromkeys(groups))) if groups else {}
+    return {
+        group: offsets if isinstance(offsets, KafkaApiError) else dict(offsets.items())
+        for group, offsets in found.items()
+    }
+
+
+def commit_offsets(
+    admin: AdminClient, group: str, offsets: CommittedOffsets
+) -> dict[PartitionTuple, KafkaApiError | None]:
+    """Commit offsets for a group without members. With members the outcome is UNKNOWN_MEMBER_ID."""
+    if not offsets:
+        return {}
+    asked = {TopicPartition(*where): offset for where, offset in offsets.items()}
+    return dict(rejections(admin.alter_group_offsets(group, asked)).items())

@@ -1,26 +1,30 @@
-"""Entry point of the mirror: ``klamm mirror mm2.properties [--clusters ...]``."""
+"""Entry point of the mirror: ``klamm mirror mm2.properties [--clusters ...]``.
+
+SIGINT, SIGTERM and SIGHUP end a mirror gracefully. SIGHUP arrives when the terminal of the mirror is closed. A mirror
+that was started by ``nohup`` ignores it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.config_providers import resolve
-from klamm.mirror.errors import SparkFailedError
-from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, describe
+from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, SparkFailedError, describe
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
-from klamm.mirror.signals import signals_as_event
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
 
 logger = logging.getLogger(__name__)
 
@@ -170,3 +174,26 @@ class ProgressLines:
         if flow.caught_up:
             self._caught_up.add(flow.flow)
         return flow.flow, flow.state, flow.reason, len(flow.stopped), flow.refused, flow.flow in self._caught_up
+
+
+def stop_on_signals(stopping: threading.Event) -> Mapping[int, Any]:
+    """Install handlers of the signals that set an event. Return the previous handlers."""
+
+    def on_signal(_: int, __: FrameType | None) -> None:
+        stopping.set()
+
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if is_nohup else (signal.SIGHUP,)))
+    return {number: signal.signal(number, on_signal) for number in numbers}
+
+
+@contextlib.contextmanager
+def signals_as_event() -> Iterator[threading.Event]:
+    """Yield an event that the signals set until the context ends."""
+    stopping = threading.Event()
+    before = stop_on_signals(stopping)
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from klamm.mirror.signals import signals_as_event
+from klamm.mirror.run import signals_as_event
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

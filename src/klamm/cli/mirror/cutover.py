@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.config_providers import resolve
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
+from klamm.mirror.groups.control import both_sides
 from klamm.mirror.groups.cutover import cut_over
-from klamm.mirror.groups.start import both_sides
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, read_properties
 from klamm.server.arguments import CommandParser

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from klamm.display import log_to_stderr
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
-from klamm.mirror.signals import stop_on_signals
+from klamm.mirror.run import stop_on_signals
 from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from klamm.config_providers import resolve
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.status.model import as_document
+from klamm.mirror.status.report import as_document
 from klamm.mirror.status.target_reader import Wanted, list_topics, look, source_aliases
 from klamm.properties import SettingsError, read_properties
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
-    from klamm.mirror.status.model import FlowSight
+    from klamm.mirror.status.report import FlowSight
 
 _PROG: Final = "klamm mirror status"
 _OK: Final = 0

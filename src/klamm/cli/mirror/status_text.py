@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.display import counted
-from klamm.mirror.status.model import age_s
+from klamm.mirror.status.report import age_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.mirror.status.model import FlowSight, MirroredTopic
+    from klamm.mirror.status.report import FlowSight, MirroredTopic
 
 _TOPICS: Final = ("TOPIC", "REMOTE TOPIC", "PARTITIONS", "MIRRORED TO", "POSITION WRITTEN", "NEWEST RECORD", "LAG")
 _GROUPS: Final = ("GROUP", "TOPICS", "PARTITIONS", "NEWEST CHECKPOINT", "TO READ")

@@ -44,8 +44,7 @@ from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.offset_sync_writer import SyncWriter
 from klamm.mirror.copy.producer import CopyProducer
-from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-from klamm.mirror.copy.source_offset_writer import SourceOffsetWriter
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore, SourceOffsetWriter
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress

@@ -43,8 +43,7 @@ from klamm.kafka_client.data.fetch import (
 )
 from klamm.kafka_client.data.fetch_sessions import FetchSessionHandler, Key
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.copy.metadata_refresh import TopicRefreshes
-from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
+from klamm.mirror.copy.partition import PartitionCopy, TopicRefreshes, stop_and_log
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.codec import encode

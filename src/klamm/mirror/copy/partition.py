@@ -9,19 +9,109 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
-from klamm.mirror.copy.epochs import FetchedEpochs
-from klamm.mirror.copy.metadata_refresh import backoff_s
-from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.record_ages import RecentAges
+from klamm.mirror.progress.partition_progress import CopyState, RecentAges
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.protocol.types import AbortedTransaction
+
+_ALL_EVERY_S: Final = 300.0
+_FIRST_BACKOFF_S: Final = 0.2
+_LAST_BACKOFF_S: Final = 1.0
+"""Kafka's default of ``retry.backoff.max.ms``."""
+
+
+def backoff_s(failures: int) -> float:
+    """Return the backoff in seconds after a number of failures in a row (at least one)."""
+    return float(min(_FIRST_BACKOFF_S * 2 ** min(failures - 1, 30), _LAST_BACKOFF_S))
+
+
+class TopicRefreshes:
+    """Metadata refreshes that are due in one cluster: all topics every 5 minutes, failing topics soon."""
+
+    def __init__(self) -> None:
+        self._all_at = 0.0
+        self._at: dict[str, float] = {}
+
+    def want(self, topic: str, at: float) -> None:
+        """Schedule the refresh of a topic. The earliest requested time applies."""
+        self._at[topic] = min(at, self._at.get(topic, at))
+
+    def due(self, topics: Iterable[str], now: float) -> list[str]:
+        """Return the topics to refresh now.
+
+        Args:
+            topics: All mirrored topics. Read only when all of them are due.
+            now: Time of the clock that ``want`` uses, in seconds.
+        """
+        if now >= self._all_at:
+            return sorted(set(topics))
+        return sorted(topic for topic, at in self._at.items() if now >= at)
+
+    def done(self, topics: Collection[str], now: float) -> None:
+        """Record that the metadata of the due topics were requested."""
+        if now >= self._all_at:
+            self._all_at = now + _ALL_EVERY_S
+        for topic in topics:
+            self._at.pop(topic, None)
+
+
+UNKNOWN_EPOCH = -1
+_BEGINNING = -1
+
+
+class _Entry(NamedTuple):
+    """Leader epoch and the offset of its first batch."""
+
+    first_offset: int
+    leader_epoch: int
+
+
+class FetchedEpochs:
+    """Leader epochs of the batches from the last copied one to the last fetched one.
+
+    They reveal that the log of the source was truncated. After an unclean leader election, a partition holds other
+    records at offsets that were already read. Offsets alone do not show this, because the new leader may have appended
+    beyond them. Kafka numbers the leaders of each partition: the fetch request carries the epoch of the last batch that
+    was read, the broker compares it with its own epoch history and answers at which offset the two logs diverge
+    (KIP-320, KIP-595).
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, leader_epoch: int = UNKNOWN_EPOCH) -> None:
+        """Start after a batch.
+
+        Args:
+            leader_epoch: Leader epoch of that batch. -1: unknown.
+        """
+        self._entries = [_Entry(_BEGINNING, leader_epoch)]
+
+    def begin(self, first_offset: int, leader_epoch: int) -> None:
+        """Record a fetched batch. Entries of later offsets are removed, because those offsets are fetched again."""
+        entries = self._entries
+        while len(entries) > 1 and entries[-1].first_offset >= first_offset:
+            entries.pop()
+        if entries[-1].leader_epoch != leader_epoch:
+            entries.append(_Entry(first_offset, leader_epoch))
+
+    def before(self, offset: int) -> int:
+        """Return the leader epoch of the last batch before an offset. -1: unknown."""
+        return next(
+            (entry.leader_epoch for entry in reversed(self._entries) if entry.first_offset < offset), UNKNOWN_EPOCH
+        )
+
+    def forget_before(self, offset: int) -> None:
+        """Remove entries that are needed for earlier offsets only."""
+        entries = self._entries
+        while len(entries) > 1 and entries[1].first_offset < offset:
+            del entries[0]
+
 
 logger = logging.getLogger(__name__)
 

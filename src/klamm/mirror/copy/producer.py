@@ -56,8 +56,7 @@ from klamm.kafka_client.errors import (
     ConnectionLostError,
     TransactionLostError,
 )
-from klamm.mirror.copy.metadata_refresh import TopicRefreshes
-from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
+from klamm.mirror.copy.partition import PartitionCopy, TopicRefreshes, stop_and_log
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse

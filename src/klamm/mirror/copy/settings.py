@@ -1,15 +1,23 @@
-"""Settings of the copiers of a flow."""
+"""Settings of the copiers of a flow, derived from the settings of the flow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.fetch import FetchLimits
+from klamm.mirror.copy.offset_sync_writer import SyncSettings
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.transactions import ShardSettings
+from klamm.mirror.settings.clients import number
+from klamm.mirror.settings.keys import IsolationLevel, OnSourceLoss, SyncsLocation
 
 if TYPE_CHECKING:
-    from klamm.kafka_client.connection.transport import ConnectionSettings
-    from klamm.kafka_client.data.fetch import FetchLimits
-    from klamm.mirror.copy.offset_sync_writer import SyncSettings
-    from klamm.mirror.copy.transactions import ShardSettings
+    from klamm.mirror.settings.clients import ClientProperties
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.topics.control import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +47,80 @@ class CopySettings:
     """Settings of the shard transactions (exactly once). None: at least once."""
     continue_after_loss: bool = False
     """Whether to continue where source records are lost for good (``klamm.on.source.loss``)."""
+
+
+_MIB: Final = 1024 * 1024
+_BUFFER_BYTES: Final = 64 * _MIB
+_JOIN_UP_TO: Final = 512 * 1024
+_MAX_WAIT_MS: Final = 250
+
+
+def copy_settings(flow: FlowSettings) -> CopySettings:
+    """Return the settings for the copiers of a flow.
+
+    Raises:
+        SettingsError: A client property is not supported by the data connections.
+    """
+    consumer, producer = flow.clients["source.consumer"], flow.clients["target.producer"]
+    return CopySettings(
+        flow=flow.name,
+        source_alias=flow.source_alias,
+        source=ConnectionSettings.of(flow.source.bootstrap_servers, consumer, f"klamm-mirror-{flow.name}"),
+        target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
+        source_offsets_topic=flow.source_offsets_topic,
+        positions_interval_s=flow.positions_interval.total_seconds(),
+        read_committed=flow.isolation_level is IsolationLevel.READ_COMMITTED,
+        auto_offset_reset=flow.auto_offset_reset,
+        reset_duration_ms=flow.reset_duration // timedelta(milliseconds=1),
+        fetch_limits=_fetch_limits(consumer),
+        buffer_bytes=_BUFFER_BYTES,
+        join_up_to=number(producer, "producer", "batch.size", _JOIN_UP_TO),
+        syncs=_sync_settings(flow),
+        transactions=_transaction_settings(flow),
+        continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
+    )
+
+
+def _transaction_settings(flow: FlowSettings) -> ShardSettings | None:
+    if flow.exactly_once is None:
+        return None
+    return ShardSettings(
+        id_prefix=flow.exactly_once.id_prefix,
+        shards=flow.exactly_once.shards,
+        shard=0,
+        interval_s=flow.exactly_once.interval.total_seconds(),
+        shortest_s=flow.exactly_once.shortest.total_seconds(),
+        timeout_ms=int(flow.exactly_once.timeout.total_seconds() * 1000),
+    )
+
+
+def _sync_settings(flow: FlowSettings) -> SyncSettings | None:
+    if flow.syncs_topic is None:
+        return None
+    side = flow.syncs_location.value
+    cluster = flow.source if flow.syncs_location is SyncsLocation.SOURCE else flow.target
+    client = flow.clients[f"{side}.producer"]
+    return SyncSettings(
+        topic=flow.syncs_topic,
+        connection=ConnectionSettings.of(cluster.bootstrap_servers, client, f"klamm-mirror-{flow.name}"),
+        lag_max=flow.offset_lag_max,
+    )
+
+
+def _fetch_limits(consumer: ClientProperties) -> FetchLimits:
+    return FetchLimits(
+        max_bytes=number(consumer, "consumer", "fetch.max.bytes", 8 * _MIB),
+        partition_max_bytes=number(consumer, "consumer", "max.partition.fetch.bytes", 2 * _MIB),
+        min_bytes=number(consumer, "consumer", "fetch.min.bytes", 1),
+        max_wait_ms=min(number(consumer, "consumer", "fetch.max.wait.ms", _MAX_WAIT_MS), _MAX_WAIT_MS),
+        rack_id=consumer.get("client.rack", ""),
+    )
+
+
+def partitions_of(assignment: Assignment) -> tuple[PartitionId, ...]:
+    """Return the source partitions of an assignment."""
+    return tuple(
+        PartitionId(topic, partition, remote_topic)
+        for topic, remote_topic, count in assignment
+        for partition in range(count)
+    )

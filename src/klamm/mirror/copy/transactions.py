@@ -35,8 +35,11 @@ Errors in any phase:
 
 from __future__ import annotations
 
+import contextlib
 import math
+import statistics
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
@@ -44,7 +47,6 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
-from klamm.mirror.copy.transaction_cost import TransactionOverhead
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.internal_topic import OwnRecords
 from klamm.mirror.records.source_offsets import ShardPlan
@@ -64,6 +66,38 @@ if TYPE_CHECKING:
     from klamm.protocol.types import PartitionTuple
 
     Acknowledged = Callable[[PartitionId, Outgoing, int], None]
+    from collections.abc import Callable, Iterator
+
+_LAST_ONES: Final = 5
+
+
+class TransactionOverhead:
+    """Overhead of recent transactions in seconds. No record of the shard is sent during this time."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._of_this_one = 0.0
+        self._of_the_last = deque[float](maxlen=_LAST_ONES)
+        self.seconds = 0.0
+        """Median overhead of the last five transactions, in seconds. A mean would let one slow broker response lengthen
+        the next transactions and delay their records.
+        """
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Add the duration of the block to the overhead of the current transaction."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._of_this_one += self._clock() - began
+
+    def next_one(self) -> None:
+        """Finish the measurement of the current transaction."""
+        self._of_the_last.append(self._of_this_one)
+        self.seconds = statistics.median_low(self._of_the_last)
+        self._of_this_one = 0.0
+
 
 _TIMEOUT_S: Final = 10.0
 _CLOSING_S: Final = 15.0

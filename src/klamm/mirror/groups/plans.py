@@ -6,16 +6,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import OffsetAndMetadata
-from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.naming import original_topic
 from klamm.mirror.records.formats import Checkpoint
+from klamm.mirror.records.offset_translation import Translation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from klamm.mirror.control_connection import LogBounds
-    from klamm.mirror.groups.admin_calls import CommittedOffsets
+    from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.stores import SyncStore
+    from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 

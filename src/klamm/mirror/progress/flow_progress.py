@@ -1,4 +1,4 @@
-"""Progress of a mirror, collected from the tasks and the control loops and read by status displays."""
+"""Progress and errors of the flows of a mirror, collected from tasks and control loops."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ from klamm.mirror.progress.partition_progress import CopyState, PartitionProgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+
+class MirrorError(Exception):
+    """Base class of the mirror's errors. The message is for the operator."""
+
+
+class FlowFailedError(MirrorError):
+    """A flow cannot continue until an operator changes something. Its state becomes FAILED with this message."""
+
+
+class SparkFailedError(MirrorError):
+    """Spark fails repeatedly, or its JVM is gone and cannot be restarted in this process."""
+
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.mirror.record_ages import Ages
+    from klamm.mirror.progress.partition_progress import Ages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

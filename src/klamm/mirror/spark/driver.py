@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from klamm.mirror.cluster_admin import admin_client
-from klamm.mirror.copy.preparation import copy_settings, partitions_of
-from klamm.mirror.groups.start import translate_groups
+from klamm.mirror.copy.settings import copy_settings, partitions_of
+from klamm.mirror.groups.control import translate_groups
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
 from klamm.mirror.progress.group_status import GroupStatus
@@ -24,8 +24,7 @@ from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare
 from klamm.mirror.topics.control import FlowControl
-from klamm.mirror.topics.duplicate_mirrors import new_instance
-from klamm.mirror.topics.heartbeats import write_heartbeats
+from klamm.mirror.topics.heartbeats import new_instance, write_heartbeats
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -16,13 +18,11 @@ from pyspark.sql import SparkSession
 
 from klamm.java import require_java
 from klamm.mirror.settings.mirror import MASTER
-from klamm.mirror.spark.interpreter import write_interpreter
 from klamm.mirror.spark.jvm import Jvm, JvmOutput, launch
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 DEFAULT_MASTER: Final = "local[*,4]"
 """All cores, with up to four attempts per task. Plain ``local[N]`` never retries a task."""
@@ -218,3 +218,24 @@ def _worker_python(python: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[_WORKER_PYTHON], os.environ["PYSPARK_DRIVER_PYTHON"]
+
+
+_SCRIPT: Final = """#!/bin/sh
+# Spark puts an archive of pyspark before the installed package; what is in an archive is compiled in every process.
+PYTHONPATH={path} PYTHONWARNINGS={warnings} exec {python} "$@"
+"""
+
+
+def write_interpreter(directory: Path) -> Path:
+    """Write a script that starts this interpreter with the module path of this process, and return its path.
+
+    Use it only for workers on this machine, because module paths differ on other machines.
+    """
+    script = directory / "python"
+    path = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).is_dir())
+    # pyspark warns about each pandas version newer than itself. The workers do not use pandas.
+    warnings = os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning")
+    text = _SCRIPT.format(path=shlex.quote(path), warnings=shlex.quote(warnings), python=shlex.quote(sys.executable))
+    script.write_text(text)
+    script.chmod(0o700)
+    return script

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.progress.partition_progress import spark_schema
 from klamm.mirror.spark.channel import ChannelClient
 

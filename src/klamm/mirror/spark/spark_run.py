@@ -26,8 +26,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.errors import SparkFailedError
-from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowState, SparkFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

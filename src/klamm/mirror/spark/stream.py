@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from klamm.mirror.errors import SparkFailedError
+from klamm.mirror.progress.flow_progress import SparkFailedError
 from klamm.mirror.spark.session import channel_addresses, first_line, slots
 from klamm.mirror.spark.shipping import ship
 from klamm.mirror.spark.source import FORMAT, MirrorSource

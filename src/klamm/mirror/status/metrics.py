@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.progress.flow_progress import ConfigDifference, FlowProgress, PartitionStatus
     from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
-    from klamm.mirror.record_ages import Ages
+    from klamm.mirror.progress.partition_progress import Ages
 
 SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"
 CHECKPOINT_CONNECTOR: Final = "kafka_connect_mirror_mirrorcheckpointconnector_"

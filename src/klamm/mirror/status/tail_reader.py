@@ -1,6 +1,10 @@
-"""Reader of the newest record per key of a compacted topic, from its end backwards.
+"""Readers of the ends of topics: the newest record of each key, and the newest timestamp of each topic.
 
 Old records are read last. If the time budget ends first, they are not read at all.
+
+ListOffsets for the largest timestamp would return the newest timestamps with one request. But it also counts
+transaction markers, so that a topic would seem as new as its latest commit. ``newest_timestamps`` therefore reads the
+last batches of each partition.
 """
 
 from __future__ import annotations
@@ -10,14 +14,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.data import cluster as clusters
-from klamm.kafka_client.data.records import read_records
+from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
+from klamm.kafka_client.data.records import fetch_once, read_records
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.records import iter_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.kafka_client.data.cluster import Cluster
+    from klamm.kafka_client.data.fetch import FetchedPartition
     from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
 
 _FIRST_STEP: Final = 2_000
 """Number of offsets in the first step back from the log end. Each further step is twice as long."""
@@ -103,3 +112,96 @@ def _keep(tail: Tail, records: list[Record]) -> None:
     newest: dict[bytes, Record] = {record.key: record for record in records if record.key is not None}
     for key, record in newest.items():
         tail.newest.setdefault(key, record)
+
+
+_MIB: Final = 1024 * 1024
+_LIMITS: Final = FetchLimits(max_bytes=16 * _MIB, partition_max_bytes=128 * 1024, min_bytes=1, max_wait_ms=0)
+_TOGETHER: Final = 100
+"""Number of partitions per Fetch request."""
+_FIRST_TIMESTAMP_STEP: Final = 2
+"""Offsets before the log end at which the first read starts: the last record, and a marker after it."""
+_LONGER: Final = 16
+_LAST_STEP: Final = 10_000
+
+
+def newest_timestamps(
+    cluster: Cluster,
+    ends: Mapping[PartitionTuple, int],
+    *,
+    budget_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[dict[str, int], bool]:
+    """Return, by topic, the largest timestamp in the last batches of its partitions.
+
+    A partition whose last batches contain only markers is read again from 16 times further back, up to a limit.
+
+    Args:
+        cluster: Client with current metadata of these topics.
+        ends: Log end offset of each partition.
+        budget_s: Time after which no further request is sent, in seconds.
+        clock: Monotonic time in seconds.
+
+    Returns:
+        Milliseconds since the epoch by topic, and whether every partition was read. Topics without records are left
+        out.
+
+    Raises:
+        ConnectionLostError: A partition's leader is unavailable.
+    """
+    deadline = clock() + budget_s
+    first = cluster.list_offsets(list(ends), clusters.EARLIEST)
+    steps = {where: _FIRST_TIMESTAMP_STEP for where, end in ends.items() if end > first.get(where, end)}
+    found: dict[str, int] = {}
+    while steps:
+        for leader, some in list(_requests(cluster, steps)):
+            if clock() > deadline:
+                return found, False
+            starts = {where: max(first[where], ends[where] - steps[where]) for where in some}
+            for answer in _fetch(cluster, leader, starts):
+                where = (answer.topic, answer.partition)
+                timestamp = _newest(answer)
+                if timestamp is not None:
+                    found[answer.topic] = max(timestamp, found.get(answer.topic, timestamp))
+                if _is_over(answer, timestamp, steps[where], is_first=starts[where] == first[where]):
+                    del steps[where]
+                elif answer.records:
+                    steps[where] *= _LONGER
+        # A broker returns at least one batch, however large, only for the first partition of a request. So reverse the
+        # order.
+        steps = dict(reversed(steps.items()))
+    return found, True
+
+
+def _is_over(answer: FetchedPartition, timestamp: int | None, step: int, *, is_first: bool) -> bool:
+    """Return whether a partition needs no further read. If only markers were read, it is read from further back."""
+    only_markers_are_left = bool(answer.records) and (is_first or step > _LAST_STEP)
+    return timestamp is not None or answer.error_code != ErrorCode.NONE or only_markers_are_left
+
+
+def _requests(
+    cluster: Cluster, partitions: Mapping[PartitionTuple, int]
+) -> Iterator[tuple[int, Sequence[PartitionTuple]]]:
+    by_leader: dict[int, list[PartitionTuple]] = {}
+    for where in partitions:
+        by_leader.setdefault(cluster.leader(*where) or 0, []).append(where)
+    for leader, some in by_leader.items():
+        for at in range(0, len(some), _TOGETHER):
+            yield leader, some[at : at + _TOGETHER]
+
+
+def _fetch(cluster: Cluster, leader: int, starts: Mapping[PartitionTuple, int]) -> list[FetchedPartition]:
+    wanted = [WantedRecords(topic, cluster.topic_id(topic), one, at) for (topic, one), at in starts.items()]
+    connection = cluster.connection(leader)
+    return list(fetch_once(connection, wanted, _LIMITS, read_committed=False, timeout_s=_TIMEOUT_S))
+
+
+def _newest(answer: FetchedPartition) -> int | None:
+    """Return the largest timestamp of the records. None: there are only markers, or the first batch was cut off."""
+    if answer.error_code != ErrorCode.NONE:
+        return None
+    times = [
+        batch.max_timestamp
+        for batch in iter_batches(answer.records, allow_partial_tail=True)
+        if not batch.is_control and batch.record_count
+    ]
+    return max(times, default=None)

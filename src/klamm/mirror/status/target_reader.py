@@ -22,16 +22,15 @@ from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from klamm.mirror.settings.keys import SyncsLocation
-from klamm.mirror.status.newest_records import newest_timestamps
 from klamm.mirror.status.report import Found, ReportedSourceOffset, piece_together
-from klamm.mirror.status.tail_reader import Tail, read_tail
+from klamm.mirror.status.tail_reader import Tail, newest_timestamps, read_tail
 from klamm.mirror.topics.plans import selected_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.mirror.status.model import FlowSight
+    from klamm.mirror.status.report import FlowSight
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 

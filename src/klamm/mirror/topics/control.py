@@ -46,6 +46,7 @@ from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
 from klamm.mirror.cluster_admin import (
     check_reachable,
+    create_internal_topic,
     create_partitions,
     create_topics,
     denied_topics,
@@ -53,15 +54,12 @@ from klamm.mirror.cluster_admin import (
     shared_topics,
     topic_configs,
 )
-from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.internal_topics import create_internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
-from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
 from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.mirror.records.worker_offsets import carry_positions
 from klamm.mirror.settings.keys import SyncsLocation
-from klamm.mirror.topics.acl_sync import AclSync
-from klamm.mirror.topics.config_sync import ConfigSync, log_refusal
+from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_refusal
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 

@@ -16,17 +16,16 @@ from klamm.mirror.cluster_admin import (
     check_reachable,
     create_partitions,
     create_topics,
+    internal_topic,
     partition_counts,
     shared_topics,
     topic_configs,
 )
-from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
-from klamm.mirror.internal_topics import internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.settings.keys import SyncsLocation
-from klamm.mirror.topics.acl_sync import AclSync, in_words
-from klamm.mirror.topics.config_sync import ConfigSync
+from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words
 from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 

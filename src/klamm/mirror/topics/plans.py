@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from klamm.admin import ConfigSource, NewTopic, OpType
 from klamm.mirror.cluster_admin import TopicConfigOperation
-from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.filters import source_defaults_wanted
 from klamm.mirror.naming import is_heartbeats_topic
+from klamm.mirror.progress.flow_progress import FlowFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

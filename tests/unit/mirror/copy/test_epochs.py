@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from klamm.mirror.copy.epochs import FetchedEpochs
-from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.copy.partition import FetchedEpochs, PartitionCopy, PartitionId
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import SourceOffset
 

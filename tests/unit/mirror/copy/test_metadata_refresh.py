@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.mirror.copy.metadata_refresh import TopicRefreshes, backoff_s
-from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId, TopicRefreshes, backoff_s
 
 TOPICS = ("a", "b", "c")
 SICK = PartitionId("t", 0, "A.t")

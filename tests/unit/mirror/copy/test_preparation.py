@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.mirror.copy.preparation import copy_settings
+from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, parse_properties
 

@@ -11,8 +11,7 @@ import pytest
 from klamm.mirror.copy import copier as module
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
-from klamm.mirror.record_ages import WINDOW_MS, Ages, RecentAges
+from klamm.mirror.progress.partition_progress import WINDOW_MS, Ages, CopyState, PartitionProgress, RecentAges
 from tests.support.copiers import copy_settings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.copy.source_offset_writer import SourceOffsetWriter
+from klamm.mirror.copy.source_offset_store import SourceOffsetWriter
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.errors import UnsupportedVersionError
 

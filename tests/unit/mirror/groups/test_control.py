@@ -18,13 +18,12 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.control_connection import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.groups.control import GroupControl
-from klamm.mirror.groups.copied_runs import RunSync
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
 from klamm.mirror.progress.group_status import FlowGroups, GroupStatus
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
-from klamm.mirror.records.offset_translation import SyncPair
+from klamm.mirror.records.internal_topic import ControlConnection, LogBounds, TopicGoneError
+from klamm.mirror.records.offset_translation import RunSync, SyncPair
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
 from tests.support.mirror_fakes import FakeCluster, done, rejection, settled

@@ -5,8 +5,14 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.mirror.groups.copied_runs import RUN_HEADER, PartitionTranslation, RunSync, RunTracker, Translation
-from klamm.mirror.records.offset_translation import SyncPair
+from klamm.mirror.records.offset_translation import (
+    RUN_HEADER,
+    PartitionTranslation,
+    RunSync,
+    RunTracker,
+    SyncPair,
+    Translation,
+)
 
 
 def sync(upstream: int, downstream: int, first: int = -1) -> RunSync:

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import OffsetAndMetadata
-from klamm.mirror.control_connection import LogBounds
-from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.plans import (
     Logs,
     accepted,
@@ -17,6 +15,8 @@ from klamm.mirror.groups.plans import (
 )
 from klamm.mirror.groups.stores import SyncStore
 from klamm.mirror.records.formats import Checkpoint
+from klamm.mirror.records.internal_topic import LogBounds
+from klamm.mirror.records.offset_translation import Translation
 from klamm.mirror.settings.mirror import parse_settings
 
 if TYPE_CHECKING:

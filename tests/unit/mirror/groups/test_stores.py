@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.control_connection import ControlConnection, TopicGoneError
-from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
+from klamm.mirror.records.offset_translation import Translation
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

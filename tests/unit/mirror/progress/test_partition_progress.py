@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress, spark_schema
-from klamm.mirror.record_ages import Ages
+from klamm.mirror.progress.partition_progress import Ages, CopyState, PartitionProgress, spark_schema
 
 PROGRESS = PartitionProgress(
     flow="A->B",

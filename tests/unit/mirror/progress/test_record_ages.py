@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.mirror.record_ages import WINDOW_MS, Ages, RecentAges
+from klamm.mirror.progress.partition_progress import WINDOW_MS, Ages, RecentAges
 
 NOW = 1_700_000_000_000
 

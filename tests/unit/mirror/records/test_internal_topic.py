@@ -13,9 +13,8 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import LATEST
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.control_connection import ControlConnection
 from klamm.mirror.records import internal_topic as internal_records
-from klamm.mirror.records.internal_topic import OwnRecords
+from klamm.mirror.records.internal_topic import ControlConnection, OwnRecords
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
 from tests.support.mirror import create_topic

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from klamm.mirror.copy.preparation import copy_settings
+from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.settings.keys import IsolationLevel
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.properties import SettingsError, parse_properties

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, OpType
-from klamm.mirror.copy.preparation import copy_settings
+from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.key_reader import KeyReader

@@ -13,8 +13,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
-from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.progress.flow_progress import MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
 from klamm.mirror.spark.channel import ChannelClient
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare

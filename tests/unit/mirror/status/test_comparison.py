@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.mirror.status.comparison import Findings, Fingerprint, compare
+from klamm.mirror.status.verify import Findings, Fingerprint, compare
 
 
 def _side(letters: str, first: int = 0) -> list[Fingerprint]:

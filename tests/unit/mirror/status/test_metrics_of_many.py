@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.mirror.progress.flow_progress import MirrorStatus
-from klamm.mirror.record_ages import Ages
+from klamm.mirror.progress.partition_progress import Ages
 from klamm.mirror.status.metrics import metrics_page
 from klamm.monitoring.exposition import Page
 from tests.support.mirror_status import progress_row

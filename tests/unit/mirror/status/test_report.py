@@ -10,8 +10,7 @@ from klamm.cli.mirror.status_text import ago, lines
 from klamm.mirror.records.formats import Checkpoint, Heartbeat, OffsetSync
 from klamm.mirror.records.source_offsets import ShardPlan
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.status.model import FlowSight, as_document
-from klamm.mirror.status.report import Found, ReportedSourceOffset, piece_together
+from klamm.mirror.status.report import FlowSight, Found, ReportedSourceOffset, as_document, piece_together
 from klamm.mirror.status.target_reader import source_aliases
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from klamm.mirror.status.server import WatchServer
+from klamm.mirror.status.live import WatchServer
 
 
 def _get(server: WatchServer, path: str) -> str:

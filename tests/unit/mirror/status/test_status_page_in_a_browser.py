@@ -8,8 +8,8 @@ import pytest
 
 from klamm.mirror.progress.flow_progress import ConfigDifference, FlowState, MirrorStatus
 from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
+from klamm.mirror.status.live import WatchServer
 from klamm.mirror.status.page import FIRST_ROWS, render
-from klamm.mirror.status.server import WatchServer
 from tests.support.mirror_status import progress_row
 from tests.support.processes import free_port
 

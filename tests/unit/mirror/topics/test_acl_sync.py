@@ -8,7 +8,7 @@ import pytest
 
 from klamm.admin import PerKeyResult
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.acl_sync import AclSync, remote_acls
+from klamm.mirror.topics.config_sync import AclSync, remote_acls
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.mirror_fakes import FakeCluster, done, rejection, settled
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.admin import AlterConfigsResult, ConfigEntry, ConfigSource, OpType
-from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.config_sync import ConfigSync
 from tests.support.mirror_fakes import FakeCluster, entries_of, rejection, settled

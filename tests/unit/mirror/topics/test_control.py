@@ -9,8 +9,7 @@ import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus, describe
+from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState, MirrorStatus, describe
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.mirror.topics.plan_output import plan_flow

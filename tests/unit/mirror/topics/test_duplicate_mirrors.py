@@ -3,10 +3,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.mirror.control_connection import ControlConnection, TopicGoneError
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.duplicate_mirrors import OtherMirrors, new_instance
-from klamm.mirror.topics.heartbeats import Heartbeats
+from klamm.mirror.topics.heartbeats import Heartbeats, OtherMirrors, new_instance
 from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from klamm.protocol.records import ControlType
 from klamm.storage.log import LogManager, PartitionLog, append_marker, delete_records
-from klamm.storage.log.transactions import overlapping
+from klamm.storage.log.partition import overlapping
 from tests.support.logs import NOON_MS, Clock, batch
 from tests.support.raw_logs import ABORT, RawBatch, decode
 

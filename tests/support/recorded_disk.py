@@ -34,7 +34,7 @@ from unittest import mock
 
 import apsw
 
-from klamm.storage.log import file_system
+from klamm.storage.log import flusher
 
 if TYPE_CHECKING:
     import random
@@ -191,8 +191,8 @@ class RecordedDisk:
         with (
             mock.patch.multiple(os, fsync=self._fsync, **recorders),
             mock.patch.object(io, "open", self._open_python(io.open)),
-            mock.patch.object(file_system, "syncfs", self._syncfs),
-            mock.patch.object(file_system, "is_trusted", return_value=True),
+            mock.patch.object(flusher, "syncfs", self._syncfs),
+            mock.patch.object(flusher, "is_trusted", return_value=True),
         ):
             yield
         self._compare_with_real_files()

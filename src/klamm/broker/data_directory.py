@@ -23,7 +23,7 @@ from klamm.protocol.types import ResourceType
 from klamm.security.scram import ScramMechanism
 from klamm.storage.errors import DAMAGED_VALUE
 from klamm.storage.lock import make_durable_directory
-from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, CLEANER_OFFSETS, read_offsets
+from klamm.storage.log.directories import CLEAN_SHUTDOWN, CLEANER_OFFSETS, read_offsets
 from klamm.storage.log.recovery import restore_markers
 from klamm.storage.metadata.changes import PutSetting
 from klamm.storage.metadata.identity import (

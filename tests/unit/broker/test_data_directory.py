@@ -26,7 +26,7 @@ from klamm.cli.moments import shown_moment
 from klamm.protocol.records import iter_batches, patch_header
 from klamm.protocol.records.layout import CONTROL
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, CLEANER_OFFSETS, write_offsets
+from klamm.storage.log.directories import CLEAN_SHUTDOWN, CLEANER_OFFSETS, write_offsets
 from klamm.storage.metadata.history import read_config_history
 from klamm.storage.metadata.identity import MetadataLostError
 from tests.support.damaged_records import NESTED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from klamm.storage.log import file_system
+from klamm.storage.log import flusher
 from tests.support.recorded_disk import FATES, SECTOR, Cut, RecordedDisk
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_synced_changes_survive_every_fate(tmp_path: Path) -> None:
 
 
 def sync_everything(_: Path) -> None:
-    file_system.syncfs(0)
+    flusher.syncfs(0)
 
 
 def test_a_sync_of_the_file_system_makes_all_changes_durable(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
-    from klamm.storage.log.checkpoints import EpochStart
+    from klamm.storage.log.directories import EpochStart
 
 API: Final = Api(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, min_version=2, max_version=4)
 

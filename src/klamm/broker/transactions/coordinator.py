@@ -37,7 +37,7 @@ from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import InvalidProducerIdMappingError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.log.background import ErrorReports
+from klamm.storage.log.housekeeping import ErrorReports
 from klamm.storage.metadata.changes import DropTransaction, PutTransaction
 
 if TYPE_CHECKING:

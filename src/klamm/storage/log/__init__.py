@@ -5,22 +5,29 @@ Batches are stored and served as producers send them, unless ``compression.type`
 
 from __future__ import annotations
 
-from klamm.storage.log.background import in_records_thread
 from klamm.storage.log.config import HousekeepingSettings, LogConfig
 from klamm.storage.log.directories import segment_bytes
 from klamm.storage.log.files import LogRange
 from klamm.storage.log.housekeeping import delete_records
-from klamm.storage.log.indexes import AbortedTxn
 from klamm.storage.log.manager import LogManager
-from klamm.storage.log.partition import WAITING_ENDS, AppendResult, AppendWaiter, PartitionLog
+from klamm.storage.log.partition import (
+    WAITING_ENDS,
+    AppendResult,
+    AppendWaiter,
+    PartitionLog,
+    aborted_in,
+    append_marker,
+    find_committed,
+)
+from klamm.storage.log.segment import AbortedTxn
 from klamm.storage.log.timestamps import TimestampOffset, offset_for_timestamp
-from klamm.storage.log.transactions import aborted_in, append_marker, find_committed
 from klamm.storage.log.validation import (
     DECOMPRESSED_AT_ONCE,
     InvalidRecordsError,
     InvalidTimestampsError,
     LongBatchError,
     RecordError,
+    in_records_thread,
 )
 
 __all__ = [

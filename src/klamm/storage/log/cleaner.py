@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import KafkaApiError
 from klamm.storage.log import segment_rewriter, segment_swap
-from klamm.storage.log.background import ErrorReports, KeptLogs, with_pauses
 from klamm.storage.log.config import HousekeepingSettings
+from klamm.storage.log.housekeeping import ErrorReports, KeptLogs, with_pauses
+from klamm.storage.log.partition import overlapping
 from klamm.storage.log.segment_rewriter import (
     Pace,
     Rules,
@@ -46,7 +47,6 @@ from klamm.storage.log.segment_rewriter import (
     find_last_offsets,
 )
 from klamm.storage.log.segment_swap import DISK, READY, WORK, Disk
-from klamm.storage.log.transactions import overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

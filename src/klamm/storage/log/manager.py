@@ -13,32 +13,29 @@ from typing import TYPE_CHECKING, Final
 from klamm.clock import wall_clock_ms
 from klamm.storage.descriptors import EXHAUSTED, FLUSH_THREADS, LENT, SPARE
 from klamm.storage.log import flusher
-from klamm.storage.log.background import ErrorReports, with_pauses
-from klamm.storage.log.checkpoints import (
-    CLEAN_SHUTDOWN,
-    CLEANER_OFFSETS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-    CheckpointFiles,
-    Checkpoints,
-    read_offsets,
-    read_topic_id,
-)
 from klamm.storage.log.cleaner import Cleaner
 from klamm.storage.log.config import NO_LIMIT, ConfigEpoch, HousekeepingSettings, LiveConfig
 from klamm.storage.log.directories import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
     DELETED,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
     STRAY,
     STRAY_RETENTION_MS,
+    CheckpointFiles,
+    Checkpoints,
     is_claimed,
     is_partition,
     put_aside,
+    read_offsets,
+    read_topic_id,
     remove_all,
     stray_since_ms,
 )
 from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, fsync_path, write_atomically
 from klamm.storage.log.flusher import Flusher, RecoveryState, in_parts, to_its_end
-from klamm.storage.log.housekeeping import Housekeeper
+from klamm.storage.log.housekeeping import ErrorReports, Housekeeper, with_pauses
 from klamm.storage.log.recovery import open_partition
 from klamm.storage.log.segment import RetiredFile
 

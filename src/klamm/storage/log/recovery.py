@@ -28,13 +28,11 @@ from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import NO_SEQUENCE, ControlType, decode_marker, patched_header, verify_crc
 from klamm.protocol.records.layout import CONTROL, CRC_AT, LAST_OFFSET_DELTA_AT, TRANSACTIONAL
 from klamm.storage.log import segment_swap
-from klamm.storage.log.checkpoints import OFFLINE, UNDEFINED, EpochStart, LeaderEpochs
+from klamm.storage.log.directories import OFFLINE, UNDEFINED, EpochStart, LeaderEpochs
 from klamm.storage.log.files import FilePool, fsync_path, write_atomically
-from klamm.storage.log.indexes import ABORTED_SUFFIX
-from klamm.storage.log.partition import PartitionLog
+from klamm.storage.log.partition import PartitionLog, entry_for
 from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT, UNUSABLE, ProducerStates
-from klamm.storage.log.segment import REBUILT_INTERVAL, LogSegment
-from klamm.storage.log.transactions import entry_for
+from klamm.storage.log.segment import ABORTED_SUFFIX, REBUILT_INTERVAL, LogSegment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.protocol.records import Record, RecordBatch
-    from klamm.storage.log.indexes import AbortedTxn
+    from klamm.storage.log.segment import AbortedTxn
 
 
 class TransactionSweep:

@@ -22,8 +22,7 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from klamm.storage.log.files import fsync_path
-from klamm.storage.log.indexes import ABORTED_SUFFIX
-from klamm.storage.log.segment import DELETED
+from klamm.storage.log.segment import ABORTED_SUFFIX, DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

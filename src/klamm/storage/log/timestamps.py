@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from klamm.protocol.errors import CorruptBatchError, DecompressedTooLargeError, InvalidRecordError, StorageError
 from klamm.protocol.records import BATCH_OVERHEAD, TimestampType, decompress_view, iter_fields, verify_crc
 from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES
-from klamm.storage.log.background import AbandonedError, in_records_thread
-from klamm.storage.log.validation import DECOMPRESSED_AT_ONCE
+from klamm.storage.log.validation import DECOMPRESSED_AT_ONCE, AbandonedError, in_records_thread
 
 if TYPE_CHECKING:
     import threading

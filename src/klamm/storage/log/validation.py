@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.protocol.errors import (
     CorruptBatchError,
@@ -363,3 +366,26 @@ def check_fits_segment(batch: RecordBatch, config: LogConfig, partition: str) ->
 def stamped_attributes(batch: RecordBatch) -> int:
     """Return the attributes of a batch with LogAppendTime."""
     return batch.attributes & (CODEC_MASK | _KEPT_FLAGS) | TIMESTAMP_TYPE
+
+
+T = TypeVar("T")
+
+_RECORDS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-records")
+"""One thread for all partitions. A second one would compete for the interpreter and double the decompressed memory."""
+
+
+class AbandonedError(Exception):
+    """The result of a piece of work is no longer needed."""
+
+
+async def in_records_thread(work: Callable[[threading.Event], T]) -> T:
+    """Run work in the thread for records and return its result.
+
+    If the caller is cancelled because its client disconnected, work that has not started is dropped. Work receives an
+    event that is set then, and should raise AbandonedError.
+    """
+    abandoned = threading.Event()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_RECORDS, work, abandoned)
+    finally:
+        abandoned.set()

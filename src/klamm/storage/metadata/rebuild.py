@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.storage.log.checkpoints import LEADER_EPOCHS, read_epochs, read_topic_id
+from klamm.storage.log.directories import LEADER_EPOCHS, read_epochs, read_topic_id
 from klamm.storage.log.files import FilePool
 from klamm.storage.log.segment import LogSegment
 from klamm.storage.metadata.changes import PutConfig, PutTopic

@@ -33,7 +33,7 @@ def test_any_other_bytes_are_refused_in_one_way(data: bytes) -> None:
 
 @pytest.mark.parametrize("metadata", [b"", b"\0\0", b"\xff\xff\0\0\0\0", struct.pack(">hi", 0, 2**31 - 1)])
 def test_metadata_that_are_no_subscription_are_refused(metadata: bytes) -> None:
-    with pytest.raises(ValueError, match="Not (a subscription|of the consumer protocol)"):
+    with pytest.raises(ValueError, match=r"Not (a subscription|of the consumer protocol)"):
         read_topics(metadata)
 
 

@@ -13,7 +13,7 @@ from klamm.broker.handlers.api_000_produce import API, ROUTE
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Codec, Record, encode_batch
-from klamm.storage.log.checkpoints import write_topic_id
+from klamm.storage.log.directories import write_topic_id
 from tests.support.data_path import ELSEWHERE, HERE, DataPath
 from tests.support.logs import batch, read_all
 

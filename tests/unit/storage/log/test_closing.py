@@ -8,8 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from klamm.storage.log import file_system, flusher
-from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS, read_offsets
+from klamm.storage.log import flusher
+from klamm.storage.log.directories import CLEAN_SHUTDOWN, RECOVERY_POINTS, read_offsets
 from klamm.storage.log.files import FsyncError
 from tests.support.logs import TOPIC_ID, LogHouse, batch
 
@@ -92,8 +92,8 @@ class WholeDisk:
         self.syncs = 0
         self._error = error
         monkeypatch.setattr(flusher, "MANY_LOGS", COUNT)
-        monkeypatch.setattr(file_system, "is_trusted", lambda _: True)
-        monkeypatch.setattr(file_system, "syncfs", self.sync)
+        monkeypatch.setattr(flusher, "is_trusted", lambda _: True)
+        monkeypatch.setattr(flusher, "syncfs", self.sync)
 
     def sync(self, _: int) -> None:
         self.syncs += 1
@@ -136,8 +136,8 @@ def test_a_file_system_that_reports_an_error_is_synced_file_by_file(
 def test_a_partition_on_another_file_system_has_its_own_fsyncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, single, house = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
     monkeypatch.setattr(flusher, "fsync_path", single)
-    device_of = file_system.device_of
-    monkeypatch.setattr(file_system, "device_of", lambda path: -1 if path.name == "t-7" else device_of(path))
+    device_of = flusher.device_of
+    monkeypatch.setattr(flusher, "device_of", lambda path: -1 if path.name == "t-7" else device_of(path))
 
     asyncio.run(house.manager.close())
 

@@ -12,10 +12,10 @@ import pytest
 from klamm.protocol.errors import CorruptBatchError, OutOfOrderSequenceError
 from klamm.protocol.records import ControlType
 from klamm.storage.log import append_marker, offset_for_timestamp
-from klamm.storage.log.checkpoints import EpochStart, write_offsets
 from klamm.storage.log.cleaner import compact
+from klamm.storage.log.directories import EpochStart, write_offsets
 from klamm.storage.log.housekeeping import apply_retention
-from klamm.storage.log.transactions import overlapping
+from klamm.storage.log.partition import overlapping
 from tests.support.logs import NOON_MS, LogHouse, batch, read_all, records_in
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import pytest
 
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogManager, delete_records
-from klamm.storage.log.checkpoints import read_topic_id, write_topic_id
-from klamm.storage.log.directories import STRAY_RETENTION_MS
+from klamm.storage.log.directories import STRAY_RETENTION_MS, read_topic_id, write_topic_id
 from tests.support.logs import TOPIC_ID, LogHouse, batch, read_all
 
 OTHER_ID = UUID(int=8)

@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 
 from klamm.protocol.errors import StorageError
-from klamm.storage.log.background import ErrorReports
-from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, OFFLINE
+from klamm.storage.log.directories import CLEAN_SHUTDOWN, OFFLINE
 from klamm.storage.log.files import FsyncError
+from klamm.storage.log.housekeeping import ErrorReports
 from tests.support.logs import TOPIC_ID, LogHouse, batch, read_all
 from tests.support.transactions import ABORT, end, write
 

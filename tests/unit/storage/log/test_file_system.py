@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from klamm.storage.log import file_system
-from klamm.storage.log.file_system import FileSystem, is_trusted, syncfs
+from klamm.storage.log import flusher
+from klamm.storage.log.flusher import FileSystem, is_trusted, syncfs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def test_it_is_trusted_where_it_reports_errors(
         "22 27 0:21 / /proc rw,relatime - proc proc rw\n"
         f"30 22 254:1 / /data rw,relatime shared:1 master:2 - {kind} /dev/vdb rw,discard\n"
     )
-    monkeypatch.setattr(file_system, "MOUNTS", str(mounts))
+    monkeypatch.setattr(flusher, "MOUNTS", str(mounts))
     monkeypatch.setattr(os, "uname", lambda: system)
     assert is_trusted(DEVICE) is expected
     assert not is_trusted(os.makedev(254, 2)), "a device that is not mounted under its number"
@@ -49,7 +49,7 @@ def test_it_is_trusted_where_it_reports_errors(
 def test_everything_on_the_disk_is_written_or_the_error_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_system, "is_trusted", lambda _: True)
+    monkeypatch.setattr(flusher, "is_trusted", lambda _: True)
     whole = FileSystem(tmp_path)
     assert whole.sync([tmp_path, tmp_path / "missing"]) == [True, False]
     whole.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
-from klamm.storage.log.checkpoints import LOG_START_OFFSETS
+from klamm.storage.log.directories import LOG_START_OFFSETS
 from klamm.storage.log.housekeeping import apply_retention
 from tests.support.logs import NOON_MS, TOPIC_ID, Clock, LogHouse, batch, read_all
 
@@ -66,7 +66,7 @@ def test_no_file_is_renamed_before_the_log_start_offset_is_durable(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr("klamm.storage.log.checkpoints.write_offsets", fail)
+        patched.setattr("klamm.storage.log.directories.write_offsets", fail)
         with pytest.raises(OSError, match="No space"):
             asyncio.run(house.manager.checkpoint())
     assert sorted((tmp_path / "t-0").glob("*.log")) == files
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_is_cancelled_is_written_to_its_end(tmp_path: Path, mo
         writes.append(f"end {path.name}")
 
     async def live() -> None:
-        monkeypatch.setattr("klamm.storage.log.checkpoints.write_offsets", write_slowly)
+        monkeypatch.setattr("klamm.storage.log.directories.write_offsets", write_slowly)
         first = asyncio.create_task(house.manager.checkpoint())
         while not writes:  # noqa: ASYNC110  # a thread tells
             await asyncio.sleep(0.001)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.storage.log.checkpoints import RECOVERY_POINTS
+from klamm.storage.log.directories import RECOVERY_POINTS
 from klamm.storage.log.housekeeping import apply_retention
 from klamm.storage.log.producers import SNAPSHOT
 from tests.support.logs import NOON_MS, LogHouse, batch, read_all

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from klamm.protocol.errors import OutOfOrderSequenceError
 from klamm.storage.log import delete_records
-from klamm.storage.log.checkpoints import EpochStart, read_epochs, read_offsets, write_epochs, write_offsets
+from klamm.storage.log.directories import EpochStart, read_epochs, read_offsets, write_epochs, write_offsets
 from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, open_count, read_all
 
 if TYPE_CHECKING:

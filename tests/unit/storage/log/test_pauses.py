@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from klamm.storage.log.background import with_pauses
+from klamm.storage.log.housekeeping import with_pauses
 
 
 def test_other_tasks_run_once_per_so_many_items() -> None:

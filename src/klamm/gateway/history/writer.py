@@ -2,7 +2,7 @@
 
 The upstream has made a change when its record is written, so a record cannot keep a change from being made. A client
 gets its response after the record is in the topic, if that takes no longer than ``WAIT_S``. While the topic cannot be
-written, clients do not wait: records are kept up to ``MOST_WAITING_BYTES`` and written later. Those beyond are lost,
+written, clients do not wait: records are kept up to ``MAX_WAITING_BYTES`` and written later. Those beyond are lost,
 which is counted and logged.
 """
 
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.gateway.history.log import TOPIC
-from klamm.gateway.upstream.internal_topic import InternalTopicGoneError, batches
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.protocol.errors import ErrorCode
@@ -33,8 +33,10 @@ WAIT_S: Final = 2.0
 """Seconds that the response to a change waits for its record."""
 CLOSE_S: Final = 2.0
 """Seconds that the stop of the gateway waits for the last records."""
-MOST_WAITING_BYTES: Final = 32 * 1024 * 1024
+MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
 """Size of the records that wait to be written."""
+_MAX_BATCH_BYTES: Final = 256 * 1024
+"""Size after which another batch begins. Brokers accept 1 MiB by default."""
 _RECORD_BYTES: Final = 300
 """Memory of a record beside its key and value, estimated."""
 _FIRST_BACKOFF_S: Final = 0.05
@@ -114,7 +116,7 @@ class HistoryWriter:
             author: Author of the changes, for the log.
         """
         size = _size(records)
-        if self._waiting_bytes + size > MOST_WAITING_BYTES:
+        if self._waiting_bytes + size > MAX_WAITING_BYTES:
             self._lost_count += len(records)
             logger.error("The change history lacks %d changes by %s: it cannot be written", len(records), author)
             return
@@ -189,7 +191,7 @@ class HistoryWriter:
             self._is_topic_missing = False
         if not self._waiting:
             return
-        some = [self._waiting[0]._replace(offset=0)] if self._one_by_one else next(batches(self._waiting))
+        some = self._next_batch()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._topic.append, some)
         except RecordsRefusedError as error:
@@ -204,6 +206,17 @@ class HistoryWriter:
             self._written_count += len(some)
         self._one_by_one = max(0, self._one_by_one - 1)
         self._remove(len(some))
+
+    def _next_batch(self) -> list[Record]:
+        """Return the oldest records, as many as brokers accept in one batch, or a single one after a rejection."""
+        batch: list[Record] = []
+        size = 0
+        for record in self._waiting:
+            batch.append(record._replace(offset=len(batch)))
+            size += _size([record])
+            if self._one_by_one or size >= _MAX_BATCH_BYTES:
+                break
+        return batch
 
     def _remove(self, count: int) -> None:
         """Remove the oldest records, and release the clients that wait for them."""

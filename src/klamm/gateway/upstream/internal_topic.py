@@ -13,11 +13,12 @@ from klamm.kafka_client.data.cluster import EARLIEST, LATEST, Cluster
 from klamm.kafka_client.data.records import RecordsRefusedError, read_records, write_batches
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError, api_error
+from klamm.kafka_client.internal_topic import PartitionWriter, read_partition
 from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAlreadyExistsError, error_name
 from klamm.protocol.records import encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARTITION: Final = 0
-_MOST_REPLICAS: Final = 3
+_MAX_REPLICAS: Final = 3
 _TIMEOUT_S: Final = 10.0
 _POLL_MS: Final = 500
 """Time that the broker waits for a new record. The stop of a gateway waits for this response."""
 _READ_MS: Final = 50
+_READ_ATTEMPTS: Final = 200
+"""Number of fetches in a row without progress, over about 10 seconds."""
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Time after which the upstream aborts the transaction of a gateway that died, unless another one writes before."""
 _OPEN_TRANSACTION_S: Final = 0.5
 _OPEN_PAUSE_S: Final = 0.02
 _FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-_MOST_BATCH_BYTES: Final = 256 * 1024
-"""Size of keys and values after which another batch begins. Brokers take 1 MiB by default."""
 
 
 class InternalTopicGoneError(Exception):
@@ -94,13 +95,17 @@ class InternalTopic:
             InternalTopicGoneError: The topic was deleted, created again, or truncated.
         """
         try:
-            return self._read(position, max_wait_ms=_POLL_MS)
+            records, after = read_records(
+                self.cluster, *self._partition, position, timeout_s=_TIMEOUT_S, max_wait_ms=_POLL_MS
+            )
         except ConnectionLostError:
+            self.cluster.topics.pop(self.name, None)
             self._refresh()
             is_same = self.cluster.topic_id(self.name) == self._topic_id
             if not is_same or not self._offset(EARLIEST) <= position <= self._offset(LATEST):
                 raise InternalTopicGoneError(f"{self.name} has no offset {position} any more") from None
             raise
+        return [record for record in records if record.offset >= position], after
 
     def append(self, records: Sequence[Record]) -> None:
         """Write a batch of records.
@@ -131,15 +136,23 @@ class InternalTopic:
         """Read from a position to the present end: yield some records and the position after them, again and again."""
         self._refresh()
         end = self._offset(LATEST)
-        deadline = time.monotonic() + _TIMEOUT_S
-        while position < end:
-            if time.monotonic() >= deadline:
-                raise ConnectionLostError(f"{self.name} cannot be read up to offset {end}: it ends at {position}")
-            before = position
-            records, position = self._read(position, max_wait_ms=_READ_MS)
-            if position > before:
-                deadline = time.monotonic() + _TIMEOUT_S
+        fetches = read_partition(
+            self.cluster,
+            self._partition,
+            range(position, end),
+            timeout_s=_TIMEOUT_S,
+            max_wait_ms=_READ_MS,
+            attempts=_READ_ATTEMPTS,
+        )
+        try:
+            for records, after in fetches:
+                position = after
                 yield records, position
+        except ConnectionLostError:
+            self.cluster.topics.pop(self.name, None)
+            raise
+        if position < end:
+            raise ConnectionLostError(f"{self.name} cannot be read up to offset {end}: it ends at {position}")
 
     def _refresh(self) -> None:
         if self.name not in self.cluster.topics:
@@ -153,16 +166,6 @@ class InternalTopic:
             self.cluster.topics.pop(self.name, None)
             raise ConnectionLostError(f"{self.name} has no leader at present")
         return found[self._partition]
-
-    def _read(self, position: int, *, max_wait_ms: int) -> tuple[list[Record], int]:
-        try:
-            records, after = read_records(
-                self.cluster, self.name, PARTITION, position, timeout_s=_TIMEOUT_S, max_wait_ms=max_wait_ms
-            )
-        except ConnectionLostError:
-            self.cluster.topics.pop(self.name, None)
-            raise
-        return [record for record in records if record.offset >= position], after
 
 
 class TransactionalTopic:
@@ -214,23 +217,26 @@ class TransactionalTopic:
                 raise InternalTopicGoneError(f"{', '.join(gone)} does not exist")
             reasons = (f"{topic} ({error_name(code)})" for (topic, _), code in refused.items())
             raise ConnectionLostError(f"Topics cannot be written: {', '.join(reasons)}")
-        for topic, all_of_it in records.items():
-            for some in batches(all_of_it):
-                batch = encode_batch(
-                    some,
-                    producer_id=stamp.producer_id,
-                    producer_epoch=stamp.producer_epoch,
-                    base_sequence=self._sequences[topic],
-                    is_transactional=True,
-                )
-                self._write(topic, batch)
-                self._sequences[topic] += len(some)
+        for topic, some in records.items():
+            self._write(topic, some, stamp)
         self._transactions.commit(stamp)
 
-    def _write(self, topic: str, batch: bytearray) -> None:
-        cluster, by_partition = self._topic.cluster, {PARTITION: batch}
+    def _write(self, topic: str, records: Sequence[Record], stamp: ProducerStamp) -> None:
+        def encode(_partition: int, some: Sequence[Record]) -> bytearray:
+            return encode_batch(
+                some,
+                producer_id=stamp.producer_id,
+                producer_epoch=stamp.producer_epoch,
+                base_sequence=self._sequences[topic],
+                is_transactional=True,
+            )
+
+        def count(_partition: int, written: int) -> None:
+            self._sequences[topic] += written
+
+        writer = PartitionWriter({PARTITION: records}, encode, count)
         try:
-            write_batches(cluster, topic, by_partition, timeout_s=_TIMEOUT_S, transactional_id=self._name)
+            writer.write(self._topic.cluster, topic, timeout_s=_TIMEOUT_S, transactional_id=self._name)
         except RecordsRefusedError as error:
             if error.codes & _FENCED:
                 raise TransactionLostError(str(error)) from error
@@ -255,7 +261,7 @@ async def create_internal_topics(admin: AdminClient, topics: Mapping[str, Mappin
     missing = topics.keys() - await admin.list_topics(include_internal=True)
     if not missing:
         return
-    replicas = min(len((await admin.describe_cluster()).nodes), _MOST_REPLICAS)
+    replicas = min(len((await admin.describe_cluster()).nodes), _MAX_REPLICAS)
     created = admin.create_topics([NewTopic(name, 1, replicas, configs=dict(topics[name])) for name in missing])
     for name, outcome in created.values().items():
         try:
@@ -265,17 +271,3 @@ async def create_internal_topics(admin: AdminClient, topics: Mapping[str, Mappin
         except KafkaApiError as error:
             raise api_error(error.error_code, f"{name} cannot be created: {error}") from error
         logger.info("Internal topic %s was created", name)
-
-
-def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yield records in batches that brokers take, in order."""
-    some: list[Record] = []
-    size = 0
-    for record in records:
-        some.append(record._replace(offset=len(some)))
-        size += len(record.key or b"") + len(record.value or b"")
-        if size >= _MOST_BATCH_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some

@@ -47,8 +47,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
+from klamm.kafka_client.internal_topic import PartitionWriter
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.records.internal_topic import OwnRecords
 from klamm.mirror.records.source_offsets import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.records import encode_batch
@@ -230,7 +230,7 @@ class ShardTransactions:
         self._behind: PartitionCopy | None = None
         """Partition that lagged at the last check. As long as it lags, no other partition is checked."""
         self._moved: dict[PartitionTuple, SourceOffset] = {}
-        self._records = OwnRecords({})
+        self._records = PartitionWriter({})
         """Source offsets or other own records to produce before the open transaction is committed."""
         self._acknowledged: list[tuple[PartitionId, Outgoing, int]] = []
 
@@ -430,7 +430,7 @@ class ShardTransactions:
             raise HeldUpError(late, len(others), self.transactional_id)
         return False
 
-    def _numbered(self, records: Mapping[int, Sequence[Record]]) -> OwnRecords:
+    def _numbered(self, records: Mapping[int, Sequence[Record]]) -> PartitionWriter:
         """Return records encoded as transactional batches with the next sequence numbers."""
 
         def encode(number: int, some: Sequence[Record]) -> bytearray:
@@ -445,7 +445,7 @@ class ShardTransactions:
         def count(number: int, taken: int) -> None:
             self._sequences[number] = self._sequences.get(number, 0) + taken & MAX_SEQUENCE
 
-        return OwnRecords(records, encode, count)
+        return PartitionWriter(records, encode, count)
 
     def _end(self) -> None:
         """Produce the source offsets and commit. A repeated call sends the same batches and sequence numbers."""

@@ -24,8 +24,8 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.mirror.records import source_offsets
-from klamm.mirror.records.internal_topic import read_newest, write_records
 from klamm.mirror.records.source_offsets import SourcePartition
 
 if TYPE_CHECKING:

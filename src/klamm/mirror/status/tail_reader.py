@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
-from klamm.kafka_client.data.records import fetch_once, read_records
-from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.data.records import fetch_once
+from klamm.kafka_client.internal_topic import log_bounds, read_partition
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import iter_batches
 
@@ -68,24 +68,22 @@ def read_tail(
         ConnectionLostError: The topic cannot be read now, or the right to read it is missing.
     """
     cluster.refresh([topic])
-    state = cluster.topics.get(topic)
-    if state is None:
+    if topic not in cluster.topics:
         return None
-    where = [(topic, number) for number in state.partitions]
-    first, end = (cluster.list_offsets(where, timestamp) for timestamp in (clusters.EARLIEST, clusters.LATEST))
-    if len(first) < len(where) or len(end) < len(where):
-        raise ConnectionLostError(f"Partitions of {topic} have no leader now")
+    bounds = log_bounds(cluster, topic)
     tail = Tail()
     deadline = clock() + budget_s
     step = _FIRST_STEP
-    left = {number: end[topic, number] for _, number in where if end[topic, number] > first[topic, number]}
+    left = {partition: offsets.stop for partition, offsets in bounds.items() if offsets}
     while left:
-        for number, before in list(left.items()):
-            start = max(first[topic, number], before - step)
-            _keep(tail, _between(cluster, topic, number, start, before))
-            left[number] = start
-            if start == first[topic, number]:
-                del left[number]
+        for partition, before in list(left.items()):
+            first = bounds[partition].start
+            start = max(first, before - step)
+            fetches = read_partition(cluster, partition, range(start, before), timeout_s=_TIMEOUT_S)
+            _keep(tail, [record for records, _ in fetches for record in records if record.offset < before])
+            left[partition] = start
+            if start == first:
+                del left[partition]
         if enough(tail.newest):
             break
         if left and clock() > deadline:
@@ -93,18 +91,6 @@ def read_tail(
             break
         step *= 2
     return tail
-
-
-def _between(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[Record]:
-    found: list[Record] = []
-    at = start
-    while at < end:
-        records, next_offset = read_records(cluster, topic, partition, at, timeout_s=_TIMEOUT_S, max_wait_ms=0)
-        found += [record for record in records if at <= record.offset < end]
-        if next_offset == at:
-            break  # an open transaction hides the following records for now
-        at = next_offset
-    return found
 
 
 def _keep(tail: Tail, records: list[Record]) -> None:

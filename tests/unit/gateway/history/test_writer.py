@@ -166,7 +166,7 @@ def test_without_the_right_to_create_the_topic_clients_do_not_wait(
 def test_records_beyond_the_limit_are_lost_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 1000)
+    monkeypatch.setattr(module, "MAX_WAITING_BYTES", 1000)
     topic = FakeTopic(ConnectionLostError("down"))
 
     async def test(writer: HistoryWriter) -> None:

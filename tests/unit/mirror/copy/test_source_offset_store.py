@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from klamm.kafka_client import internal_topic
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import TopicState
@@ -15,7 +16,6 @@ from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-from klamm.mirror.records import internal_topic as internal_records
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.records import Record
@@ -54,14 +54,16 @@ class Target:
     ) -> tuple[list[Record], int]:
         assert topic == TOPIC
         some = self.logs[partition][fetch_offset : fetch_offset + 2]
-        records = [Record(key=key, value=value, timestamp=0, offset=0) for key, value in some]
+        records = [
+            Record(key=key, value=value, timestamp=0, offset=at) for at, (key, value) in enumerate(some, fetch_offset)
+        ]
         return records, fetch_offset + len(some)
 
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target(3)
-    monkeypatch.setattr(internal_records, "read_records", made.read_records)
+    monkeypatch.setattr(internal_topic, "read_records", made.read_records)
     monkeypatch.setattr(made.store.cluster, "refresh", lambda _: None)
     monkeypatch.setattr(made.store.cluster, "list_offsets", made.list_offsets)
     return made

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from klamm.kafka_client import internal_topic
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.batches import ProducerStamp
@@ -20,7 +21,6 @@ from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.copy.transactions import HeldUpError, ShardSettings, ShardTransactions
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.records import internal_topic as internal_records
 from klamm.mirror.records.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
@@ -106,7 +106,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target()
     monkeypatch.setattr(Coordinator, "target", made, raising=False)
     monkeypatch.setattr(module, "TransactionManager", Coordinator)
-    monkeypatch.setattr(internal_records, "write_batches", made.write)
+    monkeypatch.setattr(internal_topic, "write_batches", made.write)
     return made
 
 

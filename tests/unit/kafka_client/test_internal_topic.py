@@ -9,12 +9,13 @@ from unittest.mock import Mock
 import pytest
 
 import klamm
+from klamm.kafka_client import internal_topic
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import LATEST
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.records import internal_topic as internal_records
-from klamm.mirror.records.internal_topic import ControlConnection, OwnRecords
+from klamm.kafka_client.internal_topic import PartitionWriter
+from klamm.mirror.records.internal_topic import ControlConnection
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
 from tests.support.mirror import create_topic
@@ -66,13 +67,13 @@ class Target:
         self.values.setdefault(number, []).extend(bytes(record.value or b"") for record in records)
         return ErrorCode.NONE
 
-    def numbered(self, records: Mapping[int, Sequence[Record]]) -> OwnRecords:
+    def numbered(self, records: Mapping[int, Sequence[Record]]) -> PartitionWriter:
         """Records with sequence numbers."""
 
         def count(number: int, taken: int) -> None:
             self.sequences[number] = self.sequences.get(number, 0) + taken
 
-        return OwnRecords(
+        return PartitionWriter(
             records,
             lambda number, some: encode_batch(some, producer_id=7, base_sequence=self.sequences.get(number, 0)),
             count,
@@ -82,7 +83,7 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target()
-    monkeypatch.setattr(internal_records, "write_batches", made.write)
+    monkeypatch.setattr(internal_topic, "write_batches", made.write)
     return made
 
 
@@ -96,7 +97,7 @@ def records(some: Sequence[bytes]) -> list[Record]:
 
 def test_thousands_of_records_of_one_partition_go_in_batches_that_a_topic_takes(target: Target) -> None:
     wanted = {0: values(20_000), 3: values(5, 200_000), 7: values(1)}
-    internal_records.write_records(CLUSTER, "own", {at: records(some) for at, some in wanted.items()}, timeout_s=1.0)
+    internal_topic.write_records(CLUSTER, "own", {at: records(some) for at, some in wanted.items()}, timeout_s=1.0)
     assert target.values == wanted
     assert target.requests == 20, "all partitions in each"
     assert max(target.sizes) < A_MEGABYTE / 2
@@ -105,7 +106,7 @@ def test_thousands_of_records_of_one_partition_go_in_batches_that_a_topic_takes(
 def test_a_topic_that_takes_less_gets_smaller_batches(target: Target) -> None:
     target.most_bytes = 2_000
     wanted = {0: values(500), 1: values(10), 2: values(3)}
-    internal_records.write_records(CLUSTER, "own", {0: records(wanted[0])}, timeout_s=1.0)
+    internal_topic.write_records(CLUSTER, "own", {0: records(wanted[0])}, timeout_s=1.0)
     assert target.values == {0: wanted[0]}
     assert target.requests < 120, "not one of each record"
 
@@ -116,7 +117,7 @@ def test_batches_with_numbers_are_taken_once_whatever_is_refused_or_lost_meanwhi
     for breaks_at in range(60):
         with pytest.MonkeyPatch.context() as patch:
             target = Target(most_bytes=600)
-            patch.setattr(internal_records, "write_batches", target.write)
+            patch.setattr(internal_topic, "write_batches", target.write)
             target.breaks_at = breaks_at
             own = target.numbered({at: records(some) for at, some in wanted.items()})
             # when
@@ -165,12 +166,12 @@ def test_after_a_partition_that_hides_records_no_other_is_waited_for(monkeypatch
         asked.append(partition)
         return [], at
 
-    monkeypatch.setattr(internal_records, "read_records", nothing)
+    monkeypatch.setattr(internal_topic, "read_records", nothing)
     cluster = Mock()
     cluster.topics = {"t": Mock(partitions=(0, 1, 2))}
     cluster.list_offsets = lambda where, timestamp: dict.fromkeys(where, int(timestamp == LATEST))
     # when
-    newest = internal_records.read_newest(cluster, "t", attempts=3)
+    newest = internal_topic.read_newest(cluster, "t", attempts=3)
     # then
     assert (newest.records, newest.hidden) == ({}, "t-0")
     assert asked == [0, 0, 0, 1, 2]

@@ -9,9 +9,12 @@
 - ``make_klamm_gateway``: a function that starts any number of gateways, with the arguments of ``klamm.Gateway``.
 - ``klamm_broker_options``: arguments of ``klamm.Broker`` for the first three. Override it to change them.
 
-All brokers have ``control=True``. After each test, the faults of the shared brokers are removed, and a paused one
-resumes. The report of a failed test shows the end of the log of every broker that the test uses as a fixture or
-started.
+``@pytest.mark.klamm(topics=["orders"], config={...})`` changes the arguments of ``klamm.Broker`` for ``klamm_broker``
+in a test, a class or a module. On ``klamm_module_broker`` and ``klamm_session_broker`` it creates missing topics.
+
+All brokers have ``control=True``. After each test, the faults of the shared brokers are removed, stopped broker ids are
+started and a paused one resumes. The report of a failed test shows, for every broker that the test uses as a fixture or
+started, the injected faults, its last requests and the end of its log.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ if TYPE_CHECKING:
 _MADE: Final = pytest.StashKey["list[Broker]"]()
 _MODULE: Final = "klamm.embedded.broker"
 _SHARED: Final = ("klamm_module_broker", "klamm_session_broker")
-_MOST_CHARACTERS: Final = 100
+_MARKER: Final = "klamm"
+_SHOWN_REQUESTS: Final = 20
+"""Last requests of a broker in the report of a failed test."""
+_MAX_CHARACTERS: Final = 100
 """Characters of a test's name in the name of its topic, which Kafka limits to 249."""
 
 
@@ -60,11 +66,49 @@ def klamm_broker_options() -> Mapping[str, Any]:
     return {}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers", "klamm(topics=..., config=..., brokers=...): arguments of klamm.Broker for the fixture klamm_broker"
+    )
+
+
+def _marked(node: pytest.Item) -> dict[str, Any]:
+    """Return the arguments of all markers of a test; those of the nearest marker win, also for each config."""
+    options: dict[str, Any] = {}
+    for marker in reversed(list(node.iter_markers(_MARKER))):
+        if marker.args:
+            raise pytest.UsageError(f"@pytest.mark.{_MARKER} takes named arguments only: topics, config, brokers ...")
+        config = {**options.get("config", {}), **marker.kwargs.get("config", {})}
+        options |= {**marker.kwargs, **({"config": config} if config else {})}
+    return options
+
+
 @pytest.fixture
-def klamm_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
+def klamm_broker(klamm_broker_options: Mapping[str, Any], request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Provide a running, empty broker; it is stopped and its data are removed after the test."""
-    with _broker(**klamm_broker_options) as broker:
+    marked = _marked(request.node)
+    config = {**klamm_broker_options.get("config", {}), **marked.pop("config", {})}
+    with _broker(**{**klamm_broker_options, **marked, **({"config": config} if config else {})}) as broker:
         yield broker
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Create the topics of the marker on a shared broker before the test runs.
+
+    Raises:
+        pytest.UsageError: The marker has other arguments, which a running broker cannot take.
+    """
+    fixtures = getattr(item, "funcargs", {})
+    shared = next((fixtures[name] for name in _SHARED if name in fixtures), None)
+    options = {} if shared is None or "klamm_broker" in fixtures else _marked(item)
+    if options.keys() - {"topics"}:
+        raise pytest.UsageError(f"@pytest.mark.{_MARKER}: a shared broker takes topics only, use klamm_broker instead")
+    topics = options.get("topics", ())
+    for topic in topics:
+        if shared is not None and not shared.has_topic(topic):
+            shared.create_topic(topic, partitions=topics[topic] if isinstance(topics, dict) else 1)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +156,7 @@ def make_klamm_topic(request: pytest.FixtureRequest, klamm_session_broker: Broke
     unique, so they also serve as group ids and transactional ids. The topics are deleted after the test.
     """
     made: list[str] = []
-    readable = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_MOST_CHARACTERS].strip("-")
+    readable = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_MAX_CHARACTERS].strip("-")
 
     def make(**options: Any) -> str:
         topic = f"{readable}-{secrets.token_hex(4)}"
@@ -150,18 +194,41 @@ def _remove_faults(broker: Broker) -> None:
     try:
         broker.resume()
         broker.clear_faults()
+        broker.start_nodes()
     except RuntimeError:  # a time limit of the test, for example, interrupted a command, which closed the channel
         broker.restart()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Attach the logs of the test's brokers to the report of a failure."""
+    """Attach faults, last requests and logs of the test's brokers to the report of a failure."""
     report = yield
     if report.failed and _MODULE in sys.modules:
         for broker in _brokers_of(item):
+            report.sections += _exchanges(broker)
             report.sections.append((f"log of {broker!r}", broker.log_text() or "(empty)"))
     return report
+
+
+def _exchanges(broker: Broker) -> list[tuple[str, str]]:
+    """Return the injected faults and the last requests as sections of a report; none if the broker cannot be asked."""
+    try:
+        faults, requests = broker.faults(), broker.requests()[-_SHOWN_REQUESTS:]
+    except RuntimeError:  # it is paused, or has ended
+        return []
+    lines = [
+        f"{request.api} v{request.version} from {request.client_id or '-'} to broker {request.node_id}"
+        + (f" for {', '.join(_place(*each) for each in request.partitions)}" if request.partitions else "")
+        + (f", group {request.group_id}" if request.group_id else "")
+        + (f": {request.fault}" if request.fault else "")
+        for request in requests
+    ]
+    sections = [(f"last requests of {broker!r}", "\n".join(lines))] if lines else []
+    return [*sections, (f"injected faults of {broker!r}", "\n".join(faults))] if faults else sections
+
+
+def _place(topic: str, partition: int | None) -> str:
+    return topic if partition is None else f"{topic}-{partition}"
 
 
 def _brokers_of(item: pytest.Item) -> list[Broker]:

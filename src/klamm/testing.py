@@ -1,18 +1,19 @@
 """Assertions for tests with ``klamm.Broker(control=True)`` or the pytest fixtures.
 
 Each one waits until it holds, because clients send in the background, and fails with the broker's contents. They block
-the calling thread: in an asyncio test, use ``await asyncio.to_thread(assert_topic_contains, broker, "orders", b"1")``.
+the calling thread: in an asyncio test, use ``await in_thread(assert_topic_contains, broker, "orders", b"1")``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 
-from klamm.embedded.controls import BrokerFault, SeenRequest, StoredRecord
+from klamm.embedded.controls import BrokerFault, MemberAssignment, SeenRequest, StoredRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import EllipsisType
 
     from klamm.embedded.broker import Broker
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokerFault",
+    "MemberAssignment",
     "SeenRequest",
     "StoredRecord",
+    "assert_assigned",
     "assert_committed_offset",
     "assert_requested",
     "assert_topic_contains",
+    "in_thread",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Expected: TypeAlias = "bytes | str | Callable[[bytes | None], bool] | None"
 """Expected bytes: as bytes, as text in UTF-8, None for null, or a function that accepts them."""
@@ -41,41 +48,113 @@ def assert_topic_contains(
     topic: str,
     *values: Expected,
     key: Expected | EllipsisType = ...,
+    headers: Mapping[str, Expected] | None = None,
     partition: int | None = None,
+    in_order: bool = False,
+    only: bool = False,
     isolation_level: IsolationLevel = "read_committed",
     within_s: float = WITHIN_S,
-) -> None:
-    """Assert that a topic has a record for each value, in any order. Further records are allowed.
+) -> list[StoredRecord]:
+    """Assert that a topic has a record for each value, and return these records.
 
     Args:
         broker: Running broker with control.
         topic: Name of the topic. It need not exist yet.
-        values: Expected values. Equal ones need as many records.
+        values: Expected values, in any order. Equal ones need as many records. None at all means any record.
         key: Expected key of all these records. The default, an ellipsis, means any.
+        headers: Expected headers of all these records. They may have further ones.
         partition: Partition of these records; None means any.
+        in_order: Whether the records must have the order of the values. Records of several partitions have none, so
+            give ``partition`` unless the topic has a single one.
+        only: Whether there may be no further records with this key, these headers and in this partition. An assertion
+            that fails for a surplus record fails at once.
         isolation_level: ``read_committed`` ignores records of aborted and open transactions.
         within_s: Time to wait, in seconds.
 
     Raises:
-        AssertionError: A record was missing to the end. The message shows the records of the topic.
-        TypeError: An expected value or key is not bytes, text, None or a function.
+        AssertionError: A record was missing to the end, or there was one too many. The message shows the records of
+            the topic.
+        TypeError: An expected value, key or header is not bytes, text, None or a function.
+        ValueError: ``in_order`` for a topic with several partitions without ``partition``.
     """
     __tracebackhide__ = True
-    for expected in values if key is ... else (*values, key):
+    for expected in (*values, *(() if key is ... else (key,)), *(headers or {}).values()):
         if not (expected is None or isinstance(expected, bytes | str) or callable(expected)):
             raise TypeError(f"expected bytes, str, None or a function that accepts bytes, got {expected!r}")
     deadline = time.monotonic() + within_s
     while True:
         records = _records(broker, topic, partition, isolation_level)
-        candidates = [] if records is None else [one for one in records if key is ... or _matches(one.key, key)]
-        missing = _missing(values, candidates)
-        if not missing and (values or candidates):
-            return
-        if time.monotonic() > deadline:
-            wanted = ", ".join(map(_text, missing)) or "any record"
+        if in_order and len({record.partition for record in records or ()}) > 1:
+            raise ValueError(f"in_order: topic {topic} has records in several partitions, so give partition")
+        candidates = [
+            record
+            for record in records or ()
+            if (key is ... or _matches(record.key, key)) and _has_headers(record, headers or {})
+        ]
+        matching, missing = _assign(values, candidates, in_order=in_order)
+        if not missing and (values or candidates) and not (only and len(matching) < len(candidates)):
+            return matching
+        is_surplus = only and len(candidates) > len(values) > 0
+        if is_surplus or time.monotonic() > deadline:
+            order = " in this order" if in_order and missing else ""
+            wanted = ", ".join(map(_text, missing)) or ("any record" if not values else "")
+            lacks = f"lacks {wanted}{order}" if wanted else "has further records"
             with_key = "" if key is ... else f" with key {_text(key)}"
-            raise AssertionError(f"{_place(topic, partition)} lacks {wanted}{with_key} {_shown(records)}")
+            with_headers = "" if not headers else f" with headers {_texts(headers)}"
+            raise AssertionError(f"{_place(topic, partition)} {lacks}{with_key}{with_headers} {_shown(records)}")
         time.sleep(_PAUSE_S)
+
+
+def assert_assigned(
+    broker: Broker,
+    group_id: str,
+    *topics: str,
+    members: int | None = None,
+    within_s: float = WITHIN_S,
+) -> list[MemberAssignment]:
+    """Assert that all partitions of some topics are assigned to the members of a group, and return its members.
+
+    Args:
+        broker: Running broker with control.
+        group_id: Group id.
+        topics: Topics all of whose partitions must be assigned. None at all means any partition.
+        members: Expected number of members; None means at least one.
+        within_s: Time to wait, in seconds.
+
+    Raises:
+        AssertionError: A partition was assigned to no member to the end, or the number of members is another. The
+            message shows the assignments of the group.
+        LookupError: A topic does not exist.
+    """
+    __tracebackhide__ = True
+    expected = {(topic, index) for topic in topics for index in range(broker.partition_count(topic))}
+    deadline = time.monotonic() + within_s
+    while True:
+        group = broker.assignments(group_id)
+        assigned = {each for member in group for each in member.partitions}
+        if (expected <= assigned if topics else assigned) and (members is None or len(group) == members):
+            return group
+        if time.monotonic() > deadline:
+            missing = ", ".join(f"{topic}-{index}" for topic, index in sorted(expected - assigned)) or "none"
+            shown = "\n".join(
+                f"  {member.client_id}: {', '.join(f'{topic}-{index}' for topic, index in member.partitions) or 'none'}"
+                for member in group
+            )
+            raise AssertionError(
+                f"Group {group_id} has {len(group)} members, expected {members or 'at least one'}."
+                f" Partitions without a member: {missing}\n{shown}"
+            )
+        time.sleep(_PAUSE_S)
+
+
+async def in_thread(assertion: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Run one of these assertions, or a method of the broker, in a thread, and return its result.
+
+    The event loop continues to run the clients whose records or requests the assertion waits for::
+
+        records = await in_thread(assert_topic_contains, broker, "orders", b"1")
+    """
+    return await asyncio.to_thread(assertion, *arguments, **options)
 
 
 def assert_committed_offset(
@@ -155,17 +234,28 @@ def _records(
         return None
 
 
-def _missing(values: Sequence[Expected], records: Sequence[StoredRecord]) -> list[Expected]:
-    """Return the values without a record of their own."""
-    left = [record.value for record in records]
-    missing = []
+def _assign(
+    values: Sequence[Expected], records: Sequence[StoredRecord], *, in_order: bool
+) -> tuple[list[StoredRecord], list[Expected]]:
+    """Return a record for each value, and the values without a record of their own."""
+    left = list(records)
+    matching: list[StoredRecord] = []
+    missing: list[Expected] = []
     for value in values:
-        index = next((index for index, found in enumerate(left) if _matches(found, value)), None)
+        index = next((index for index, record in enumerate(left) if _matches(record.value, value)), None)
         if index is None:
             missing.append(value)
         else:
-            del left[index]
-    return missing
+            matching.append(left[index])
+            left = left[index + 1 :] if in_order else left[:index] + left[index + 1 :]
+    return matching, missing
+
+
+def _has_headers(record: StoredRecord, headers: Mapping[str, Expected]) -> bool:
+    return all(
+        any(name == expected_name and _matches(value, expected) for name, value in record.headers)
+        for expected_name, expected in headers.items()
+    )
 
 
 def _matches(found: bytes | None, expected: object) -> bool:
@@ -182,10 +272,21 @@ def _text(value: object) -> str:
     return getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
 
 
+def _texts(headers: Mapping[str, Expected]) -> str:
+    return ", ".join(f"{name}={_text(value)}" for name, value in headers.items())
+
+
 def _shown(records: Sequence[StoredRecord] | None) -> str:
     if records is None:
         return "(it does not exist)"
     if not records:
         return "(it is empty)"
-    lines = [f"  {one.partition}:{one.offset} key={one.key!r} value={one.value!r}" for one in records[-_SHOWN:]]
+    lines = [
+        f"  {one.partition}:{one.offset} key={one.key!r} value={one.value!r}{_header_text(one)}"
+        for one in records[-_SHOWN:]
+    ]
     return "\n".join([f"(the last {len(lines)} of its {len(records)} records follow)", *lines])
+
+
+def _header_text(record: StoredRecord) -> str:
+    return f" headers={list(record.headers)!r}" if record.headers else ""

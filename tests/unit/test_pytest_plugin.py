@@ -68,6 +68,45 @@ def test_fixtures_have_three_scopes_and_leave_no_faults(pytester: pytest.Pyteste
     result.assert_outcomes(passed=6)
 
 
+def test_marker_changes_the_broker_and_a_failure_shows_faults_and_requests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        pytestmark = pytest.mark.klamm(config={"num.partitions": 7}, topics=["ignored"])
+
+        @pytest.mark.klamm(topics={"orders": 3}, config={"log.retention.hours": 1}, brokers=2)
+        def test_markers_add_up(klamm_broker):
+            assert klamm_broker.partition_count("orders") == 3
+            assert not klamm_broker.has_topic("ignored")
+            assert len(klamm_broker.bootstrap_servers.split(",")) == 2
+            assert klamm_broker._config["num.partitions"] == "7"
+
+        def test_fails(klamm_broker):
+            klamm_broker.inject("Produce", error="NOT_COORDINATOR", topic="orders")
+            raise RuntimeError
+        """,
+        test_shared="""
+        import pytest
+
+        @pytest.mark.klamm(topics=["orders"])
+        def test_topic_is_created_on_a_shared_broker(klamm_module_broker):
+            assert klamm_module_broker.has_topic("orders")
+
+        @pytest.mark.klamm(config={"num.partitions": 7})
+        def test_config_of_a_shared_broker_cannot_change(klamm_module_broker):
+            pass
+        """,
+    )
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly", "--strict-markers")
+
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
+        ["*injected faults of*", "*Produce: error='NOT_COORDINATOR', topic='orders' (0 requests)*"]
+    )
+    result.stdout.fnmatch_lines(["*a shared broker takes topics only*"])
+
+
 def test_a_command_that_was_interrupted_fails_only_its_own_test(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.embedded.controls import SeenRequest, StoredRecord
-from klamm.testing import assert_committed_offset, assert_requested, assert_topic_contains
+from klamm.embedded.controls import MemberAssignment, SeenRequest, StoredRecord
+from klamm.testing import assert_assigned, assert_committed_offset, assert_requested, assert_topic_contains
 
 if TYPE_CHECKING:
     from klamm.embedded.broker import Broker
@@ -33,6 +33,14 @@ class Contents:
         self.looks += 1
         return {("t", 0): 3} if group_id == "g" and self.looks > 1 else {}
 
+    def partition_count(self, topic: str) -> int:
+        return 1
+
+    def assignments(self, group_id: str) -> list[MemberAssignment]:
+        self.looks += 1
+        members = [MemberAssignment(client_id="c", member_id="c-1", partitions=(("t", 0),))]
+        return members if group_id == "g" and self.looks > 1 else []
+
     def requests(self, api: str | None = None, **_: Any) -> list[SeenRequest]:
         self.looks += 1
         fixed: dict[str, Any] = dict.fromkeys(("client_id", "group_id", "transactional_id", "fault"))
@@ -50,6 +58,35 @@ def test_a_record_may_appear_later() -> None:
 
 def test_any_record_will_do_without_values() -> None:
     assert_topic_contains(broker(b"1"), "t")
+
+
+def test_assertion_returns_the_records_in_the_order_of_the_values() -> None:
+    found = assert_topic_contains(broker(b"1", b"2", b"1"), "t", b"2", b"1")
+    assert [(record.offset, record.value) for record in found] == [(1, b"2"), (0, b"1")]
+
+
+def test_records_in_another_order_fail() -> None:
+    assert_topic_contains(broker(b"1", b"2"), "t", b"1", b"2", in_order=True)
+    with pytest.raises(AssertionError, match="topic t lacks b'1' in this order"):
+        assert_topic_contains(broker(b"1", b"2"), "t", b"2", b"1", in_order=True, within_s=0.05)
+
+
+def test_surplus_record_fails_at_once() -> None:
+    assert_topic_contains(broker(b"1", b"2"), "t", b"2", b"1", only=True)
+    with pytest.raises(AssertionError, match="topic t has further records"):
+        assert_topic_contains(broker(b"1", b"2"), "t", b"1", only=True, within_s=3600)
+
+
+def test_records_without_the_headers_fail() -> None:
+    with pytest.raises(AssertionError, match="lacks b'1' with headers trace='x'"):
+        assert_topic_contains(broker(b"1"), "t", b"1", headers={"trace": "x"}, within_s=0.05)
+
+
+def test_all_partitions_must_be_assigned() -> None:
+    (member,) = assert_assigned(broker(), "g", "t", members=1)
+    assert member.client_id == "c"
+    with pytest.raises(AssertionError, match=r"(?s)Group g has 1 members.*Partitions without a member: u-0.*c: t-0"):
+        assert_assigned(broker(), "g", "u", within_s=0.05)
 
 
 def test_a_function_accepts_values() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.placement import coordinator_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+NO_LEADER: Final = -1
+"""Leader of a partition that is offline: an fsync of its log failed, or all of its replicas are down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,33 +24,59 @@ class AdvertisedBroker:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ClusterInfo:
-    """Cluster as clients see it. One process may present several broker ids."""
+    """Cluster as clients see it. One process may present several broker ids. Used on the event loop only."""
 
     cluster_id: str
     nodes: tuple[AdvertisedBroker, ...]
-    """Brokers by ascending id with their addresses of the first listener. The first broker is the controller."""
+    """All brokers by ascending id with their addresses of the first listener."""
     by_listener: Mapping[str, tuple[AdvertisedBroker, ...]] = field(default_factory=dict)
-    """Brokers with their addresses of each listener, by listener name."""
+    """All brokers with their addresses of each listener, by listener name."""
     leader_epoch: int = 0
     """Leader epoch of all partitions. It rises with every start after an unclean end, since records may be lost."""
+    down: frozenset[int] = frozenset()
+    """Brokers that a test has stopped. Clients do not see them, and they lead and coordinate nothing."""
+    moved_coordinators: dict[str, int] = field(default_factory=dict)
+    """Brokers to which a test has moved the coordinator of a group id or transactional id."""
 
     @property
     def controller_id(self) -> int:
         """Broker id to which clients send topic and config changes. Other ids accept them as well."""
-        return self.nodes[0].node_id
+        return self.node_ids[0]
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """Ids of all brokers, ascending."""
-        return tuple(node.node_id for node in self.nodes)
+        """Ids of all live brokers, ascending."""
+        return tuple(node.node_id for node in self._live(self.nodes))
 
-    def nodes_at(self, listener: str) -> tuple[AdvertisedBroker, ...]:
-        """Return the brokers with their addresses of a listener."""
-        return self.by_listener.get(listener, self.nodes)
+    def nodes_at(self, listener: str) -> Sequence[AdvertisedBroker]:
+        """Return the live brokers with their addresses of a listener."""
+        return self._live(self.by_listener.get(listener, self.nodes))
 
     def node(self, node_id: int, listener: str | None = None) -> AdvertisedBroker | None:
-        """Return a broker with its address of a listener; None when the id is unknown."""
-        nodes = self.nodes if listener is None else self.nodes_at(listener)
+        """Return a live broker with its address of a listener; None when there is none with this id."""
+        nodes = self._live(self.nodes) if listener is None else self.nodes_at(listener)
         return next((node for node in nodes if node.node_id == node_id), None)
+
+    def leader(self, replicas: Sequence[int]) -> int:
+        """Return the broker id that leads a partition: its first live replica, NO_LEADER if none is live."""
+        if not self.down:
+            return replicas[0]
+        return next((node_id for node_id in replicas if node_id not in self.down), NO_LEADER)
+
+    def live_replicas(self, replicas: Sequence[int]) -> list[int]:
+        """Return the replicas that are in sync: those on live brokers."""
+        return [node_id for node_id in replicas if node_id not in self.down]
+
+    def offline_replicas(self, replicas: Sequence[int]) -> list[int]:
+        """Return the replicas on brokers that are down."""
+        return [node_id for node_id in replicas if node_id in self.down]
+
+    def coordinator(self, key: str) -> int:
+        """Return the broker id that coordinates a group id or transactional id."""
+        moved_to = self.moved_coordinators.get(key)
+        return coordinator_for(key, self.node_ids) if moved_to is None or moved_to in self.down else moved_to
+
+    def _live(self, nodes: tuple[AdvertisedBroker, ...]) -> Sequence[AdvertisedBroker]:
+        return [node for node in nodes if node.node_id not in self.down] if self.down else nodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from klamm.embedded.server_process import BrokerStartError, ServerProcess
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
 _CANNOT_LISTEN: Final = "cannot listen on"
@@ -42,6 +43,7 @@ class Broker(EmbeddedServer, BrokerControls):
 
     Args:
         brokers: Number of broker ids to present, each on its own port.
+        topics: Topics to create in a new data directory: names, or numbers of partitions by name. Needs ``control``.
         config: Broker settings with Kafka's names, as in server.properties. True and False become true and false.
             ``group.initial.rebalance.delay.ms`` defaults to 0, so that a first consumer does not wait 3 s for others.
         data_dir: Data directory. None means a temporary directory.
@@ -54,7 +56,8 @@ class Broker(EmbeddedServer, BrokerControls):
             broker then runs on asyncio's event loop, even where uvloop is installed.
 
     Raises:
-        ValueError: ``brokers`` is less than one, or ``config`` has a key that an argument sets.
+        ValueError: ``brokers`` is less than one, ``config`` has a key that an argument sets, or ``topics`` are given
+            without ``control``.
     """
 
     _arguments_by_config = MappingProxyType({"log.dirs": "data_dir", "log.dir": "data_dir"})
@@ -63,6 +66,7 @@ class Broker(EmbeddedServer, BrokerControls):
         self,
         *,
         brokers: int = 1,
+        topics: Mapping[str, int] | Iterable[str] = (),
         config: Mapping[str, object] | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         listen: str = ANY_PORT,
@@ -72,6 +76,9 @@ class Broker(EmbeddedServer, BrokerControls):
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: must be at least 1")
+        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(_names(topics), 1)
+        if self._topics and not control:
+            raise ValueError("topics: only a broker with control=True creates topics")
         super().__init__(
             "broker",
             config={**_FOR_TESTS, **(config or {})},
@@ -80,6 +87,8 @@ class Broker(EmbeddedServer, BrokerControls):
             start_timeout_s=start_timeout_s,
             ends_with_parent=ends_with_parent,
         )
+        self._has_topics: Path | None = None
+        """Data directory in which ``topics`` have been created."""
         self._brokers = brokers
         self._has_control = control
         self._wanted = f"{self._scheme}{self._listen}"
@@ -140,12 +149,34 @@ class Broker(EmbeddedServer, BrokerControls):
                     raise
             else:
                 self._in_use = listen
+                if self._topics and data_dir != self._has_topics:
+                    self._create_topics(child)
+                    self._has_topics = data_dir
                 return addresses
         raise AssertionError("the last attempt returns or raises")
+
+    def _create_topics(self, child: _Child) -> None:
+        """Create the topics of the arguments, unless the data directory has them.
+
+        Raises:
+            ValueError: A topic's name or number of partitions is not allowed.
+        """
+        try:
+            for topic, partitions in self._topics.items():
+                child.create_topic(topic, partitions)
+        except BaseException:
+            child.end(0.0)
+            raise
 
     def _arguments(self, data_dir: Path, listen: str) -> list[str]:
         arguments = ["--data-dir", str(data_dir), "--brokers", str(self._brokers), "--listen", listen]
         return arguments + self._set_flags()
+
+
+def _names(topics: Iterable[str]) -> Iterable[str]:
+    if isinstance(topics, str):
+        raise TypeError(f"topics={topics!r}: expected a list of names or a mapping, got a string")
+    return topics
 
 
 def _with_free_ports(listeners: str, count: int) -> str:
@@ -203,6 +234,11 @@ class _Child(ServerProcess):
             raise
         if self.channel is not None:
             self.channel.started()
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic unless it exists. Needs a control channel."""
+        if self.channel is not None and not self.channel.call("has_topic", topic=topic)[0]:
+            self.channel.call("create_topic", topic=topic, partitions=partitions, replication_factor=1, configs={})
 
     def _close_channel(self) -> None:
         if self.channel is not None:

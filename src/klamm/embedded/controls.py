@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import TypeAlias
 
     from klamm.embedded.channel import ControlChannel
 
     IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+    Headers: TypeAlias = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
@@ -52,6 +55,16 @@ class SeenRequest:
     transactional_id: str | None
     fault: str | None
     """Injected fault that the request met, for example the name of the error; None if it met none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAssignment:
+    """A member of a consumer group, with the partitions that it has been assigned."""
+
+    client_id: str
+    member_id: str
+    partitions: tuple[tuple[str, int], ...]
+    """Topics and partitions, ascending."""
 
 
 class BrokerFault:
@@ -126,8 +139,13 @@ class BrokerControls:
         client_id: str | None = None,
         acks: str | int | None = None,
         after_serving: bool = False,
+        throttle: float | timedelta | None = None,
+        node_id: int | None = None,
+        group_id: str | None = None,
+        probability: float = 1.0,
+        when: Callable[[Mapping[str, Any]], object] | None = None,
     ) -> BrokerFault:
-        """Let the next requests of an API fail, wait, lose their connection, or get no answer.
+        """Let the next requests of an API fail, wait, be throttled, lose their connection, or get no answer.
 
         A request meets at most one fault with ``error``, ``drop_connection`` or ``no_answer``, the one injected first.
         So two faults injected in a row affect two requests, one after the other. Faults for different topics or
@@ -149,6 +167,15 @@ class BrokerControls:
             acks: Only Produce requests that are served by these acks: 0, 1 or "all". With enforced client configs
                 these may be higher than the requested ones.
             after_serving: Whether the request is served first, so that only its acknowledgement is lost or late.
+            throttle: Throttle time that the response reports, in seconds or as a timedelta. Clients wait for it before
+                their next request.
+            node_id: Only requests to this broker id.
+            group_id: Only requests that name this group.
+            probability: Share of the matching requests that the fault affects, above 0 and at most 1. ``times`` counts
+                the affected ones.
+            when: Function that decides whether the fault affects a request. It runs in the broker's process, so it
+                must be a function of a module that can be imported there, such as the test module. Its argument has
+                the fields of ``SeenRequest`` by name.
 
         Raises:
             ValueError: The API or the error is unknown, or the arguments contradict each other.
@@ -167,6 +194,11 @@ class BrokerControls:
             client_id=client_id,
             acks=acks,
             after_serving=after_serving,
+            throttle_s=_seconds(throttle or 0.0),
+            node_id=node_id,
+            group_id=group_id,
+            probability=probability,
+            when=None if when is None else _import_path(when),
         )
         return BrokerFault(channel, number)
 
@@ -271,19 +303,158 @@ class BrokerControls:
         """Forget the requests that were received so far."""
         self._call("clear_requests")
 
-    def create_topic(self, topic: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None) -> None:
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a topic exists."""
+        return bool(self._call("has_topic", topic=topic))
+
+    def partition_count(self, topic: str) -> int:
+        """Return the number of partitions of a topic.
+
+        Raises:
+            LookupError: The topic does not exist.
+        """
+        return int(self._call("partition_count", topic=topic))
+
+    def faults(self) -> list[str]:
+        """Return a description of each injected fault with the number of requests that it has affected."""
+        return list(self._call("faults"))
+
+    def assignments(self, group_id: str) -> list[MemberAssignment]:
+        """Return the members of a consumer group with their partitions, by client id. Empty for an unknown group."""
+        return [
+            MemberAssignment(
+                client_id=client_id,
+                member_id=member_id,
+                partitions=tuple((topic, partition) for topic, partition in partitions),
+            )
+            for client_id, member_id, partitions in sorted(self._call("members", group_id=group_id))
+        ]
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: datetime | int | None = None,
+    ) -> StoredRecord:
+        """Write a record without a client, ACL or fault, and return it as it is stored.
+
+        A topic that does not exist is created with one partition.
+
+        Args:
+            topic: Name of the topic.
+            value: Value, as bytes or as text in UTF-8; None is a tombstone.
+            key: Key, as bytes or as text.
+            headers: Headers by name, or pairs of name and value.
+            partition: Partition. None means that of the key, as Kafka's clients choose it, or without a key the one
+                with the fewest records.
+            timestamp: Time of the record, as a datetime with time zone or in milliseconds since the epoch. None means
+                now, by the broker's clock.
+
+        Raises:
+            LookupError: The partition does not exist.
+            TypeError: A value or key is neither bytes nor text, or the timestamp has no time zone.
+            ValueError: The broker rejects the record: it is too large, or the topic is compacted and ``key`` is None.
+        """
+        from klamm.protocol.records import Record, encode_batch  # noqa: PLC0415 - only tests that write need it
+
+        record = Record(
+            key=_bytes(key),
+            value=_bytes(value),
+            headers=tuple((name, _bytes(each)) for name, each in _pairs(headers)),
+            timestamp=self._call("now_ms") if timestamp is None else _timestamp_ms(timestamp),
+        )
+        stored_in, offset, append_time_ms = self._call(
+            "produce",
+            topic=topic,
+            partition=partition,
+            key=None if record.key is None else base64.b64encode(record.key).decode(),
+            batch=base64.b64encode(encode_batch([record])).decode(),
+        )
+        return StoredRecord(
+            topic=topic,
+            partition=stored_in,
+            offset=offset,
+            timestamp_ms=record.timestamp if append_time_ms < 0 else append_time_ms,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+        )
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    def stop_node(self, node_id: int) -> None:
+        """Let one of several broker ids go down: each request to it closes its connection.
+
+        Other brokers lead its partitions if they have a replica, and coordinate its groups. Partitions without another
+        replica have no leader. Clients find out as in Kafka: by a closed connection and by Metadata.
+
+        Raises:
+            ValueError: There is no such broker id, or it is the last one that is up.
+        """
+        self._call("stop_node", node_id=node_id)
+
+    def start_node(self, node_id: int) -> None:
+        """Let a broker id serve again after ``stop_node``. It leads the partitions of which it is the first replica.
+
+        Raises:
+            ValueError: There is no such broker id.
+        """
+        self._call("start_node", node_id=node_id)
+
+    def start_nodes(self) -> None:
+        """Let all broker ids serve again."""
+        self._call("start_nodes")
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        """Make a broker id the leader of a partition. It replaces the present leader if it has no replica yet.
+
+        Raises:
+            LookupError: The topic or the partition does not exist.
+            ValueError: There is no such broker id.
+        """
+        self._call("move_leader", topic=topic, partition=partition, node_id=node_id)
+
+    def move_coordinator(self, key: str, node_id: int) -> None:
+        """Make a broker id the coordinator of a group id or transactional id, until the broker's process ends.
+
+        Raises:
+            ValueError: There is no such broker id.
+        """
+        self._call("move_coordinator", key=key, node_id=node_id)
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        configs: Mapping[str, object] | None = None,
+    ) -> None:
         """Create a topic, without a client, policy or ACL.
 
         Args:
             topic: Name of the topic.
             partitions: Number of partitions.
+            replication_factor: Number of broker ids that have a replica of each partition.
             configs: Topic configs with Kafka's names. True and False become true and false.
 
         Raises:
-            ValueError: The topic exists, or its name, its number of partitions or a config is not allowed.
+            ValueError: The topic exists, or its name, its number of partitions or replicas or a config is not allowed.
         """
         texts = {name: config_text(value) for name, value in (configs or {}).items()}
-        self._call("create_topic", topic=topic, partitions=partitions, configs=texts)
+        self._call(
+            "create_topic",
+            topic=topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=texts,
+        )
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its records and the group offsets committed for it.
@@ -297,6 +468,38 @@ class BrokerControls:
 def config_text(value: object) -> str:
     """Return the text of a config's value, as in a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _import_path(function: object) -> str:
+    """Return ``module:name`` of a function that another process can import.
+
+    Raises:
+        ValueError: It is a lambda, a method or a function inside another one.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if not callable(function) or not module or module == "__main__" or not name.isidentifier():
+        raise ValueError(f"when={function!r}: must be a function at the top level of an importable module")
+    return f"{module}:{name}"
+
+
+def _pairs(headers: Headers) -> Iterable[tuple[str, bytes | str | None]]:
+    return headers.items() if isinstance(headers, Mapping) else headers
+
+
+def _bytes(value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise TypeError(f"expected bytes, str or None, got {value!r}")
+
+
+def _timestamp_ms(time: datetime | int) -> int:
+    if isinstance(time, int):
+        return time
+    if time.tzinfo is None:
+        raise TypeError(f"timestamp={time!r}: must have a time zone, for example datetime.UTC")
+    return round(time.timestamp() * 1000)
 
 
 def _seconds(time: float | timedelta) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -167,6 +168,16 @@ class EmbeddedServer(ABC):
     ) -> None:
         """Stop the server."""
         self.stop()
+
+    async def __aenter__(self) -> Self:
+        """Start the server in a thread, so that the event loop is not blocked."""
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the server in a thread."""
+        await asyncio.to_thread(self.stop)
 
     def _check_config(self, listen: str) -> None:
         """Reject configs that an argument sets.

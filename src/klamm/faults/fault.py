@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import importlib
+import random
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import ErrorCode
@@ -29,9 +31,17 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
         "client_id": (str,),
         "acks": (str, int),
         "after_serving": (bool,),
+        "throttle_s": (int, float),
+        "node_id": (int,),
+        "group_id": (str,),
+        "probability": (int, float),
+        "when": (str,),
     }
 )
 """Types of the arguments other than None. A value of another type would match no request, without any message."""
+
+
+_random: Final = random.SystemRandom()
 
 
 class FaultError(ValueError):
@@ -57,11 +67,30 @@ class Fault:
     """Acks by which Produce requests are served: 0, 1 or -1. None means every request."""
     after_serving: bool = False
     """Whether the request is served before the fault takes effect."""
+    throttle_s: float = 0.0
+    """Throttle time that the response reports, in seconds."""
+    node_id: int | None = None
+    """Broker id that receives the requests."""
+    group_id: str | None = None
+    probability: float = 1.0
+    """Share of the matching requests that the fault affects."""
+    when: Callable[[Mapping[str, Any]], object] | None = None
+    """Function that takes a summary of the request and returns whether the fault affects it."""
 
     @property
     def is_only_slow(self) -> bool:
-        """Return whether the fault delays a request that is otherwise served."""
+        """Return whether the fault delays or throttles a request that is otherwise served."""
         return self.error is None and not self.drop_connection and not self.no_answer
+
+    @property
+    def description(self) -> str:
+        """Arguments of ``klamm.Broker.inject`` that differ from their defaults."""
+        changed = [
+            f"{each.name}={value.name if isinstance(value, ErrorCode) else value!r}"
+            for each in fields(self)
+            if (value := getattr(self, each.name)) != each.default and each.name != "api"
+        ]
+        return f"{self.api or 'every API'}: {', '.join(changed)}"
 
     @property
     def selects_parts(self) -> bool:
@@ -111,6 +140,11 @@ class Selection:
         """Return the delay before or after the request is served, in seconds."""
         return sum(fault.delay_s for fault in self.delays if fault.after_serving is after_serving)
 
+    @property
+    def throttle_time_ms(self) -> int:
+        """Throttle time that the response reports, in milliseconds."""
+        return round(1000 * sum(fault.throttle_s for fault in self.delays))
+
     def __bool__(self) -> bool:
         """Return whether any fault was selected."""
         return bool(self.delays or self.errors or self.ending)
@@ -132,6 +166,10 @@ class FaultQueue:
         """Iterate over all faults, including those that are over."""
         return iter(tuple(self._injected.values()))
 
+    def __len__(self) -> int:
+        """Return the number of faults, including those that are over."""
+        return len(self._injected)
+
     def add(self, fault: Fault) -> InjectedFault:
         """Append a fault."""
         injected = InjectedFault(number=self._next, fault=fault)
@@ -152,13 +190,16 @@ class FaultQueue:
         self._injected.clear()
 
     def select(
-        self, api: str, client_id: str | None, parts: Callable[[], Sequence[Part] | None], *, acks: int | None = None
+        self,
+        request: Mapping[str, Any],
+        parts: Callable[[], Sequence[Part] | None],
+        *,
+        acks: int | None = None,
     ) -> Selection:
         """Return the faults of a request, and count them.
 
         Args:
-            api: Kafka's name of the API.
-            client_id: Client id of the request.
+            request: Summary of the request; see ``klamm.broker.faults.requests``.
             parts: Function that returns the parts of the request; None if it does not list them. Then every filter by
                 topic or partition matches.
             acks: Acks by which a Produce request is served. None for other requests.
@@ -166,9 +207,7 @@ class FaultQueue:
         selection = Selection()
         for injected in self:
             fault = injected.fault
-            if injected.is_over or fault.api not in {None, api} or fault.client_id not in {None, client_id}:
-                continue
-            if fault.acks not in {None, acks}:
+            if injected.is_over or fault.acks not in {None, acks} or not _matches(fault, request):
                 continue
             if self._is_used(fault, selection, parts):
                 injected.count += 1
@@ -191,9 +230,18 @@ class FaultQueue:
             selection.ending = fault
         else:
             selection.errors.append(fault)
-        if fault.delay_s:
+        if fault.delay_s or fault.throttle_s:
             selection.delays.append(fault)
         return True
+
+
+def _matches(fault: Fault, request: Mapping[str, Any]) -> bool:
+    """Return whether the filters of a fault, other than topic, partition and acks, select a request."""
+    if any(getattr(fault, name) not in {None, request[name]} for name in ("api", "client_id", "node_id", "group_id")):
+        return False
+    if fault.when is not None and not fault.when(request):
+        return False
+    return fault.probability >= 1.0 or _random.random() < fault.probability
 
 
 def _concerns_any(fault: Fault, used: Sequence[Fault], parts: Callable[[], Sequence[Part] | None]) -> bool:
@@ -218,7 +266,7 @@ def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]
     """
     _check_types(options)
     given = {name: value for name, value in options.items() if value is not None and value is not False}
-    api, error = given.pop("api", None), given.pop("error", None)
+    api, error, when = given.pop("api", None), given.pop("error", None), given.pop("when", None)
     times, acks = options.get("times", 1), options.get("acks")
     fault = Fault(
         **{
@@ -227,6 +275,7 @@ def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]
             "error": None if error is None else find_error(error),
             "times": times,
             "acks": None if acks is None else _parse_acks(acks),
+            "when": None if when is None else _load_function(when),
         }
     )
     _check_effect(fault)
@@ -250,17 +299,35 @@ def _parse_acks(acks: object) -> int:
     return found
 
 
+def _load_function(path: str) -> Callable[[Mapping[str, Any]], object]:
+    """Return a function by ``module:name``."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise FaultError(f"when={path!r}: the broker's process cannot import it: {error}") from error
+    if not callable(found):
+        raise FaultError(f"when={path!r}: expected a function, got {type(found).__name__}")
+    return cast("Callable[[Mapping[str, Any]], object]", found)
+
+
 def _check_effect(fault: Fault) -> None:
     effects = [fault.error is not None, fault.drop_connection, fault.no_answer]
     if sum(effects) > 1:
         raise FaultError("A fault has one of error, drop_connection and no_answer: inject several faults instead")
-    if not any(effects) and not fault.delay_s:
-        raise FaultError("A fault needs an effect: error, delay, drop_connection or no_answer")
+    if not any(effects) and not fault.delay_s and not fault.throttle_s:
+        raise FaultError("A fault needs an effect: error, delay, throttle, drop_connection or no_answer")
+    if fault.throttle_s and any(effects):
+        raise FaultError("throttle: a fault with error, drop_connection or no_answer reports no throttle time")
 
 
 def _check_numbers(fault: Fault) -> None:
     if not 0 <= fault.delay_s <= _LONGEST_DELAY_S:
         raise FaultError(f"delay={fault.delay_s:g}: must be between 0 and {_LONGEST_DELAY_S:g} seconds")
+    if not 0 <= fault.throttle_s <= _LONGEST_DELAY_S:
+        raise FaultError(f"throttle={fault.throttle_s:g}: must be between 0 and {_LONGEST_DELAY_S:g} seconds")
+    if not 0 < fault.probability <= 1:
+        raise FaultError(f"probability={fault.probability:g}: must be above 0 and at most 1")
     if fault.times is not None and fault.times < 1:
         raise FaultError(f"times={fault.times}: must be at least 1, or None for no limit")
     if fault.partition is not None and fault.partition < 0:

@@ -11,6 +11,8 @@ from klamm.protocol.error_response import Part
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from klamm.faults.fault import Fault, Selection
 
 APIS = {
@@ -36,7 +38,11 @@ def queue(*faults: Fault) -> FaultQueue:
 def select(
     faults: FaultQueue, api: str = "Produce", client_id: str = "c", parts: list[Part] | None = PARTS
 ) -> Selection:
-    return faults.select(api, client_id, lambda: parts)
+    return faults.select(request(api, client_id=client_id), lambda: parts)
+
+
+def request(api: str = "Produce", **fields: object) -> dict[str, object]:
+    return {"api": api, "client_id": "c", "node_id": 1, "group_id": None, **fields}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def test_an_error_is_known_by_name_and_by_code(error: str | int) -> None:
         ),
         ({"error": 9999}, "error=9999: Kafka has no error with this code"),
         ({"error": "NONE"}, "error=NONE: not an error"),
-        ({"api": "Produce"}, "A fault needs an effect: error, delay, drop_connection or no_answer"),
+        ({"api": "Produce"}, "A fault needs an effect: error, delay, throttle, drop_connection or no_answer"),
         ({"error": 6, "no_answer": True}, "A fault has one of error, drop_connection and no_answer"),
         ({"error": 6, "times": 0}, "times=0: must be at least 1, or None for no limit"),
         ({"error": 6, "times": True}, "times=True: expected int, got bool"),
@@ -132,10 +138,44 @@ def test_faults_before_and_after_serving_affect_different_requests() -> None:
     assert [select(faults).code for _ in range(2)] == [6, 7]
 
 
+@pytest.mark.parametrize("name", ["node_id", "group_id"])
+def test_fault_affects_only_requests_of_its_node_or_group(name: str) -> None:
+    faults = queue(fault(no_answer=True, times=None, **{name: 2 if name == "node_id" else "g"}))
+    assert not faults.select(request(), lambda: None)
+    assert faults.select(request(node_id=2, group_id="g"), lambda: None)
+
+
+def test_fault_with_probability_affects_a_share_of_requests() -> None:
+    faults = queue(fault(no_answer=True, times=None, probability=0.3))
+    affected = sum(bool(select(faults)) for _ in range(2_000))
+    assert 400 < affected < 800
+
+
+def even_versions(request: Mapping[str, Any]) -> bool:
+    return bool(request["version"] % 2 == 0)
+
+
+def test_fault_with_function_affects_requests_that_it_accepts() -> None:
+    faults = queue(fault(no_answer=True, times=None, when=f"{__name__}:even_versions"))
+    affected = [bool(faults.select(request(version=version), lambda: None)) for version in range(4)]
+    assert affected == [True, False, True, False]
+
+
+def test_throttle_is_no_error() -> None:
+    selection = select(queue(fault(throttle_s=1.5)))
+    assert (selection.throttle_time_ms, selection.errors) == (1500, [])
+
+
+def test_description_shows_arguments_that_differ_from_their_defaults() -> None:
+    assert fault(api="Produce", error=6, topic="a").description == (
+        "Produce: error='NOT_LEADER_OR_FOLLOWER', topic='a'"
+    )
+
+
 @pytest.mark.parametrize(("acks", "affected"), [("all", {-1}), (-1, {-1}), (1, {1}), ("0", {0}), (None, {-1, 0, 1})])
 def test_a_fault_can_select_produce_requests_by_their_acks(acks: str | int | None, affected: set[int]) -> None:
     faults = queue(fault(api="Produce", error="NOT_ENOUGH_REPLICAS", acks=acks, times=None))
-    found = {value for value in (-1, 0, 1) if faults.select("Produce", "c", lambda: PARTS, acks=value)}
+    found = {value for value in (-1, 0, 1) if faults.select(request(), lambda: PARTS, acks=value)}
     assert found == affected
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from klamm.broker.groups.consumer_protocol import read_assignment
+from klamm.broker.groups.coordinator import CLASSIC_TYPE
+from klamm.broker.topics.placement import place
+from klamm.client.partitioner import partition_for_key
 from klamm.configs.names import check_topic_name
 from klamm.faults.fault import FaultError, find_api, parse_fault
 from klamm.properties import did_you_mean
@@ -13,7 +18,7 @@ from klamm.protocol.records import iter_batches
 from klamm.storage.log import aborted_in, find_committed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from klamm.broker.faults.clock import MovableClock
     from klamm.broker.faults.requests import RequestLog
@@ -105,6 +110,9 @@ class Commands:
         self._faults.remove(number)
         return Answer(None if injected is None else injected.count)
 
+    async def _on_faults(self) -> Answer:
+        return Answer([f"{injected.fault.description} ({injected.count} requests)" for injected in self._faults])
+
     async def _on_clear_faults(self) -> Answer:
         self._faults.clear()
         return Answer()
@@ -130,22 +138,118 @@ class Commands:
         await services.logs.check_retention()
         return Answer()
 
+    async def _on_now_ms(self) -> Answer:
+        return Answer(self._services.now_ms())
+
     # ---- contents
 
-    async def _on_create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> Answer:
+    async def _on_create_topic(
+        self, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> Answer:
         services = self._services
         check_topic_name(topic)
         if not isinstance(partitions, int) or partitions < 1:
             raise CommandError("value", f"partitions={partitions!r}: must be a number from 1")
         checked = services.configs.validate_topic_configs(topic, list(configs.items()))
         node_ids = services.cluster.node_ids
-        replicas = [(node_ids[index % len(node_ids)],) for index in range(partitions)]
+        if not isinstance(replication_factor, int) or not 1 <= replication_factor <= len(node_ids):
+            raise CommandError(
+                "value", f"replication_factor={replication_factor!r}: must be a number from 1 to {len(node_ids)}"
+            )
+        replicas = place(partitions, replication_factor, node_ids=node_ids, first=0)
         await services.topics.create(topic, replicas, configs=checked)
         return Answer()
+
+    async def _on_has_topic(self, topic: str) -> Answer:
+        return Answer(self._services.topics.get(topic) is not None)
+
+    async def _on_produce(self, topic: str, partition: int | None, key: str | None, batch: str) -> Answer:
+        """Append a batch in base64 as the leader does, and return its partition, base offset and timestamp."""
+        services = self._services
+        if services.topics.get(topic) is None:
+            await self._on_create_topic(topic, partitions=1, replication_factor=1, configs={})
+        found = self._topic(topic)
+        if partition is None:
+            partition = self._partition_of(found, None if key is None else base64.b64decode(key))
+        log = self._log(found, partition)
+        if services.logs.is_new(found.topic_id, partition):
+            await services.logs.create_directories([(found.topic_id, partition)])
+        appended = log.append(memoryview(base64.b64decode(batch)))
+        return Answer((partition, appended.base_offset, appended.log_append_time_ms))
+
+    def _partition_of(self, topic: Topic, key: bytes | None) -> int:
+        """Return the partition of a key as Kafka's clients choose it, else the one with the fewest records."""
+        count = len(topic.partitions)
+        if key is not None:
+            return partition_for_key(key, count)
+        return min(range(count), key=lambda index: self._log(topic, index).end_offset)
 
     async def _on_delete_topic(self, topic: str) -> Answer:
         await self._services.topics.delete(self._topic(topic))
         return Answer()
+
+    # ---- brokers
+
+    async def _on_stop_node(self, node_id: int) -> Answer:
+        cluster = self._services.cluster
+        self._check_node(node_id)
+        if cluster.node_ids == (node_id,):
+            raise CommandError("value", f"node_id={node_id}: it is the last live one, use stop(), kill() or pause()")
+        cluster.down |= {node_id}
+        return Answer()
+
+    async def _on_start_node(self, node_id: int) -> Answer:
+        self._check_node(node_id)
+        self._services.cluster.down -= {node_id}
+        return Answer()
+
+    async def _on_start_nodes(self) -> Answer:
+        self._services.cluster.down = frozenset()
+        return Answer()
+
+    async def _on_move_leader(self, topic: str, partition: int, node_id: int) -> Answer:
+        found = self._topic(topic)
+        self._log(found, partition)
+        self._check_node(node_id)
+        replicas = found.partitions[partition]
+        others = [each for each in replicas if each != node_id] if node_id in replicas else replicas[1:]
+        await self._services.topics.begin_reassign(found, {partition: (node_id, *others)})
+        return Answer()
+
+    async def _on_move_coordinator(self, key: str, node_id: int) -> Answer:
+        self._check_node(node_id)
+        self._services.cluster.moved_coordinators[key] = node_id
+        return Answer()
+
+    async def _on_members(self, group_id: str) -> Answer:
+        """Return client id, member id and assigned partitions of each member of a group; none for an unknown group."""
+        groups, topics = self._services.groups, self._services.topics
+        group_type = next((each.group_type for each in groups.list_groups() if each.group_id == group_id), None)
+        if group_type is None:
+            return Answer([])
+        if group_type == CLASSIC_TYPE:
+            return Answer(
+                [
+                    (member.client_id, member.member_id, _listed(read_assignment(member.assignment)))
+                    for member in groups.describe(group_id).members
+                ]
+            )
+        named = {topic.topic_id: topic.name for topic in topics.all()}
+        return Answer(
+            [
+                (
+                    member.client_id,
+                    member.member_id,
+                    _listed({named[topic_id]: each for topic_id, each in member.assigned.items() if topic_id in named}),
+                )
+                for member in groups.consumers.describe(group_id).members.values()
+            ]
+        )
+
+    def _check_node(self, node_id: int) -> None:
+        node_ids = [node.node_id for node in self._services.cluster.nodes]
+        if node_id not in node_ids:
+            raise CommandError("value", f"node_id={node_id!r}: expected one of {', '.join(map(str, node_ids))}")
 
     async def _on_partition_count(self, topic: str) -> Answer:
         return Answer(len(self._topic(topic).partitions))
@@ -213,6 +317,10 @@ class Commands:
         if log is None:
             raise CommandError("lookup", f"Topic {topic.name!r} is being created or deleted")
         return log
+
+
+def _listed(partitions: Mapping[str, Iterable[int]]) -> list[tuple[str, int]]:
+    return sorted((topic, partition) for topic, indexes in partitions.items() for partition in indexes)
 
 
 def _data_batches(data: bytes) -> Iterator[RecordBatch]:

@@ -70,10 +70,14 @@ class Injector:
 
     def _wrapped(self, handle: Handler) -> Handler:
         async def handle_with_faults(request: Message, context: RequestContext) -> Response:
+            if context.node_id in context.services.cluster.down:
+                raise InjectedEndError(f"a test has stopped broker {context.node_id}")
             exchange = exchange_of(request, context)
             logged = self._requests.add(exchange, context)
+            if not self._faults:
+                return await handle(request, context)
             selection = self._faults.select(
-                logged.api, context.client_id, exchange.listed_parts, acks=_served_acks(request, context)
+                logged.summary(), exchange.listed_parts, acks=_served_acks(request, context)
             )
             if not selection:
                 return await handle(request, context)
@@ -81,6 +85,8 @@ class Injector:
             call = _Call(handle=handle, request=request, context=context, exchange=exchange)
             await asyncio.sleep(selection.delay_s(after_serving=False))
             response = await self._response(call, selection)
+            if response is not None and selection.throttle_time_ms and hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = max(response.throttle_time_ms, selection.throttle_time_ms)
             await asyncio.sleep(selection.delay_s(after_serving=True))
             return response
 
@@ -169,4 +175,6 @@ def _description(selection: Selection) -> str:
     effects = [fault.error.name for fault in selection.errors if fault.error is not None]
     if ending is not None:
         effects.append("no_answer" if ending.no_answer else "drop_connection")
-    return ", ".join(effects or ["delay"])
+    if any(fault.delay_s for fault in selection.delays) and not effects:
+        effects.append("delay")
+    return ", ".join(effects + ["throttle"] * bool(selection.throttle_time_ms))

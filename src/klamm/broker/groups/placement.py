@@ -10,6 +10,8 @@ from klamm.broker.groups.errors import NotCoordinatorError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from klamm.broker.cluster import ClusterInfo
+
 OFFSETS_TOPIC_PARTITIONS: Final = 50
 """``offsets.topic.num.partitions``"""
 
@@ -39,11 +41,11 @@ def coordinator_for(key: str, node_ids: Sequence[int]) -> int:
     return node_ids[partition_for(key) % len(node_ids)]
 
 
-def require_coordinator(group_id: str, node_id: int, node_ids: Sequence[int]) -> None:
+def require_coordinator(group_id: str, node_id: int, cluster: ClusterInfo) -> None:
     """Check that a broker coordinates the group.
 
     Raises:
         NotCoordinatorError: Another broker coordinates the group.
     """
-    if len(node_ids) > 1 and coordinator_for(group_id, node_ids) != node_id:
+    if len(cluster.nodes) > 1 and cluster.coordinator(group_id) != node_id:
         raise NotCoordinatorError

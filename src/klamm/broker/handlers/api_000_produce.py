@@ -233,7 +233,8 @@ async def _append(
         answer = _refused(data.index, error)
         if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
-                leader_id=topic.leader(data.index), leader_epoch=context.services.cluster.leader_epoch
+                leader_id=context.services.cluster.leader(topic.partitions[data.index]),
+                leader_epoch=context.services.cluster.leader_epoch,
             )
         return answer
     answer = PartitionResponse(

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.cluster import NO_LEADER
 from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
 from klamm.broker.requests.internal_topics import ensure_internal_topic
-from klamm.broker.requests.partitions import NO_LEADER
 from klamm.broker.requests.topic_creation import RESERVED_NAMES, TopicSpec, create_topic
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
@@ -157,7 +157,7 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
 
 
 def _found(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
-    leader_epoch = context.services.cluster.leader_epoch
+    cluster = context.services.cluster
     found = MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -165,13 +165,15 @@ def _found(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataRe
         partitions=[
             MetadataResponse.MetadataResponsePartition(
                 partition_index=index,
-                leader_id=replicas[0],
-                leader_epoch=leader_epoch,
+                error_code=ErrorCode.NONE if leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+                leader_id=leader,
+                leader_epoch=cluster.leader_epoch,
                 replica_nodes=list(replicas),
-                isr_nodes=list(replicas),
-                offline_replicas=[],
+                isr_nodes=cluster.live_replicas(replicas),
+                offline_replicas=cluster.offline_replicas(replicas),
             )
             for index, replicas in enumerate(topic.partitions)
+            for leader in (cluster.leader(replicas),)
         ],
     )
     for index in context.services.logs.offline_partitions(topic.topic_id):

@@ -46,7 +46,7 @@ async def _commit(
     request: OffsetCommitRequest, offsets: Sequence[OffsetToCommit], context: RequestContext
 ) -> Sequence[ErrorCode]:
     try:
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
     except KafkaApiError as error:
         return [error.error_code] * len(offsets)
     return await context.services.groups.offsets.commit(

@@ -142,7 +142,7 @@ async def _fetch(
     errors come last.
     """
     require_group(context, AclOperation.DESCRIBE, group_id)
-    require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
+    require_coordinator(group_id, context.node_id, context.services.cluster)
     slices = context.time_slice
     offsets = context.services.groups.offsets
     if topics is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import coordinator_for
 from klamm.broker.requests.checks import may_group, may_transactional_id
 from klamm.broker.requests.internal_topics import ensure_internal_topic
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -83,7 +82,7 @@ def _find(key: str, key_type: int, context: RequestContext) -> AdvertisedBroker 
         return None
     ensure_internal_topic(_TOPICS[key_type], context.services)
     cluster = context.services.cluster
-    return cluster.node(coordinator_for(key, cluster.node_ids), context.session.listener)
+    return cluster.node(cluster.coordinator(key), context.session.listener)
 
 
 ROUTE: Final = Route(api=API, request=FindCoordinatorRequest, handle=handle)

@@ -35,7 +35,7 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
     """Let the member join its group."""
     try:
         require_group(context, AclOperation.READ, request.group_id)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
     except KafkaApiError as error:
         return JoinGroupResponse(
             error_code=error.error_code,

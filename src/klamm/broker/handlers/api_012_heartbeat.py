@@ -26,7 +26,7 @@ async def handle(request: HeartbeatRequest, context: RequestContext) -> Heartbea
     """Record the heartbeat of a member."""
     try:
         require_group(context, AclOperation.READ, request.group_id)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
         enforced = context.services.enforcement.of_session(context.session, context.client_id)
         await context.services.groups.classic.heartbeat(
             request.group_id,

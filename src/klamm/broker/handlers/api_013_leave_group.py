@@ -37,7 +37,7 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     )
     try:
         require_group(context, AclOperation.READ, request.group_id)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
         refuse_many(identities, MOST_LEAVING_MEMBERS, "members")
         codes = await context.services.groups.classic.leave(request.group_id, identities)
     except KafkaApiError as error:

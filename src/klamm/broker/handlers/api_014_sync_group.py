@@ -27,7 +27,7 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
     """Return the assignment of a member."""
     try:
         require_group(context, AclOperation.READ, request.group_id)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
     except KafkaApiError as error:
         return SyncGroupResponse(error_code=error.error_code)
     reply = await context.services.groups.classic.sync(

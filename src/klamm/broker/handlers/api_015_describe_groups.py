@@ -45,7 +45,7 @@ async def handle(request: DescribeGroupsRequest, context: RequestContext) -> Des
 def _answer(group_id: str, operations: int, context: RequestContext) -> DescribeGroupsResponse.DescribedGroup:
     try:
         require_group(context, AclOperation.DESCRIBE, group_id)
-        require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(group_id, context.node_id, context.services.cluster)
         return _described(context.services.groups.describe(group_id), operations)
     except GroupIdNotFoundError as error:
         has_not_found = context.api_version >= FIRST_VERSION_WITH_NOT_FOUND

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import coordinator_for
 from klamm.broker.requests.checks import may_cluster, may_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -22,7 +21,7 @@ API: Final = Api(key=ApiKey.LIST_GROUPS, min_version=0, max_version=5)
 
 async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     """List matching groups. A filter with only unknown states or types matches nothing."""
-    node_ids = context.services.cluster.node_ids
+    cluster = context.services.cluster
     groups = context.services.groups.list_groups(states=request.states_filter, types=request.types_filter)
     may_all = may_cluster(context, AclOperation.DESCRIBE)
     return ListGroupsResponse(
@@ -35,7 +34,7 @@ async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGro
             )
             async for group in context.time_slice.over(groups)
             if (may_all or may_group(context, AclOperation.DESCRIBE, group.group_id))
-            and coordinator_for(group.group_id, node_ids) == context.node_id
+            and cluster.coordinator(group.group_id) == context.node_id
         ]
     )
 

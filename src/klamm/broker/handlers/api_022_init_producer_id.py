@@ -56,7 +56,7 @@ async def _initialize(request: InitProducerIdRequest, context: RequestContext) -
         raise InvalidRequestError("Producer id and epoch are given together or not at all")
     if transactional_id is None:
         return ProducerIdentity(await context.services.producer_ids.allocate(), 0)
-    require_coordinator(transactional_id, context.node_id, context.services.cluster.node_ids)
+    require_coordinator(transactional_id, context.node_id, context.services.cluster)
     expected = None
     if request.producer_id != _NONE:
         expected = ProducerIdentity(request.producer_id, request.producer_epoch)

@@ -92,7 +92,7 @@ async def _codes(
     transactions = context.services.transactions
     producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
     try:
-        require_coordinator(transaction.transactional_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(transaction.transactional_id, context.node_id, context.services.cluster)
         if transaction.verify_only:
             name = transaction.transactional_id
             return {place: _verify(name, producer, item, context) async for place, item in slices.over(found.items())}

@@ -33,7 +33,7 @@ async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> Ad
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
             raise TransactionalIdAuthorizationError
         require_group(context, AclOperation.READ, request.group_id)
-        require_coordinator(request.transactional_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.transactional_id, context.node_id, context.services.cluster)
         await context.services.transactions.add(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),

@@ -34,7 +34,7 @@ async def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnRespo
     async def end() -> ProducerIdentity:
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
             raise TransactionalIdAuthorizationError
-        require_coordinator(request.transactional_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.transactional_id, context.node_id, context.services.cluster)
         return await context.services.transactions.end(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),

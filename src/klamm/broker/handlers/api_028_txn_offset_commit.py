@@ -45,7 +45,7 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
             raise TransactionalIdAuthorizationError
         require_group(context, AclOperation.READ, request.group_id)
         check_group_id(request.group_id)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
     except KafkaApiError as error:
         return await _response(request, iter([error.error_code] * len(offsets)), context)
     codes = await commit_permitted(offsets, context, lambda permitted: _commit(request, permitted, context))

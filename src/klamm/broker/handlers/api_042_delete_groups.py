@@ -31,7 +31,7 @@ async def handle(request: DeleteGroupsRequest, context: RequestContext) -> Delet
 async def _answer(group_id: str, context: RequestContext) -> DeleteGroupsResponse.DeletableGroupResult:
     async def delete() -> None:
         require_group(context, AclOperation.DELETE, group_id)
-        require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(group_id, context.node_id, context.services.cluster)
         await context.services.groups.delete(group_id)
 
     _, error = await attempt(delete, api=API.key)

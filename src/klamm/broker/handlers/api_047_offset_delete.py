@@ -32,7 +32,7 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
     try:
         require_group(context, AclOperation.DELETE, request.group_id)
         check_group_id(request.group_id)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
         denied = {
             topic.name
             async for topic in slices.over(request.topics)

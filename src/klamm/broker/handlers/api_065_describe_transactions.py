@@ -41,7 +41,7 @@ async def _describe(transactional_id: str, context: RequestContext) -> DescribeT
     async def find() -> Transaction:
         if not may_transactional_id(context, AclOperation.DESCRIBE, transactional_id):
             raise TransactionalIdAuthorizationError
-        require_coordinator(transactional_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(transactional_id, context.node_id, context.services.cluster)
         return context.services.transactions.describe(transactional_id)
 
     known, error = await attempt(find, api=API.key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import coordinator_for
 from klamm.broker.requests.checks import may_transactional_id
 from klamm.broker.transactions.model import TransactionState
 from klamm.patterns import PatternError, full_matcher
@@ -70,7 +69,7 @@ def _passes(item: Transaction, request: ListTransactionsRequest, now_ms: int) ->
 
 def _is_ours(item: Transaction, context: RequestContext) -> bool:
     name = item.transactional_id
-    return coordinator_for(name, context.services.cluster.node_ids) == context.node_id and may_transactional_id(
+    return context.services.cluster.coordinator(name) == context.node_id and may_transactional_id(
         context, AclOperation.DESCRIBE, name
     )
 

@@ -47,7 +47,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
         async for name in context.time_slice.over(request.subscribed_topic_names or ()):
             if not may_topic(context, AclOperation.DESCRIBE, name):
                 raise TopicAuthorizationError(TOPIC_DENIED.error_message)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
         check_heartbeat(request, context.api_version, consumers.settings.consumer_limits.assignors)
         if request.member_epoch < JOIN_EPOCH:
             reply = await consumers.leave(

@@ -50,7 +50,7 @@ async def _answer(
         require_group(context, AclOperation.DESCRIBE, group_id)
         if not group_id:
             raise InvalidGroupIdError
-        require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
+        require_coordinator(group_id, context.node_id, context.services.cluster)
         group = consumers.describe(group_id)
         described = ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from heapq import merge
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.broker.cluster import NO_LEADER
 from klamm.broker.requests.checks import authorized_operations, may_topic
-from klamm.broker.requests.partitions import NO_LEADER
 from klamm.configs.names import INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -91,7 +91,7 @@ def _page(answers: list[Answer], topic: str, partition: int) -> DescribeTopicPar
 
 
 def _describe(topic: Topic, first: int, last: int, context: RequestContext) -> Answer:
-    leader_epoch = context.services.cluster.leader_epoch
+    cluster = context.services.cluster
     answer = Answer(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -99,13 +99,13 @@ def _describe(topic: Topic, first: int, last: int, context: RequestContext) -> A
         partitions=[
             DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
-                leader_id=topic.leader(index),
-                leader_epoch=leader_epoch,
+                leader_id=cluster.leader(topic.partitions[index]),
+                leader_epoch=cluster.leader_epoch,
                 replica_nodes=list(topic.partitions[index]),
-                isr_nodes=list(topic.partitions[index]),
+                isr_nodes=cluster.live_replicas(topic.partitions[index]),
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=cluster.offline_replicas(topic.partitions[index]),
             )
             for index in range(first, last)
         ],

@@ -194,7 +194,7 @@ class BrokerPage:
         """Return all configs of a topic; none while it is being deleted."""
         if self._services.topics.get(topic.name) is None:
             return []
-        configs = self._services.configs.describe(ResourceType.TOPIC, topic.name, None, node_id=topic.leader(0))
+        configs = self._services.configs.describe(ResourceType.TOPIC, topic.name, None, node_id=topic.partitions[0][0])
         return config_documents(configs)
 
     async def _sizes(self, topics: Sequence[Topic], slices: TimeSlice) -> tuple[Mapping[str, int], set[str]]:
@@ -236,7 +236,7 @@ class BrokerPage:
             rows.append(
                 (
                     Cell(str(index), kind="number"),
-                    Cell(str(topic.leader(index)), kind="number"),
+                    Cell(str(self._services.cluster.leader(topic.partitions[index])), kind="number"),
                     Cell(", ".join(map(str, topic.partitions[index])), kind="extra"),
                     Cell("-" if log is None else f"{log.log_start_offset:,}", kind="number"),
                     Cell("-" if log is None else f"{log.high_watermark:,}", kind="number"),

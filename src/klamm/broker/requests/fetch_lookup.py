@@ -180,8 +180,8 @@ class FetchLookup:
             log = leader_log(self._context, topic, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
         except KafkaApiError as error:
             if error.error_code in _NAMES_LEADER:
-                leader_epoch = self._context.services.cluster.leader_epoch
-                answer.current_leader = topic.leader(wanted.partition), leader_epoch
+                cluster = self._context.services.cluster
+                answer.current_leader = cluster.leader(topic.partitions[wanted.partition]), cluster.leader_epoch
             raise
         each.log, each.seen = log, log.high_watermark
         if wanted.last_fetched_epoch >= 0 and self._has_diverged(wanted, answer, log):

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from klamm.storage.log import PartitionLog
 
 ANY_EPOCH: Final = -1
-NO_LEADER: Final = -1
-"""Leader of a partition that is offline, because an fsync of its log failed."""
 
 
 def find_topic(
@@ -67,7 +65,7 @@ def leader_log(
     """
     if not topic.has_partition(partition):
         raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
-    if topic.leader(partition) != context.node_id:
+    if context.services.cluster.leader(topic.partitions[partition]) != context.node_id:
         raise NotLeaderOrFollowerError(f"Broker {context.node_id} does not lead {topic.name}-{partition}")
     try:
         log = context.services.logs.get(topic.topic_id, partition)

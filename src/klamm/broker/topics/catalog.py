@@ -29,11 +29,7 @@ class Topic:
     topic_id: UUID
     is_internal: bool = False
     partitions: tuple[tuple[int, ...], ...]
-    """Broker ids of each partition's replicas, by partition index. The first replica is the leader."""
-
-    def leader(self, partition: int) -> int:
-        """Return the broker id that leads ``partition``."""
-        return self.partitions[partition][0]
+    """Broker ids of each partition's replicas, by partition index. The first replica on a live broker is the leader."""
 
     def has_partition(self, partition: int) -> bool:
         """Return whether ``partition`` exists."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.groups.errors import NotCoordinatorError
 from klamm.broker.groups.placement import coordinator_for, java_hash, partition_for, require_coordinator
 
@@ -36,10 +37,35 @@ def test_groups_are_dealt_out_over_the_brokers() -> None:
 def test_only_the_coordinator_answers_for_a_group() -> None:
     right = coordinator_for("group", (1, 2))
 
-    require_coordinator("group", right, (1, 2))
+    require_coordinator("group", right, cluster(1, 2))
     with pytest.raises(NotCoordinatorError):
-        require_coordinator("group", 3 - right, (1, 2))
+        require_coordinator("group", 3 - right, cluster(1, 2))
 
 
 def test_a_single_broker_answers_for_every_group() -> None:
-    require_coordinator("group", 1, (1,))
+    require_coordinator("group", 1, cluster(1))
+
+
+def cluster(*node_ids: int) -> ClusterInfo:
+    nodes = tuple(AdvertisedBroker(node_id=node_id, host="h", port=node_id) for node_id in node_ids)
+    return ClusterInfo(cluster_id="c", nodes=nodes)
+
+
+def test_coordinator_and_leader_move_away_from_a_broker_that_is_down() -> None:
+    three = cluster(1, 2, 3)
+    coordinator = three.coordinator("group")
+    three.down = frozenset({coordinator})
+
+    assert three.coordinator("group") not in {coordinator, -1}
+    assert three.leader((coordinator, 4)) == 4
+    assert three.leader((coordinator,)) == -1
+    assert coordinator not in three.node_ids
+
+
+def test_moved_coordinator_moves_on_when_its_broker_goes_down() -> None:
+    two = cluster(1, 2)
+    for node_id in (1, 2):
+        two.moved_coordinators["group"] = node_id
+        assert two.coordinator("group") == node_id
+    two.down = frozenset({2})
+    assert two.coordinator("group") == 1

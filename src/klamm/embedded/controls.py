@@ -359,7 +359,8 @@ class BrokerControls:
             TypeError: A value or key is neither bytes nor text, or the timestamp has no time zone.
             ValueError: The broker rejects the record: it is too large, or the topic is compacted and ``key`` is None.
         """
-        from klamm.protocol.records import Record, encode_batch  # noqa: PLC0415 - only tests that write need it
+        from klamm.kafka_client.data.partitioner import partition_for_key  # noqa: PLC0415 - only tests that write
+        from klamm.protocol.records import Record, encode_batch  # noqa: PLC0415
 
         record = Record(
             key=_bytes(key),
@@ -367,11 +368,14 @@ class BrokerControls:
             headers=tuple((name, _bytes(each)) for name, each in _pairs(headers)),
             timestamp=self._call("now_ms") if timestamp is None else _timestamp_ms(timestamp),
         )
+        if not self.has_topic(topic):
+            self.create_topic(topic)
+        if partition is None and record.key is not None:
+            partition = partition_for_key(record.key, self.partition_count(topic))
         stored_in, offset, append_time_ms = self._call(
             "produce",
             topic=topic,
             partition=partition,
-            key=None if record.key is None else base64.b64encode(record.key).decode(),
             batch=base64.b64encode(encode_batch([record])).decode(),
         )
         return StoredRecord(

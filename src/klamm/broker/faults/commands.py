@@ -6,10 +6,9 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from klamm.broker.groups.consumer_protocol import read_assignment
+from klamm.broker.groups.consumer.consumer_protocol import read_assignment
 from klamm.broker.groups.coordinator import CLASSIC_TYPE
 from klamm.broker.topics.placement import place
-from klamm.client.partitioner import partition_for_key
 from klamm.configs.names import check_topic_name
 from klamm.faults.fault import FaultError, find_api, parse_fault
 from klamm.properties import did_you_mean
@@ -163,26 +162,20 @@ class Commands:
     async def _on_has_topic(self, topic: str) -> Answer:
         return Answer(self._services.topics.get(topic) is not None)
 
-    async def _on_produce(self, topic: str, partition: int | None, key: str | None, batch: str) -> Answer:
-        """Append a batch in base64 as the leader does, and return its partition, base offset and timestamp."""
-        services = self._services
-        if services.topics.get(topic) is None:
-            await self._on_create_topic(topic, partitions=1, replication_factor=1, configs={})
-        found = self._topic(topic)
+    async def _on_produce(self, topic: str, partition: int | None, batch: str) -> Answer:
+        """Append a batch in base64 as the leader does, and return its partition, base offset and append time.
+
+        None as the partition means the one with the fewest records.
+        """
+        stored_in = self._topic(topic)
         if partition is None:
-            partition = self._partition_of(found, None if key is None else base64.b64decode(key))
-        log = self._log(found, partition)
-        if services.logs.is_new(found.topic_id, partition):
-            await services.logs.create_directories([(found.topic_id, partition)])
+            ends = [self._log(stored_in, index).end_offset for index in range(len(stored_in.partitions))]
+            partition = ends.index(min(ends))
+        log = self._log(stored_in, partition)
+        if self._services.logs.is_new(stored_in.topic_id, partition):
+            await self._services.logs.create_directories([(stored_in.topic_id, partition)])
         appended = log.append(memoryview(base64.b64decode(batch)))
         return Answer((partition, appended.base_offset, appended.log_append_time_ms))
-
-    def _partition_of(self, topic: Topic, key: bytes | None) -> int:
-        """Return the partition of a key as Kafka's clients choose it, else the one with the fewest records."""
-        count = len(topic.partitions)
-        if key is not None:
-            return partition_for_key(key, count)
-        return min(range(count), key=lambda index: self._log(topic, index).end_offset)
 
     async def _on_delete_topic(self, topic: str) -> Answer:
         await self._services.topics.delete(self._topic(topic))

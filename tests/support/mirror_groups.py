@@ -10,8 +10,7 @@ from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.settings import copy_settings, partitions_of
 from klamm.mirror.groups.control import group_control
-from klamm.mirror.progress.flow_progress import MirrorStatus
-from klamm.mirror.progress.group_status import FlowGroups, GroupStatus
+from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus, MirrorStatus
 from klamm.mirror.topics.control import Assignment, FlowControl
 from tests.support.processes import wait_until
 

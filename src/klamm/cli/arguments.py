@@ -1,4 +1,4 @@
-"""Argument parsing with the rules of Kafka's tools.
+"""Argument parsing with the rules of Kafka's tools, and timestamps in ISO 8601 in flags and results.
 
 Each flag may be given once, flags cannot be abbreviated, and a value follows as ``--flag value`` or ``--flag=value``.
 """
@@ -6,6 +6,7 @@ Each flag may be given once, flags cannot be abbreviated, and a value follows as
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import version_line
@@ -13,7 +14,6 @@ from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
 
 TIMEOUT: Final = "api_timeout_ms"
 """Attribute of ``--timeout``: time limit of a call in milliseconds. None without the flag."""
@@ -130,3 +130,29 @@ def check_conflicts(parser: ToolParser, given: Sequence[str], used: str, others:
 def given_flags(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the names of the flags that were given, as Kafka's messages spell them."""
     return tuple(name.replace("_", "-") for name, value in vars(options).items() if value not in (None, False, []))
+
+
+TO_HELP: Final = "ISO 8601, e.g. 2026-11-21T09:30:00Z; UTC without a zone"
+"""Help text of flags that take a timestamp."""
+
+
+def moment_ms(text: str) -> int:
+    """Parse a timestamp and return milliseconds since the epoch. A timestamp without a zone is in UTC.
+
+    Raises:
+        argparse.ArgumentTypeError: The text is not a timestamp.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text}: expected a time as in ISO 8601, e.g. 2026-11-21T09:30:00Z"
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def shown_moment(at_ms: int) -> str:
+    """Format milliseconds since the epoch as ``2026-11-21T09:30:00.000Z``."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

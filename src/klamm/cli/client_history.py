@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment
 from klamm.cli.connection import connect, guarded
-from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
-from klamm.cli.output import write
+from klamm.cli.output import print_result
 from klamm.cli.recorded_changes import read_changes
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
@@ -83,7 +82,7 @@ def _entity(options: argparse.Namespace) -> ClientConfigEntity:
 def _history(options: argparse.Namespace) -> int:
     lines = _read(options, limit=options.limit or _SHOWN_LINES)
     nothing = f"No change of {_entity(options)} is recorded."
-    write(options.output, [_document(line) for line in lines], lambda: [*map(_line, lines)] or [nothing])
+    print_result(options.output, [_document(line) for line in lines], lambda: [*map(_line, lines)] or [nothing])
     return 0
 
 
@@ -124,7 +123,7 @@ def _revert(options: argparse.Namespace) -> int:
             wanted = _wanted(reversals, configs_of(admin, entity))
             operations = [ClientConfigOp(name, value) for name, value in wanted.items()]
             admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
-    write(options.output, [_planned(one) for one in reversals], lambda: _said(reversals, options))
+    print_result(options.output, [_planned(one) for one in reversals], lambda: _said(reversals, options))
     return 0
 
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from klamm.cli.arguments import ToolParser
 from klamm.cli.connection import RefusedError, guarded
-from klamm.cli.output import complain, say, write
+from klamm.cli.output import print_error, print_line, print_result
 from klamm.display import counted, printable
 from klamm.properties import did_you_mean
 from klamm.security.principals import user_name
@@ -132,7 +132,7 @@ def _list(options: argparse.Namespace) -> int:
             return [_none_found(clients, options)]
         return [*(table(shown) if shown else ()), summary(found)]
 
-    write(options.output, shown, lines)
+    print_result(options.output, shown, lines)
     return EXIT_NOT_IN_LINE if options.wait is not None and (behind or not found) else 0
 
 
@@ -161,7 +161,7 @@ def _watch(options: argparse.Namespace) -> int:
     clients = fetch(options.metrics)  # a wrong address fails at once; only later failures are retried
     while True:
         for line in changed(known, _chosen(clients, options)):
-            say(line)
+            print_line(line)
         sys.stdout.flush()
         clients = _fetch_again(options.metrics, options.interval)
 
@@ -175,7 +175,7 @@ def _fetch_again(address: str, interval_s: float) -> list[Client]:
             return fetch(address)
         except RefusedError as error:
             if not is_reported:
-                complain(f"{_PROG}: {error}; retrying every {interval_s:g} s")
+                print_error(f"{_PROG}: {error}; retrying every {interval_s:g} s")
             is_reported = True
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import COMMANDS
 from klamm.cli.arguments import ToolParser
-from klamm.cli.output import say
+from klamm.cli.output import print_line
 from klamm.configs.definitions import topic_configs
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("shell", choices=("bash", "zsh"))
     shell = parser.parse_args(list(arguments)).shell
-    say((_ZSH if shell == "zsh" else "") + bash_completion().rstrip("\n"))
+    print_line((_ZSH if shell == "zsh" else "") + bash_completion().rstrip("\n"))
     return 0
 
 

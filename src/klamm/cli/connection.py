@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, is_output_full
 from klamm.cli.arguments import TIMEOUT
-from klamm.cli.output import complain
+from klamm.cli.output import print_error
 from klamm.config_providers import resolve
 from klamm.display import escaped
 from klamm.properties import SettingsError, read_properties, split_address, split_servers
@@ -88,7 +88,7 @@ def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float
         return
     tried = "; ".join(f"{address}: {_obstacle(address, uses_tls=uses_tls)}" for address in addresses)
     if admin.is_searching:
-        complain(f"No answer yet, trying for {limit_s:g} s in all (--timeout): {tried}")
+        print_error(f"No answer yet, trying for {limit_s:g} s in all (--timeout): {tried}")
 
 
 def _obstacle(address: str, *, uses_tls: bool) -> str:
@@ -163,7 +163,7 @@ def meaning_of(code: ErrorCode) -> str:
     return f"{code.name.replace('_', ' ').capitalize()} ({code.name})"
 
 
-def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str], None] | None = None) -> int:
+def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], None] | None = None) -> int:
     """Run a command; report every expected error as one line and return exit code 1."""
     try:
         code = work()
@@ -172,9 +172,9 @@ def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str]
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
             raise  # klamm.cli.main ends all commands alike when the output takes no more
         line = escaped(" ".join(explain(error).split("\n")))
-        if complain_with is None:
-            complain(f"{prog}: {line}")
+        if on_failure is None:
+            print_error(f"{prog}: {line}")
         else:
-            complain_with(line)
+            on_failure(line)
         return EXIT_FAILED
     return code

@@ -22,7 +22,7 @@ from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
 from klamm.cli.connection import RefusedError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
-from klamm.cli.output import complain, say, write_document
+from klamm.cli.output import print_document, print_error, print_line
 from klamm.config_providers import resolve
 from klamm.properties import split_servers
 
@@ -181,9 +181,9 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
             for record in receiver.records(at_most=options.max_messages, timeout_ms=options.timeout_ms):
                 write(record)
     finally:
-        complain(f"Processed a total of {receiver.count} messages")
+        print_error(f"Processed a total of {receiver.count} messages")
         if options.enable_systest_events:
-            say("shutdown_complete")
+            print_line("shutdown_complete")
     return 0
 
 
@@ -191,7 +191,7 @@ def _writer(options: argparse.Namespace, formatter: RecordFormatter) -> Callable
     if (options.formatter or "").endswith(_NO_OUTPUT):
         return lambda record: None
     if options.output != "human":
-        return lambda record: write_document(options.output, document(record))
+        return lambda record: print_document(options.output, document(record))
 
     def write(record: ConsumedRecord) -> None:
         try:
@@ -199,7 +199,7 @@ def _writer(options: argparse.Namespace, formatter: RecordFormatter) -> Callable
         except RefusedError as error:
             if not options.skip_message_on_error:
                 raise
-            complain(f"Error processing message, skipping this message: {error}")
+            print_error(f"Error processing message, skipping this message: {error}")
         else:
             sys.stdout.buffer.write(line)
 
@@ -229,7 +229,7 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str], group:
     known = KafkaConsumer.DEFAULT_CONFIG
     given = read_pairs(None, options.consumer_property, "--consumer-property")
     for name in unknown_properties(given, known):
-        complain(f"Warning: the property {name} has no effect on this consumer")
+        print_error(f"Warning: the property {name} has no effect on this consumer")
     settings = {"client_id": "console-consumer", **kafka_python_settings(properties, known)}
     if options.isolation_level is not None:
         settings["isolation_level"] = options.isolation_level

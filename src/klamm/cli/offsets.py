@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RefusedError, connect, explain, guarded
-from klamm.cli.output import complain, write
+from klamm.cli.output import print_error, print_result
 from klamm.cli.topics.names import parse_pattern
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         flags.error("--bootstrap-server must be specified")
     if options.topic_partitions is not None and (options.topic is not None or options.partitions is not None):
         flags.error("--topic-partitions cannot be used with --topic or --partitions")
-    return guarded(_PROG, lambda: _run(options), complain_with=lambda line: complain(f"Error occurred: {line}"))
+    return guarded(_PROG, lambda: _run(options), on_failure=lambda line: print_error(f"Error occurred: {line}"))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
         {"topic": partition.topic, "partition": partition.partition, "offset": offset}
         for partition, offset in offsets.items()
     ]
-    write(
+    print_result(
         options.output,
         document,
         lambda: [f"{partition.topic}:{partition.partition}:{offset}" for partition, offset in offsets.items()],
@@ -123,7 +123,7 @@ def _offsets(
     offsets: dict[TopicPartition, int] = {}
     for partition, found in admin.list_offsets(dict.fromkeys(partitions, spec)).values().items():
         if (error := found.exception()) is not None:
-            complain(f"Skip getting offsets for topic-partition {str_of(partition)} due to error: {explain(error)}")
+            print_error(f"Skip getting offsets for topic-partition {str_of(partition)} due to error: {explain(error)}")
         elif found.result().offset != _UNKNOWN_OFFSET:
             offsets[partition] = found.result().offset
     return offsets

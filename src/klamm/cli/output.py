@@ -1,4 +1,7 @@
-"""Output of results on stdout, for people or for programs, and of messages on stderr."""
+"""Output of results on stdout, for people or for programs, and of messages on stderr.
+
+It includes the values that a policy stored in place of the requested ones.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,22 @@ from typing import TYPE_CHECKING, Any
 from klamm.display import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from klamm.admin import PolicyOverride
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Write one line of a result to stdout."""
     sys.stdout.write(f"{line}\n")
 
 
-def complain(line: str) -> None:
+def print_error(line: str) -> None:
     """Write one line of a message to stderr."""
     sys.stderr.write(f"{line}\n")
 
 
-def write(output: str, document: object, human: Callable[[], Sequence[str]], *, has_tabs: bool = False) -> None:
+def print_result(output: str, document: object, human: Callable[[], Sequence[str]], *, has_tabs: bool = False) -> None:
     """Write a result in the requested form.
 
     Args:
@@ -32,30 +37,50 @@ def write(output: str, document: object, human: Callable[[], Sequence[str]], *, 
             in them.
         has_tabs: Whether the lines are columns separated by tabs whose names and values are escaped already.
     """
-    takes_all = _takes_all()
+    is_unicode = _is_unicode()
     if output == "json":
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not takes_all) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
     elif output == "yaml":
-        import yaml  # noqa: PLC0415  # who does not ask for it does not wait for it
+        import yaml  # noqa: PLC0415  # imported lazily: only -o yaml needs it
 
-        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=takes_all, default_flow_style=False)
+        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=is_unicode, default_flow_style=False)
         sys.stdout.write(text)
     else:
         for line in human():
-            say(line if has_tabs else escaped(line))
+            print_line(line if has_tabs else escaped(line))
 
 
-def write_document(output: str, document: object) -> None:
+def print_document(output: str, document: object) -> None:
     """Write one of many results: a line of JSON, or a YAML document that begins with ``---``."""
-    takes_all = _takes_all()
+    is_unicode = _is_unicode()
     if output == "json":
-        sys.stdout.write(json.dumps(document, ensure_ascii=not takes_all) + "\n")
+        sys.stdout.write(json.dumps(document, ensure_ascii=not is_unicode) + "\n")
         return
-    import yaml  # noqa: PLC0415  # who does not ask for it does not wait for it
+    import yaml  # noqa: PLC0415  # imported lazily: only -o yaml needs it
 
-    sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=takes_all, explicit_start=True))
+    sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=is_unicode, explicit_start=True))
 
 
-def _takes_all() -> bool:
+def _is_unicode() -> bool:
     """Return whether stdout's encoding has every character; for others JSON and YAML define escapes."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+def override_lines(override: PolicyOverride | None, requested: Mapping[str, str | None]) -> list[str]:
+    """Return one line per stored value, and the reason of the policy; none without an override."""
+    if override is None:
+        return []
+    lines = [
+        f"  policy: {name}={_text(value)} in place of {_text(requested.get(name))}"
+        for name, value in override.values.items()
+    ]
+    return [*lines, f"  policy: {override.reason}"]
+
+
+def override_document(override: PolicyOverride | None) -> dict[str, Any] | None:
+    """Return an override for JSON or YAML output."""
+    return None if override is None else {"stored": dict(override.values), "reason": override.reason}
+
+
+def _text(value: str | None) -> str:
+    return "(not set)" if value is None else value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RefusedError, connect, guarded
-from klamm.cli.output import write
+from klamm.cli.output import print_result
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
 from klamm.policy.answers import Override, Throttle, answer_fault
@@ -209,7 +209,7 @@ def _test(options: argparse.Namespace) -> int:
             for v in verdicts
         ],
     }
-    write(options.output, document, lambda: _table(spec.name, len(topics), bad))
+    print_result(options.output, document, lambda: _table(spec.name, len(topics), bad))
     return EXIT_REFUSED if bad else EXIT_OK
 
 

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
 from klamm.cli.connection import RefusedError, connect, guarded
-from klamm.cli.console.interrupts import Interrupts
-from klamm.cli.console.line_reader import LineReader
+from klamm.cli.console.line_reader import Interrupts, LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
-from klamm.cli.output import complain
+from klamm.cli.output import print_error
 from klamm.config_providers import resolve
 from klamm.properties import split_servers
 
@@ -167,7 +166,7 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dic
 
     given = set(read_pairs(None, options.producer_property, "--producer-property"))
     for name in unknown_properties(dict.fromkeys(given, ""), KafkaProducer.DEFAULT_CONFIG):
-        complain(f"Warning: the property {name} has no effect on this producer")
+        print_error(f"Warning: the property {name} has no effect on this producer")
     settings = {
         "client_id": "console-producer",
         "linger_ms": 1000,

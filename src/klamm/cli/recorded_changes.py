@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RefusedError, client_properties, connect, parse_addresses
-from klamm.cli.output import complain
+from klamm.cli.output import print_error
 from klamm.display import escaped
 from klamm.protocol.errors import (
     KafkaApiError,
@@ -75,7 +75,7 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
         changes = read_config_history(directory, resource=resource, limit=limit)
     except DataDirectoryError as error:
         raise RefusedError(str(error)) from error
-    complain(
+    print_error(
         f"Read from {escaped(str(directory))}: all changes that this broker made, except those that"
         " config.history.max.entries has removed."
     )
@@ -109,7 +109,7 @@ def _of_gateways(
             f"{', '.join(servers)} serves no Fetch, as a gateway with --admin-only: name the brokers in"
             " --bootstrap-server"
         ) from error
-    complain(
+    print_error(
         f"Read from {' and '.join(topics)} of {', '.join(servers)}: changes made through klamm gateways. Not recorded:"
         " changes past the gateways, topics that brokers created, and what the retention of the topic has deleted."
     )

@@ -42,10 +42,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.html is not None and not options.html.parent.is_dir():
         parser.error(f"--html {options.html}: no such directory: {options.html.parent}")
 
-    def complain(line: str) -> None:
+    def print_failure(line: str) -> None:
         sys.stderr.write(f"klamm registrations: {options.bootstrap_server}: {line}\n")
 
-    return guarded("klamm registrations", lambda: _report(options), complain_with=complain)
+    return guarded("klamm registrations", lambda: _report(options), on_failure=print_failure)
 
 
 def _report(options: argparse.Namespace) -> int:

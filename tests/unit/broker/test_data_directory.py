@@ -22,7 +22,7 @@ from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.model import TransactionPartition
-from klamm.cli.moments import shown_moment
+from klamm.cli.arguments import shown_moment
 from klamm.protocol.records import iter_batches, patch_header
 from klamm.protocol.records.layout import CONTROL
 from klamm.storage.errors import DataDirectoryError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.cli.output import write
+from klamm.cli.output import print_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +28,12 @@ def test_what_others_chose_does_not_steer_the_terminal_of_people(
     def human() -> Sequence[str]:
         return [HOSTILE]
 
-    write(output, [HOSTILE], human)
+    print_result(output, [HOSTILE], human)
     assert capsys.readouterr().out == shown
 
 
 def test_columns_keep_their_tabs(capsys: pytest.CaptureFixture[str]) -> None:
-    write("human", [], lambda: ["Topic: a\tPartition: 0"], has_tabs=True)
+    print_result("human", [], lambda: ["Topic: a\tPartition: 0"], has_tabs=True)
     assert capsys.readouterr().out == "Topic: a\tPartition: 0\n"
 
 
@@ -41,7 +41,7 @@ def test_columns_keep_their_tabs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("output", "told"), [("human", "j\\xf6rg"), ("json", '"j\\u00f6rg"'), ("yaml", '"j\\xF6rg"')])
 def test_letters_that_the_terminal_does_not_know_are_escaped(output: str, told: str) -> None:
     program = "import sys, types; from klamm import cli; from klamm.cli import output;"
-    program += f"run = lambda words: output.write({output!r}, 'j\\xf6rg', lambda: ['j\\xf6rg']) or 0;"
+    program += f"run = lambda words: output.print_result({output!r}, 'j\\xf6rg', lambda: ['j\\xf6rg']) or 0;"
     program += "cli.import_module = lambda name: types.SimpleNamespace(main=run); sys.exit(cli.main(['topics']))"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from klamm.cli.acls.options import parse
 from klamm.cli.connection import RefusedError, connect, guarded
-from klamm.cli.output import say
+from klamm.cli.output import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,4 +40,4 @@ def main(arguments: Sequence[str]) -> int:
 
     if options.output != "human":
         return guarded("klamm acls", work)
-    return guarded("", work, complain_with=lambda line: say(f"Error while executing ACL command: {line}"))
+    return guarded("", work, on_failure=lambda line: print_line(f"Error while executing ACL command: {line}"))

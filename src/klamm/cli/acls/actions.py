@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from klamm.cli.acls.rules import check_principals, of_acl
-from klamm.cli.output import complain, write
+from klamm.cli.output import print_error, print_result
 from klamm.display import escaped
 from klamm.security.acls import ANY_ACL
 
@@ -34,7 +34,7 @@ def add(admin: AdminClient, options: argparse.Namespace) -> int:
     added, failure = _settled(admin.create_acls(acls)) if acls else ({}, None)
     if failure is not None and not added:
         raise failure
-    write(
+    print_result(
         options.output,
         [_document(acl) for acl in added],
         lambda: list(_added(options.rules, added, present)),
@@ -62,7 +62,7 @@ def remove(admin: AdminClient, options: argparse.Namespace) -> int:
     removed, failure = _settled(admin.delete_acls(filters))
     if failure is not None and not removed:
         raise failure
-    write(options.output, [_document(acl) for acls in removed.values() for acl in acls], list)
+    print_result(options.output, [_document(acl) for acls in removed.values() for acl in acls], list)
     if failure is not None:
         raise failure
     return 1 if refused else 0
@@ -96,7 +96,7 @@ def list_acls(admin: AdminClient, options: argparse.Namespace) -> int:
         ]
     else:
         documents, lines = [_document(acl) for acl in acls], list(_listed(acls))
-    write(options.output, documents, lambda: lines, has_tabs=True)
+    print_result(options.output, documents, lambda: lines, has_tabs=True)
     return 0
 
 
@@ -115,7 +115,7 @@ def _is_confirmed(resource: ResourceFilter, rules: Sequence[AccessRule], options
     stream.flush()
     is_confirmed = sys.stdin.readline().strip().lower() == "y"
     if not is_confirmed:
-        complain(f"Not confirmed: no ACL is removed for resource filter `{escaped(str(resource))}`.")
+        print_error(f"Not confirmed: no ACL is removed for resource filter `{escaped(str(resource))}`.")
     return is_confirmed
 
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.configs.options import parse, target
 from klamm.cli.connection import connect, guarded
-from klamm.cli.output import complain, write
-from klamm.cli.overrides import override_document, override_lines
+from klamm.cli.output import override_document, override_lines, print_error, print_result
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
         return history_or_revert(arguments)
     options = parse(arguments)
-    return guarded(_PROG, lambda: _run(options), complain_with=complain)
+    return guarded(_PROG, lambda: _run(options), on_failure=print_error)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -73,5 +72,5 @@ def _run(options: argparse.Namespace) -> int:
         "override": override_document(override),
     }
     done = found.valid() if options.validate_only else found.completed()
-    write(options.output, document, lambda: [done, *effects, *override_lines(override, changes.requested)])
+    print_result(options.output, document, lambda: [done, *effects, *override_lines(override, changes.requested)])
     return 0

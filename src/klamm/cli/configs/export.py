@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RefusedError, connect, guarded
-from klamm.cli.output import complain
+from klamm.cli.output import print_error
 from klamm.cli.topics.names import matching
 from klamm.display import counted, escaped
 
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
     topics = {name: topic for name, topic in found.items() if topic.problem is None}
     for name, topic in found.items():
         if topic.problem is not None:
-            complain(f"{_PROG}: left out topic {name}: {escaped(topic.problem)}")
+            print_error(f"{_PROG}: left out topic {name}: {escaped(topic.problem)}")
     code = EXIT_OK if len(topics) == len(found) else EXIT_FAILED
     text = as_text(document(topics), options.output)
     if options.file == _STDOUT:
@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
         Path(options.file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RefusedError(f"{options.file}: cannot be written: {error.strerror}") from error
-    complain(f"Wrote {counted(len(topics), 'topic')} to {options.file}.")
+    print_error(f"Wrote {counted(len(topics), 'topic')} to {options.file}.")
     return code
 
 

@@ -11,11 +11,9 @@ from argparse import ArgumentTypeError
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import ToolParser, add_common, whole_number
+from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment, whole_number
 from klamm.cli.connection import RefusedError, connect, guarded
-from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
-from klamm.cli.output import complain, write
-from klamm.cli.overrides import override_lines
+from klamm.cli.output import override_lines, print_error, print_result
 from klamm.cli.recorded_changes import is_client_resource, read_changes
 from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
@@ -142,7 +140,7 @@ def _history(options: argparse.Namespace) -> int:
         }
         for line in lines
     ]
-    write(options.output, document, lambda: [*map(_sentence, lines)] or [_no_change(options.resource)])
+    print_result(options.output, document, lambda: [*map(_sentence, lines)] or [_no_change(options.resource)])
     return 0
 
 
@@ -155,7 +153,7 @@ def _compare(
     with connect(options) as admin:
         live = live_values(admin, resources)
     for sentence in differences(changes, live):
-        complain(escaped(sentence))
+        print_error(escaped(sentence))
     return live
 
 
@@ -184,7 +182,7 @@ def _revert(options: argparse.Namespace) -> int:
     verb = "would be reverted" if options.validate_only else "reverted"
     count = counted(len(plan), "config")
     overrides = override_lines(override, {reversal.name: reversal.value for reversal in plan})
-    write(options.output, document, lambda: [*map(_change, plan), *overrides, f"{resource}: {count} {verb}."])
+    print_result(options.output, document, lambda: [*map(_change, plan), *overrides, f"{resource}: {count} {verb}."])
     return 0
 
 

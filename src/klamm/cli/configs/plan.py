@@ -10,8 +10,7 @@ from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.configs.plan_diff import Mark, after_override, plan_topics
 from klamm.cli.configs.plan_file import read_document
 from klamm.cli.connection import connect, explain, guarded
-from klamm.cli.output import complain, write
-from klamm.cli.overrides import override_document, override_lines
+from klamm.cli.output import override_document, override_lines, print_error, print_result
 from klamm.configs.definitions import topic_configs
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import did_you_mean
@@ -132,9 +131,9 @@ def _write(
     }
     counts = ", ".join(f"{count} {name}" for name, count in summary.items())
     lines = [line for plan in plans for line in _lines(plan, failed.get(plan.topic.name))]
-    write(options.output, document, lambda: [*lines, f"Topics: {counts}."])
+    print_result(options.output, document, lambda: [*lines, f"Topics: {counts}."])
     for problem in failed.values():
-        complain(f"klamm configs: {problem}")
+        print_error(f"klamm configs: {problem}")
 
 
 def _lines(plan: TopicDiff, error: str | None) -> list[str]:

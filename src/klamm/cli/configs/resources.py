@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import AlterConfigOp, AlterConfigsOptions, ConfigEntry, ConfigResource, ConfigSource, OpType
 from klamm.admin import ResourceType as Kind
 from klamm.cli.connection import RefusedError
-from klamm.cli.output import write
+from klamm.cli.output import print_result
 from klamm.protocol.errors import UnknownTopicOrPartitionError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
     name = target.name_of(kind)
     if name and not options.all and not _exists(admin, kind, name):
         missing = f"The {kind[:-1]} '{name}' doesn't exist and doesn't have dynamic config."
-        write(options.output, [], lambda: [missing])
+        print_result(options.output, [], lambda: [missing])
         return
     shown: list[str] = []
     documents: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
         entries = _entries(admin, kind, entity, everything=options.all)
         shown += map(_line, entries)
         documents.append({"entity_type": kind, "entity_name": entity, "configs": list(map(_document, entries))})
-    write(options.output, documents, lambda: shown)
+    print_result(options.output, documents, lambda: shown)
 
 
 def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> PolicyOverride | None:

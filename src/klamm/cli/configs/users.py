@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.configs import clients, credentials, quotas
 from klamm.cli.connection import RefusedError
-from klamm.cli.output import write
+from klamm.cli.output import print_result
 from klamm.client_configs.definitions import SETTABLE
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.security.scram import ScramMechanism
@@ -58,7 +58,7 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
             parts = [(kind.value, name) for kind, name in described.entity.components]
             lines += clients.lines(spelled(parts), described)
             document(parts).update(clients.document(described))
-    write(options.output, list(documents.values()), lambda: lines)
+    print_result(options.output, list(documents.values()), lambda: lines)
 
 
 def _of_users(target: Target) -> bool:

@@ -14,7 +14,7 @@ from klamm.cli.connection import RefusedError
 from klamm.cli.console.codecs import add_codecs
 from klamm.cli.console.formatter import ConsumedRecord
 from klamm.cli.console.settings import explain_client_error
-from klamm.cli.output import complain
+from klamm.cli.output import print_error
 from klamm.clients import KafkaConsumer
 from klamm.configs.names import check_topic_name
 from klamm.patterns import compile_pattern
@@ -129,7 +129,7 @@ class RecordReceiver:
             self._first, self._next = {}, {}
             found = self._poll(None if limit is None else limit - self.count, timeout_ms)
             if not found:
-                complain(f"klamm consume: no message within {timeout_ms} ms")
+                print_error(f"klamm consume: no message within {timeout_ms} ms")
                 return
             self._first = {partition: records[0].offset for partition, records in found.items()}
             self._next = dict(self._first)

@@ -14,7 +14,7 @@ from kafka.serializer import Serializer
 from klamm.cli.connection import RefusedError
 from klamm.cli.console.codecs import add_codecs
 from klamm.cli.console.settings import explain_client_error
-from klamm.cli.output import complain, write_document
+from klamm.cli.output import print_document, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,7 +124,7 @@ class RecordSender:
         try:
             self._producer.flush(timeout=self._limit_s)
         except KafkaTimeoutError:
-            complain(f"Some records could not be sent: they were not acknowledged within {self._limit_s:g} s")
+            print_error(f"Some records could not be sent: they were not acknowledged within {self._limit_s:g} s")
             self.failed += 1
 
     def _close(self) -> None:
@@ -138,7 +138,7 @@ class RecordSender:
         """Release the memory of a record. Called by the producer's thread."""
         try:
             if self._output != "human":
-                write_document(
+                print_document(
                     self._output,
                     {
                         "topic": position.topic,
@@ -159,7 +159,7 @@ class RecordSender:
         value = "null" if line.value is None else f"{len(line.value)} bytes"
         self.failed += 1
         try:
-            complain(
+            print_error(
                 f"Error when sending message to topic {self._topic} with key: {key}, value: {value} with error: {error}"
             )
         finally:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.groups.description import reason
 from klamm.cli.groups.options import TIMEOUT_MS, parse
-from klamm.cli.groups.reasons import reason
-from klamm.cli.output import complain, say
+from klamm.cli.output import print_error, print_line
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.output != "human":
         return guarded(_PROG, work)
     return guarded(
-        "", work, complain_with=lambda line: say(f"\nError: Executing consumer group command failed due to {line}")
+        "",
+        work,
+        on_failure=lambda line: print_line(f"\nError: Executing consumer group command failed due to {line}"),
     )
 
 
@@ -67,7 +69,7 @@ def _validate_regex(options: argparse.Namespace) -> int:
     try:
         re2.compile(pattern, settings)
     except re2.error as error:
-        complain(f"The regular expression `{pattern}` is invalid: {error.args[0].decode()}.")
+        print_error(f"The regular expression `{pattern}` is invalid: {error.args[0].decode()}.")
         return 1
-    say(f"The regular expression `{pattern}` is valid.")
+    print_line(f"The regular expression `{pattern}` is valid.")
     return 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.admin import TopicPartition
-from klamm.cli.groups.description import chosen_groups
-from klamm.cli.groups.reasons import reason_of_deletion
-from klamm.cli.output import write
+from klamm.cli.groups.description import chosen_groups, reason_of_deletion
+from klamm.cli.output import print_result
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def delete_groups(admin: AdminClient, options: argparse.Namespace) -> int:
         {"group": group_id, "deleted": group_id not in failed, "error": failed.get(group_id)} for group_id in group_ids
     ]
     done = [f"Deletion of requested consumer groups ({deleted}) was successful."]
-    write(options.output, document, lambda: lines if failed else done)
+    print_result(options.output, document, lambda: lines if failed else done)
     return 1 if failed else 0
 
 
@@ -76,7 +75,7 @@ def delete_offsets(admin: AdminClient, options: argparse.Namespace) -> int:
         for (topic, partition), error in rows
     ]
     width = max(15, *(len(topic) for topic, _, _ in table))
-    write(
+    print_result(
         options.output,
         document,
         lambda: [

@@ -1,4 +1,4 @@
-"""Actions ``--list`` and ``--describe`` of ``klamm groups``."""
+"""Actions ``--list`` and ``--describe`` of ``klamm groups``, and the texts of group errors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import OffsetSpec, TopicPartition
+from klamm.cli.connection import explain
 from klamm.cli.groups.partitions import in_order
-from klamm.cli.output import complain, write
+from klamm.cli.output import print_error, print_result
 from klamm.display import escaped
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +33,7 @@ def list_groups(admin: AdminClient, options: argparse.Namespace) -> int:
     ]
     document = [{"group": group.group_id, "type": _type(group), "state": group.state} for group in groups]
     with_type, with_state = options.type is not None, options.state is not None
-    write(options.output, document, lambda: _listed(groups, with_type=with_type, with_state=with_state))
+    print_result(options.output, document, lambda: _listed(groups, with_type=with_type, with_state=with_state))
     return 0
 
 
@@ -123,7 +125,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> int:
     groups = [described[group_id] for group_id in sorted(described)]
     view = _members if options.members else _state if options.state is not None else _offsets
     documents, tables = view(admin, groups, verbose=options.verbose)
-    write(
+    print_result(
         options.output,
         documents,
         lambda: _tables(groups, tables, has_states=options.state is not None or options.members),
@@ -136,9 +138,9 @@ def _tables(groups: Sequence[GroupDescription], tables: Sequence[Sequence[str]],
     found = []
     for group, table in zip(groups, tables, strict=True):
         if group.state == "Empty":
-            complain(f"\nConsumer group '{escaped(group.group_id)}' has no active members.")
+            print_error(f"\nConsumer group '{escaped(group.group_id)}' has no active members.")
         elif group.state in _REBALANCING:
-            complain(f"\nWarning: Consumer group '{escaped(group.group_id)}' is rebalancing.")
+            print_error(f"\nWarning: Consumer group '{escaped(group.group_id)}' is rebalancing.")
         if has_states or len(table) > 1:
             found += ["", *table]
     return found
@@ -323,3 +325,27 @@ def _table(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[str]:
 
 def _shown(number: int | None) -> str:
     return _MISSING if number is None else str(number)
+
+
+_TEXTS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
+        "Deleting offsets of a topic is forbidden while the consumer group is actively subscribed to it."
+    ),
+    ErrorCode.NON_EMPTY_GROUP: "The group is not empty.",
+}
+_UNKNOWN_GROUP: Final = "The group id does not exist."
+
+
+def reason(error: BaseException) -> str:
+    """Return the text of an error of a group or offset request."""
+    if isinstance(error, KafkaApiError) and error.error_code in _TEXTS:
+        return _TEXTS[error.error_code]
+    return explain(error)
+
+
+def reason_of_deletion(error: BaseException) -> str:
+    """Return the text of an error from deleting a group or a committed offset."""
+    if isinstance(error, KafkaApiError) and error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return _UNKNOWN_GROUP
+    return reason(error)

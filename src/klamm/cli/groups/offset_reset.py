@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import OffsetAndMetadata, OffsetSpec, TopicPartition
 from klamm.cli.connection import RefusedError
-from klamm.cli.groups.description import chosen_groups
+from klamm.cli.groups.description import chosen_groups, reason
 from klamm.cli.groups.partitions import in_order, parse_offsets
-from klamm.cli.groups.reasons import reason
-from klamm.cli.output import complain, say, write
+from klamm.cli.output import print_error, print_line, print_result
 from klamm.clock import wall_clock_ms
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
@@ -69,7 +68,7 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
         }
         for group_id in group_ids
     ]
-    write(options.output, document, lambda: _lines(planned, refused, options))
+    print_result(options.output, document, lambda: _lines(planned, refused, options))
     if failure is not None:
         raise failure
     return 1 if refused else 0
@@ -136,7 +135,7 @@ def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace)
         return _listed(admin, partitions, OffsetSpec.EARLIEST if options.to_earliest else OffsetSpec.LATEST)
     now_ms = wall_clock_ms()
     at_ms = now_ms - options.by_duration if options.by_duration is not None else options.to_datetime
-    return _by_time(admin, partitions, at_ms, warn=complain if options.output != "human" else say)
+    return _by_time(admin, partitions, at_ms, warn=print_error if options.output != "human" else print_line)
 
 
 def _shifted(committed: Mapping[TopicPartition, OffsetAndMetadata], partition: TopicPartition, shift: int) -> int:
@@ -196,7 +195,7 @@ def _in_range(admin: AdminClient, wanted: Offsets) -> dict[TopicPartition, int]:
         allowed = min(max(offset, first[partition]), last[partition])
         if allowed != offset:
             where, limit = ("higher than latest", last) if offset > allowed else ("lower than earliest", first)
-            complain(
+            print_error(
                 f"New offset ({offset}) is {where} offset for topic partition {partition.topic}-{partition.partition}."
                 f" Value will be set to {limit[partition]}"
             )

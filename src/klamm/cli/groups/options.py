@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import (
+    TO_HELP,
     ToolParser,
     add_common,
     check_conflicts,
     given_flags,
+    moment_ms,
     whole_number,
 )
 from klamm.cli.connection import RefusedError
 from klamm.cli.groups.partitions import duration_ms, parse_topic
-from klamm.cli.moments import TO_HELP, moment_ms
-from klamm.cli.output import complain
+from klamm.cli.output import print_error
 
 if TYPE_CHECKING:
     import argparse
@@ -170,7 +171,7 @@ def _check_reset(flags: ToolParser, given: Sequence[str]) -> None:
     if "dry-run" in given and "execute" in given:
         flags.error("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
     if "dry-run" not in given and "execute" not in given:
-        complain(_NO_ACTION)
+        print_error(_NO_ACTION)
     _check_groups(flags, given, "reset-offsets")
     for used in sorted(SCENARIOS):
         check_conflicts(flags, given, used, [other for other in SCENARIOS if other != used])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.cli.connection import connect, guarded
-from klamm.cli.output import say
+from klamm.cli.output import print_line
 from klamm.cli.topics.options import parse
 
 if TYPE_CHECKING:
@@ -42,4 +42,4 @@ def main(arguments: Sequence[str]) -> int:
 
     if options.output != "human":
         return guarded("klamm topics", work)
-    return guarded("", work, complain_with=lambda line: say(f"Error while executing topic command : {line}"))
+    return guarded("", work, on_failure=lambda line: print_line(f"Error while executing topic command : {line}"))

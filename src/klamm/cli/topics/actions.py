@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
 from klamm.cli.connection import RefusedError
-from klamm.cli.output import say, write
-from klamm.cli.overrides import override_document, override_lines
+from klamm.cli.output import override_document, override_lines, print_line, print_result
 from klamm.cli.topics import description
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 from klamm.configs.definitions import topic_configs
@@ -35,7 +34,7 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
     assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else {}
     configs = parse_configs(options.config or ())
     if options.output == "human" and ("." in options.topic or "_" in options.topic) and _are_sound(configs):
-        say(
+        print_line(
             "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could "
             "collide. To avoid issues it is best to use either, but not both."
         )
@@ -55,7 +54,7 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
     except TopicAlreadyExistsError:
         if not options.if_not_exists:
             raise
-        write(options.output, {"topic": topic.name, "created": False, "exists": True}, list)
+        print_result(options.output, {"topic": topic.name, "created": False, "exists": True}, list)
         return
     document = {
         "topic": made.name,
@@ -69,7 +68,7 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
     done = f"Valid: topic {made.name} would be created." if options.validate_only else f"Created topic {made.name}."
     numbers = {PARTITIONS: options.partitions, REPLICATION_FACTOR: options.replication_factor}
     requested = {**configs, **{name: str(number) for name, number in numbers.items() if number is not None}}
-    write(options.output, document, lambda: [done, *override_lines(made.override, requested)])
+    print_result(options.output, document, lambda: [done, *override_lines(made.override, requested)])
 
 
 def _are_sound(configs: Mapping[str, str]) -> bool:
@@ -90,7 +89,7 @@ def list_all(admin: AdminClient, options: argparse.Namespace) -> None:
     """Print the names of the topics."""
     names = _topics(admin, options)
     # Kafka's tool prints an empty line if there are no topics.
-    write(options.output, list(names), lambda: list(names) or [""])
+    print_result(options.output, list(names), lambda: list(names) or [""])
 
 
 def alter(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -118,7 +117,7 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
         for name in names
     ]
     would = [f"Valid: topic {name} would grow to {counted(options.partitions, 'partition')}." for name in names]
-    write(options.output, document, lambda: would if options.validate_only else [])
+    print_result(options.output, document, lambda: would if options.validate_only else [])
 
 
 def delete(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -131,7 +130,7 @@ def delete(admin: AdminClient, options: argparse.Namespace) -> None:
         admin.delete_topics(names).all().result()
     document = [{"topic": name, "deleted": not options.validate_only} for name in names]
     would = [f"Valid: topic {name} would be deleted." for name in names]
-    write(options.output, document, lambda: would if options.validate_only else [])
+    print_result(options.output, document, lambda: would if options.validate_only else [])
 
 
 def describe(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -163,7 +162,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
         shown += description.lines(topics[name], configs[resources[name]], report)
         if (document := description.document(topics[name], configs[resources[name]], report)) is not None:
             documents.append(document)
-    write(options.output, documents, lambda: shown, has_tabs=True)
+    print_result(options.output, documents, lambda: shown, has_tabs=True)
 
 
 def reassignments(admin: AdminClient, topics: Iterable[TopicDescription]) -> Reassignments | None:

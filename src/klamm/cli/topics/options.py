@@ -14,7 +14,7 @@ from klamm.cli.arguments import (
     given_flags,
     whole_number,
 )
-from klamm.cli.output import complain, say
+from klamm.cli.output import print_error, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if sum(action in given for action in ACTIONS) != 1:
         flags.error("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
     if "delete-config" in given:
-        complain("--delete-config is ignored since Kafka 4.0; use klamm configs --alter --delete-config")
+        print_error("--delete-config is ignored since Kafka 4.0; use klamm configs --alter --delete-config")
     _check_required(flags, options, given)
     _check_conflicts(flags, given)
     return options
@@ -116,7 +116,7 @@ def _check_required(flags: ToolParser, options: argparse.Namespace, given: Seque
         if options.topic is None and options.topic_id is None:
             flags.error("--topic or --topic-id is required to describe a topic")
         if options.topic is not None and options.topic_id is not None:
-            say(
+            print_line(
                 "Only topic id will be used when both --topic and --topic-id are specified "
                 "and topicId is not Uuid.ZERO_UUID"
             )

@@ -49,7 +49,7 @@ from klamm.mirror.groups.plans import (
     translate_group,
 )
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
-from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
+from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.mirror.progress.partition_progress import RecentAges
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient, OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
-    from klamm.mirror.progress.group_status import GroupStatus
+    from klamm.mirror.progress.flow_progress import GroupStatus
     from klamm.mirror.records.formats import Checkpoint
     from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings

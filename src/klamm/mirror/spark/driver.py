@@ -18,8 +18,7 @@ from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.settings import copy_settings, partitions_of
 from klamm.mirror.groups.control import translate_groups
 from klamm.mirror.naming import is_heartbeats_topic
-from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
-from klamm.mirror.progress.group_status import GroupStatus
+from klamm.mirror.progress.flow_progress import FlowState, GroupStatus, MirrorStatus
 from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare

@@ -19,9 +19,9 @@ from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, topic_configs
 from klamm.mirror.settings.keys import IncrementalAlterConfigs
-from klamm.mirror.status.drift import config_differences
 from klamm.mirror.status.metrics import metrics_page
 from klamm.mirror.status.page import render
+from klamm.mirror.topics.plans import config_differences
 from klamm.monitoring.exposition import CONTENT_TYPE
 from klamm.monitoring.http import HttpListener
 
@@ -30,8 +30,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from klamm.admin import AdminClient
-    from klamm.mirror.progress.flow_progress import ConfigDifference, FlowProgress, MirrorStatus, PartitionStatus
-    from klamm.mirror.progress.group_status import GroupStatus
+    from klamm.mirror.progress.flow_progress import (
+        ConfigDifference,
+        FlowProgress,
+        GroupStatus,
+        MirrorStatus,
+        PartitionStatus,
+    )
     from klamm.mirror.settings.flow import FlowSettings
 
 _STOP_S: Final = 5.0

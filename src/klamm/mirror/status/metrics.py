@@ -18,8 +18,13 @@ from klamm.monitoring.exposition import Page, label_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.progress.flow_progress import ConfigDifference, FlowProgress, PartitionStatus
-    from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
+    from klamm.mirror.progress.flow_progress import (
+        ConfigDifference,
+        FlowGroups,
+        FlowProgress,
+        MirroredGroupOffset,
+        PartitionStatus,
+    )
     from klamm.mirror.progress.partition_progress import Ages
 
 SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"

@@ -14,8 +14,13 @@ from klamm.monitoring.html import NO_ICON, page
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.progress.flow_progress import ConfigDifference, FlowProgress, PartitionStatus
-    from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
+    from klamm.mirror.progress.flow_progress import (
+        ConfigDifference,
+        FlowGroups,
+        FlowProgress,
+        MirroredGroupOffset,
+        PartitionStatus,
+    )
 
 MAX_ROWS: Final = 500
 """Maximum number of rows per table. A page for 10,000 partitions must remain readable."""

@@ -20,7 +20,7 @@ from klamm.admin import (
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
-from klamm.mirror.progress.group_status import FlowGroups, GroupStatus
+from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
 from klamm.mirror.records.internal_topic import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.records.offset_translation import RunSync, SyncPair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.mirror.spark.jvm import JvmOutput
+from klamm.mirror.spark.session import JvmOutput
 
 if TYPE_CHECKING:
     import pytest

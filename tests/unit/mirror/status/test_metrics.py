@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from klamm.mirror.progress.flow_progress import ConfigDifference, FlowState, MirrorStatus
-from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
+from klamm.mirror.progress.flow_progress import (
+    ConfigDifference,
+    FlowGroups,
+    FlowState,
+    MirroredGroupOffset,
+    MirrorStatus,
+)
 from klamm.mirror.progress.partition_progress import Ages
 from klamm.mirror.status.metrics import metrics_page
 from tests.support.mirror_status import progress_row

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
-from klamm.mirror.progress.flow_progress import ConfigDifference, FlowState, MirrorStatus
-from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
-from klamm.mirror.status.drift import TARGET_DEFAULT
+from klamm.mirror.progress.flow_progress import (
+    ConfigDifference,
+    FlowGroups,
+    FlowState,
+    MirroredGroupOffset,
+    MirrorStatus,
+)
 from klamm.mirror.status.page import MAX_ROWS, render
+from klamm.mirror.topics.plans import TARGET_DEFAULT
 from tests.support.mirror_status import progress_row
 
 

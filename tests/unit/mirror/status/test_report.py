@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.cli.mirror.status_text import ago, lines
+from klamm.cli.mirror.status import ago, lines
 from klamm.mirror.records.formats import Checkpoint, Heartbeat, OffsetSync
 from klamm.mirror.records.source_offsets import ShardPlan
 from klamm.mirror.settings.mirror import parse_settings

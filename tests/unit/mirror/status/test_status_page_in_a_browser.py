@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from klamm.mirror.progress.flow_progress import ConfigDifference, FlowState, MirrorStatus
-from klamm.mirror.progress.group_status import FlowGroups, MirroredGroupOffset
+from klamm.mirror.progress.flow_progress import (
+    ConfigDifference,
+    FlowGroups,
+    FlowState,
+    MirroredGroupOffset,
+    MirrorStatus,
+)
 from klamm.mirror.status.live import WatchServer
 from klamm.mirror.status.page import FIRST_ROWS, render
 from tests.support.mirror_status import progress_row

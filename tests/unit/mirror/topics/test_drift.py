@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from klamm.admin import ConfigEntry, ConfigSource
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
-from klamm.mirror.status.drift import EXCLUDED, SOURCE_ONLY, TARGET_DEFAULT, config_differences
+from klamm.mirror.topics.plans import EXCLUDED, SOURCE_ONLY, TARGET_DEFAULT, config_differences
 
 _DEFAULT, _TOPIC = ConfigSource.DEFAULT_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG
 _FILTER = DefaultConfigPropertyFilter(

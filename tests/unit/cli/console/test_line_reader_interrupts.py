@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.cli.console.interrupts import Interrupts
+from klamm.cli.console.line_reader import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

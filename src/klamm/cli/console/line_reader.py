@@ -1,4 +1,4 @@
-"""Parser of the lines that ``klamm produce`` reads (Kafka's LineMessageReader), and interruption of the wait for them."""
+"""Parser of the lines that ``klamm produce`` reads (Kafka's LineMessageReader), and Ctrl-C while it waits for them."""
 
 from __future__ import annotations
 

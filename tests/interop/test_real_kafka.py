@@ -66,6 +66,7 @@ def test_the_check_of_a_shared_cluster_names_whatever_a_test_left(real_kafka: Ka
     with AdminClient(real_kafka.bootstrap_servers) as admin, KeptUp(real_kafka.bootstrap_servers) as broker:
         # when
         admin.create_topics([NewTopic(name, 1, 1) for name in ("left", unique("left-"))]).all().result(30)
+        broker.wait()
         admin.alter_group_offsets("left", {TopicPartition("left", 0): OffsetAndMetadata(offset=0)}).all().result(30)
         admin.alter_client_quotas({quotas: [ClientQuotaOp("producer_byte_rate", 1e9)]}).all().result(30)
         admin.alter_broker_configs(None, set={"log.retention.ms": "1000000"}).result(30)

@@ -261,6 +261,7 @@ def test_plan_leaves_a_reassignment_in_progress_alone(
             timeout_s=60,
             what="the end of the reassignment",
         )
+        wait_until(lambda: cli.main([*plan]) != 1, timeout_s=60, what="all nodes to know that two replicas are left")
         capsys.readouterr()
         assert cli.main([*plan]) == 3
         assert "- leader.replication.throttled.replicas: * (topic)" in capsys.readouterr().out

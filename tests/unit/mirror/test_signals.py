@@ -12,11 +12,14 @@ from klamm.mirror.run import signals_as_event
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_each_signal_sets_the_event_and_its_handler_is_restored(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with signals_as_event() as stopping:
-        os.kill(os.getpid(), number)
-        assert stopping.wait(10)
-    assert signal.getsignal(number) is before
+    inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
+    try:
+        with signals_as_event() as stopping:
+            os.kill(os.getpid(), number)
+            assert stopping.wait(10)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, inherited)
 
 
 def test_a_mirror_that_nohup_started_outlives_its_terminal() -> None:

@@ -21,8 +21,8 @@ RELOADED = b"There are no policies to reload"
 IN_TERMINAL = """
 import os, signal, sys
 from klamm.cli import main
-if sys.argv.pop(1) == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+way = sys.argv.pop(1)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if way == "nohup" else signal.SIG_DFL)
 if sys.argv[1]:
     os.open(sys.argv[1], os.O_RDWR)  # becomes the controlling terminal of this session
 sys.exit(main(sys.argv[2:]))

@@ -52,6 +52,11 @@ COMMANDS: Final = (
         summary="describe, change, plan and revert configs, like kafka-configs.sh",
     ),
     Command(
+        name="rollout",
+        module="klamm.cli.rollout",
+        summary="change configs in waves; guards watch each, and all are reverted if one fails",
+    ),
+    Command(
         name="groups",
         module="klamm.cli.groups",
         summary="describe, reset, delete groups like kafka-consumer-groups.sh",

@@ -24,6 +24,7 @@ _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*")
 _FLAG_LINE: Final = re.compile(r"\s+-")
 _SUBCOMMANDS: Final = {
     "configs": ("plan", "apply", "export", "history", "revert"),
+    "rollout": ("start", "status", "list", "pause", "resume", "abort"),
     "policy": ("test",),
     "clients": ("list", "watch", "history", "revert"),
     "registrations": ("report",),

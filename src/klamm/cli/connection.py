@@ -37,11 +37,18 @@ class RefusedError(Exception):
 
 
 @contextmanager
-def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterator[AdminClient]:
+def connect(
+    options: argparse.Namespace, *, timeout_ms: int = 60_000, client_id: str | None = None
+) -> Iterator[AdminClient]:
     """Yield an admin client for ``--bootstrap-server`` with the settings of ``--command-config``.
 
     If no server answers for some seconds, a line on stderr names the servers that are tried and the reason for the
     failure.
+
+    Args:
+        options: Flags of the command.
+        timeout_ms: Default of ``--timeout``.
+        client_id: Client id in place of that in the settings.
 
     Raises:
         SettingsError: The properties cannot be read or used.
@@ -51,6 +58,8 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterato
     properties = {_TIMEOUT: str(timeout_ms), **client_properties(options)}
     if (flag := getattr(options, TIMEOUT, None)) is not None:
         properties[_TIMEOUT] = str(flag)
+    if client_id is not None:
+        properties["client.id"] = client_id
     addresses = parse_addresses(options.bootstrap_server)
     admin = AdminClient.from_properties(addresses, properties)
     limit_s = int(properties[_TIMEOUT]) / 1000

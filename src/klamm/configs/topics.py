@@ -117,3 +117,18 @@ def validate_topic_configs(
     check_lengths(texts.values())
     TopicSchema(topic=topic, layers=layers).validate(touched=texts, result=texts)
     return texts
+
+
+def is_same(key: str, current: str | None, wanted: str) -> bool:
+    """Return whether two values of a topic config are equal: numbers by value, lists in any order, without blanks."""
+    if current is None or current == wanted:
+        return current == wanted
+    definition = topic_configs().get_definition(key)
+    if definition is None:
+        return False
+    try:
+        values = [definition.parse(value) for value in (current, wanted)]
+    except InvalidConfigError:
+        return False  # sent unchanged: the broker's error names the mistake
+    first, second = (sorted(value) if isinstance(value, list | tuple) else value for value in values)
+    return first == second

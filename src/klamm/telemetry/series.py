@@ -73,18 +73,19 @@ class MetricSeries:
     def write(self, page: Page) -> None:
         """Add all series to a page, ordered by metric."""
         families: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
-        counters = {_family(name) for name in self._counters}
+        counters = {family_of(name) for name in self._counters}
         for instance, values in self._values.items():
             common = self._labels[instance]
             for (name, labels), value in values.items():
                 own = {_label_name(key): text for key, text in labels if key}
-                families[_family(name)].append((label_text({**own, **common}), value))
+                families[family_of(name)].append((label_text({**own, **common}), value))
         for family, samples in sorted(families.items()):
             kind = "counter" if family in counters else "gauge"
             page.written_family(family, kind, "Pushed by clients (KIP-714).", samples)
 
 
-def _family(name: str) -> str:
+def family_of(name: str) -> str:
+    """Return the name on a metrics page of a metric that clients push."""
     return _PREFIX + _NOT_IN_NAMES.sub("_", name.removeprefix(_KAFKA))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from klamm.admin import ClientQuotaFilter, ConfigResource, ConfigSource
-from klamm.cli.configs.plan_diff import is_same
+from klamm.admin import ClientQuotaFilter, ConfigResource
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
+from klamm.configs.topics import is_same
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
+from klamm.rollout.entities import OWN_SOURCES, own_values
 from klamm.storage.metadata.changes import PARTITIONS
 from klamm.storage.metadata.history import NOT_KEPT
 
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.storage.metadata.changes import PutHistory
-
-_OWN: Final = {
-    ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
-    ResourceType.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
-    ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
-    ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
-}
-"""Source of the values that are set on a resource itself."""
 
 
 def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[str, str]]:
@@ -38,7 +31,7 @@ def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[s
     quotas = set()
     for name in names:
         kind, _, rest = name.partition(":")
-        if kind in ResourceType.__members__ and ResourceType[kind] in _OWN:
+        if kind in ResourceType.__members__ and ResourceType[kind] in OWN_SOURCES:
             wanted[ConfigResource(ResourceType[kind], rest)] = name
         elif kind == QUOTA_RESOURCE:
             quotas.add(name)
@@ -50,14 +43,10 @@ def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[s
     for entity, values in described.items():
         live[quota_resource(entity.parts)] = {key: str(quota_text(value)) for key, value in values.items()}
     for resource, configs in admin.describe_configs(list(wanted)).values().items():
-        is_default = resource == ConfigResource(ResourceType.BROKER, "")
-        own = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else _OWN[resource.type]
         with suppress(*CLUSTER_ERRORS):
             error = configs.exception()
             entries = {} if isinstance(error, UnknownTopicOrPartitionError) else configs.result()
-            live[wanted[resource]] = {
-                entry.name: entry.value for entry in entries.values() if entry.source is own and entry.value is not None
-            }
+            live[wanted[resource]] = own_values(resource, entries)
     return live
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.definitions import topic_configs
 from klamm.configs.durations import duration_of
+from klamm.configs.topics import is_same
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
-from klamm.protocol.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -241,21 +240,6 @@ def _removal(key: str, now: CurrentConfig) -> KeyChange:
         new=now.inherited,
         new_origin=now.inherited_origin,
     )
-
-
-def is_same(key: str, current: str | None, wanted: str) -> bool:
-    """Return whether two values of a topic config are equal: numbers by value, lists in any order, without blanks."""
-    if current is None or current == wanted:
-        return current == wanted
-    definition = topic_configs().get_definition(key)
-    if definition is None:
-        return False
-    try:
-        values = [definition.parse(value) for value in (current, wanted)]
-    except InvalidConfigError:
-        return False  # sent unchanged: the broker's error names the mistake
-    first, second = (sorted(value) if isinstance(value, list | tuple) else value for value in values)
-    return first == second
 
 
 def _text(value: str | None) -> str:

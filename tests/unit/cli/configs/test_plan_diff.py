@@ -10,10 +10,10 @@ from klamm.cli.configs.plan_diff import (
     CurrentTopic,
     TopicDiff,
     after_override,
-    is_same,
     plan_topics,
 )
 from klamm.cli.configs.plan_file import DeclaredTopic
+from klamm.configs.topics import is_same
 
 CONFIGS = {
     "retention.ms": CurrentConfig(value="5000", origin="topic", is_own=True, inherited="604800000"),

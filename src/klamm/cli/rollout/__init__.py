@@ -1,0 +1,221 @@
+"""Command ``klamm rollout``: a config change in waves, watched by guards, that is reverted if a guard fails."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import uuid
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli import EXIT_FAILED, EXIT_OK
+from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.connection import RefusedError, client_properties, connect, guarded, parse_addresses
+from klamm.cli.output import print_error, print_line, print_result
+from klamm.cli.rollout.display import dry_run_document, dry_run_lines, list_lines, status_lines, step_line
+from klamm.clock import wall_clock_ms
+from klamm.display import escaped
+from klamm.rollout.record import RolloutEvent, RolloutRecord, RolloutState, TransitionError, advance, begun, to_document
+from klamm.rollout.waves import DEFAULT_PERCENTAGES
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.rollout.store import RolloutStore
+
+_PROG: Final = "klamm rollout"
+EXIT_NOT_DONE: Final = 3
+_ACTIONS: Final = ("start", "status", "list", "pause", "resume", "abort")
+_EPILOG: Final = """\
+guards:
+  lag: GROUP < 1000                               records that a group has not read; fails when records are lost for it
+  under-replicated < 1                            partitions with too few in-sync replicas
+  clients: METRIC [p99|avg|max] < 1.2x unchanged  metric that clients push (KIP-714), against clients not changed yet
+  clients: METRIC [p99|avg|max] < 1.2x before     the same, against the figure before the roll-out
+  metrics: [increase] NAME{label="value"} < 5     metric of klamm
+  prometheus: URL EXPRESSION < 0.01               Prometheus query
+  command: COMMAND                                exit code 0
+
+Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags, 3 reverted, held or taken over.
+"""
+
+
+def parser() -> ToolParser:
+    """Return the argument parser of ``klamm rollout``."""
+    found = ToolParser(
+        prog=_PROG,
+        description="Change configs in waves. Guards watch each wave; when one fails, all waves are reverted.",
+        epilog=_EPILOG,
+    )
+    found.add_argument("action", choices=_ACTIONS, help="start one, show one or all, or decide about one")
+    found.add_argument("id", nargs="?", metavar="ID", help="the roll-out; not for start and list")
+    add_common(found)
+    which = found.add_argument_group("start: what is changed")
+    for flag, metavar, text in (
+        ("--topic", "PATTERN", "topics, as a regular expression for whole names; commas mean or"),
+        ("--broker", "ID,ID", "brokers, or all"),
+        ("--user", "NAME,NAME", "users: their client configs by percentage of the clients, or their quotas"),
+        ("--file", "FILE", "topics of a file for klamm configs plan; only configs may differ"),
+        ("--add-config", "K=V,K=V", "configs to set, as for klamm configs"),
+        ("--delete-config", "K,K", "configs to remove"),
+    ):
+        which.add_argument(flag, metavar=metavar, help=text)
+    which.add_argument("--user-defaults", action="store_true", help="client configs of the default user")
+    how = found.add_argument_group("start: how")
+    how.add_argument(
+        "--waves",
+        metavar="P%,P%",
+        help=f"percentages after each wave (default {DEFAULT_PERCENTAGES})".replace("%", "%%"),
+    )
+    how.add_argument(
+        "--wave", action="append", metavar="NAMES", help="an explicit wave instead, by patterns; once for each wave"
+    )
+    how.add_argument("--bake", metavar="TIME", default="10m", help="time that guards watch each wave (default 10m)")
+    how.add_argument("--interval", metavar="TIME", default="5s", help="time between two checks (default 5s)")
+    how.add_argument("--guard", action="append", default=[], metavar="GUARD", help="condition, see below; repeatable")
+    how.add_argument(
+        "--metrics",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="metrics listener of a klamm broker or gateway, for the guards clients and metrics; repeatable",
+    )
+    how.add_argument(
+        "--without-data",
+        choices=("hold", "revert"),
+        default="hold",
+        help="what happens when a guard has no data at the end of a bake time (default hold)",
+    )
+    how.add_argument("--dry-run", action="store_true", help="show and validate the waves, change nothing")
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one action. Return 0 on success, 1 on failure, 3 for a roll-out that is not done; wrong flags exit with 2."""
+    flags = parser()
+    options = flags.parse_args(list(arguments))
+    if options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    if (options.id is None) != (options.action in {"start", "list"}):
+        flags.error(f"{options.action} {'needs' if options.id is None else 'takes no'} ID")
+    actions = {"start": _start, "list": _list, "status": _status}
+    return guarded(_PROG, lambda: _guarded(options, actions.get(options.action, _decide)))
+
+
+def _guarded(options: argparse.Namespace, action: Callable[[argparse.Namespace], int]) -> int:
+    from klamm.rollout.runner import RevertError  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.rollout.store import RolloutConflictError, StaleRecordError  # noqa: PLC0415
+
+    try:
+        return action(options)
+    except StaleRecordError as error:
+        print_error(f"{_PROG}: {escaped(str(error))}")
+        return EXIT_NOT_DONE
+    except (RolloutConflictError, TransitionError, RevertError) as error:
+        raise RefusedError(str(error)) from error
+
+
+@contextmanager
+def _opened(options: argparse.Namespace, rollout_id: str | None) -> Iterator[tuple[AdminClient, RolloutStore]]:
+    """Yield an admin client, whose client id names the roll-out in the change history, and the records."""
+    from klamm.kafka_client.connection.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.rollout.store import RolloutStore  # noqa: PLC0415
+
+    client_id = _PROG.replace(" ", "-") + (f"-{rollout_id}" if rollout_id else "")
+    settings = ConnectionSettings.of(
+        tuple(parse_addresses(options.bootstrap_server)), client_properties(options), client_id
+    )
+    with connect(options, client_id=client_id) as admin:
+        store = RolloutStore(settings, admin)
+        try:
+            yield admin, store
+        finally:
+            store.close()
+
+
+def _start(options: argparse.Namespace) -> int:
+    from klamm.cli.rollout.plan import planned  # noqa: PLC0415  # wrong flags need no network library
+
+    rollout_id = uuid.uuid4().hex[:8]
+    with _opened(options, rollout_id) as (admin, store):
+        plan = planned(options, admin)
+        record = begun(replace(_owned(plan.record), id=rollout_id), at_ms=wall_clock_ms())
+        if options.dry_run:
+            print_result(
+                options.output, dry_run_document(record, plan.current), lambda: dry_run_lines(record, plan.current)
+            )
+            return EXIT_OK
+        record = store.add(record)
+        print_error(f"Roll-out {record.id} begins. If this command is interrupted: {_PROG} resume {record.id}")
+        return _drive(options, admin, store, record)
+
+
+def _drive(options: argparse.Namespace, admin: AdminClient, store: RolloutStore, record: RolloutRecord) -> int:
+    from klamm.rollout.entities import Entities  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.rollout.probes import Probe  # noqa: PLC0415
+    from klamm.rollout.runner import Runner  # noqa: PLC0415
+
+    def report(latest: RolloutRecord) -> None:
+        if options.output == "human":
+            print_line(escaped(step_line(latest)))
+
+    runner = Runner(store, Entities(admin), Probe(admin), now_ms=wall_clock_ms, on_step=report)
+    record = runner.run(record)
+    print_result(options.output, to_document(record), lambda: [f"  left alone: {each}" for each in record.left_alone])
+    if record.state is RolloutState.HELD:
+        print_error(f"{_PROG}: held; continue with {_PROG} resume {record.id}, or end with {_PROG} abort {record.id}")
+    if record.state is RolloutState.DONE or (options.action == "abort" and record.is_over):
+        return EXIT_OK
+    return EXIT_NOT_DONE
+
+
+def _decide(options: argparse.Namespace) -> int:
+    """Pause, resume or abort a roll-out. The process that drove it notices that the record has changed, and ends."""
+    event = RolloutEvent(options.action)
+    with _opened(options, options.id) as (admin, store):
+        record = _of_id(store, options.id)
+        reason = f"{event.value} by {_operator()}"
+        owned = _owned(record)
+        record = store.replace(record, advance(owned, event, at_ms=wall_clock_ms(), reason=reason))
+        print_line(escaped(step_line(record)))
+        return EXIT_OK if event is RolloutEvent.PAUSE else _drive(options, admin, store, record)
+
+
+def _status(options: argparse.Namespace) -> int:
+    with _opened(options, options.id) as (_, store):
+        record = _of_id(store, options.id)
+    print_result(options.output, to_document(record), lambda: status_lines(record))
+    return EXIT_OK
+
+
+def _list(options: argparse.Namespace) -> int:
+    with _opened(options, None) as (_, store):
+        records = store.records()
+    print_result(options.output, [to_document(record) for record in records], lambda: list_lines(records))
+    return EXIT_OK
+
+
+def _of_id(store: RolloutStore, rollout_id: str) -> RolloutRecord:
+    records = {record.id: record for record in store.records()}
+    if rollout_id not in records:
+        raise RefusedError(f"there is no roll-out {rollout_id}; {_PROG} list shows all")
+    return records[rollout_id]
+
+
+def _owned(record: RolloutRecord) -> RolloutRecord:
+    """Return a record that this process drives."""
+    return replace(record, operator=_operator(), runner=uuid.uuid4().hex)
+
+
+def _operator() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+__all__ = ["EXIT_FAILED", "EXIT_NOT_DONE", "main", "parser"]

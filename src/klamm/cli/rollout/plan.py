@@ -1,0 +1,249 @@
+"""Plan of a roll-out: the entities that the flags select, their waves, and the checks before the first wave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.admin import ConfigResource, ResourceType
+from klamm.cli.configs.changes import parse_pairs
+from klamm.cli.configs.plan_cluster import current_topics
+from klamm.cli.configs.plan_diff import plan_topics
+from klamm.cli.configs.plan_file import read_document
+from klamm.cli.configs.quotas import CLIENT_QUOTAS
+from klamm.cli.connection import RefusedError
+from klamm.cli.topics.names import matching
+from klamm.client_configs.definitions import SETTABLE
+from klamm.configs.durations import DURATION_UNITS, parse_amount
+from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text
+from klamm.configs.topics import is_same
+from klamm.properties import SettingsError
+from klamm.rollout import waves as division
+from klamm.rollout.entities import Entities, RejectedSettingsError
+from klamm.rollout.guards import GuardKind, LimitBase, parse_guard
+from klamm.rollout.record import RolloutRecord, Values, Wave
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.rollout.guards import Guard
+
+_KAFKA: Final = "org.apache.kafka."
+_DEFAULT_PUSH_MS: Final = "300000"
+_MIN_PUSHES: Final = 2
+_WHICH: Final = ("topic", "broker", "user", "user_defaults", "file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRollout:
+    """A roll-out that may begin."""
+
+    record: RolloutRecord
+    current: Values
+    """Present values of its entities."""
+
+
+def planned(options: argparse.Namespace, admin: AdminClient) -> PlannedRollout:
+    """Return the roll-out that the flags describe, after the cluster has validated all of its settings.
+
+    Raises:
+        SettingsError: A flag has a wrong value, or a guard cannot work.
+        RefusedError: There is nothing to change, or the cluster rejects a setting.
+    """
+    guards = [parse_guard(text) for text in options.guard]
+    bake_ms, check_ms = _duration("--bake", options.bake), max(_duration("--interval", options.interval), 1)
+    entities = Entities(admin)
+    waves, current = _waves(options, admin, entities)
+    _check_guards(guards, options.metrics, waves, admin, bake_ms)
+    record = RolloutRecord(
+        id="",
+        waves=_validated(entities, waves),
+        bake_ms=bake_ms,
+        check_ms=check_ms,
+        guards=tuple(options.guard),
+        metrics=tuple(options.metrics),
+        reverts_without_data=options.without_data == "revert",
+    )
+    return PlannedRollout(record=record, current=current)
+
+
+def _waves(options: argparse.Namespace, admin: AdminClient, entities: Entities) -> tuple[tuple[Wave, ...], Values]:
+    which = [name for name in _WHICH if getattr(options, name)]
+    if len(which) != 1:
+        listed = ", ".join(f"--{name.replace('_', '-')}" for name in _WHICH)
+        raise SettingsError(f"exactly one of {listed} must be given")
+    if options.waves is not None and options.wave:
+        raise SettingsError("--waves and --wave exclude each other")
+    percentages = division.parse_percentages(options.waves or division.DEFAULT_PERCENTAGES)
+    wanted = _from_file(options, admin) if options.file else _from_flags(options, admin, which[0])
+    is_of_clients = any(entity.startswith(division.USER) for entity in wanted)
+    current = entities.values(wanted)
+    if missing := sorted(wanted.keys() - current.keys()):
+        raise RefusedError(f"{', '.join(missing)} does not exist")
+    wanted = _differing(wanted, current)
+    if not wanted:
+        raise RefusedError("nothing to roll out: every value is set already")
+    if is_of_clients:
+        values = {entity: {key: str(value) for key, value in of.items()} for entity, of in wanted.items()}
+        if options.wave:
+            raise SettingsError("--wave: client configs are rolled out by percentage of the clients; use --waves")
+        return division.waves_of_clients(values, current, percentages), current
+    if options.wave:
+        return division.waves_by_name(wanted, options.wave), current
+    return division.waves_by_percentage(wanted, percentages), current
+
+
+def _from_flags(options: argparse.Namespace, admin: AdminClient, which: str) -> dict[str, dict[str, str | None]]:
+    """Return the values to set by entity."""
+    removed = [key.strip() for key in (options.delete_config or "").split(",") if key.strip()]
+    changes: dict[str, str | None] = {**parse_pairs(options.add_config), **dict.fromkeys(removed)}
+    if not changes:
+        raise SettingsError("--add-config or --delete-config must be given")
+    if which == "topic":
+        is_internal = options.topic.startswith("__")
+        everything = [
+            name
+            for name in admin.list_topics(include_internal=True).result()
+            if is_internal or not name.startswith("__")
+        ]
+        names = matching(everything, options.topic, exclude_internal=not is_internal)
+        if not names:
+            raise RefusedError(f"--topic {options.topic}: no topic has such a name")
+        return {f"TOPIC:{name}": changes for name in names}
+    if which == "broker":
+        every = options.broker == "all"
+        ids = [str(node.id) for node in admin.describe_cluster().result().nodes] if every else _names(options.broker)
+        return {f"BROKER:{broker_id}": changes for broker_id in ids}
+    return _of_users([None] if which == "user_defaults" else _names(options.user), changes)
+
+
+def _of_users(users: Sequence[str | None], changes: Mapping[str, str | None]) -> dict[str, dict[str, str | None]]:
+    if changes.keys() <= CLIENT_QUOTAS:
+        try:
+            quotas = {key: None if value is None else quota_text(float(value)) for key, value in changes.items()}
+        except ValueError as error:
+            raise SettingsError(f"--add-config: {error}: a quota is a number") from error
+        return {quota_resource(((USER, user),)): quotas for user in users}
+    if not changes.keys() <= set(SETTABLE):
+        raise SettingsError(
+            f"{', '.join(sorted(changes))}: for users, either quotas ({', '.join(sorted(CLIENT_QUOTAS))}) or client"
+            f" configs ({', '.join(sorted(SETTABLE))}) can be rolled out"
+        )
+    if None in changes.values():
+        raise SettingsError("--delete-config: the removal of a client config cannot be rolled out by percentage")
+    return {f"{division.USER}{user or ''}": dict(changes) for user in users}
+
+
+def _from_file(options: argparse.Namespace, admin: AdminClient) -> dict[str, dict[str, str | None]]:
+    if options.add_config or options.delete_config:
+        raise SettingsError("--file declares the configs; --add-config and --delete-config exclude it")
+    declared = read_document(Path(options.file))
+    plans = plan_topics(declared, current_topics(admin, [topic.name for topic in declared]))
+    problems = [problem for plan in plans for problem in plan.problems]
+    for plan in plans:
+        if not plan.exists or plan.is_to_grow:
+            reason = "its partitions differ" if plan.exists else "it does not exist"
+            problems.append(f"topics.{plan.topic.name}: {reason}; use klamm configs apply first")
+    if problems:
+        raise RefusedError(f"{options.file}: {'; '.join(problems)}")
+    return {
+        f"TOPIC:{plan.topic.name}": {change.key: change.new for change in plan.config_changes}
+        for plan in plans
+        if plan.config_changes
+    }
+
+
+def _differing(wanted: Values, current: Values) -> dict[str, dict[str, str | None]]:
+    """Return the settings without those that are set already."""
+    return {
+        entity: left
+        for entity, values in wanted.items()
+        if (left := {key: value for key, value in values.items() if not _is_set(key, current[entity].get(key), value)})
+    }
+
+
+def _is_set(key: str, now: str | None, value: str | None) -> bool:
+    return now == value if now is None or value is None else is_same(key, now, value)
+
+
+def _validated(entities: Entities, waves: tuple[Wave, ...]) -> tuple[Wave, ...]:
+    """Return the waves with the values that policies store in place of the requested ones.
+
+    Raises:
+        RefusedError: The cluster rejects a setting, or a value could not be restored.
+    """
+    if secrets := [secret for wave in waves for secret in entities.secrets(wave.settings)]:
+        raise RefusedError(f"{', '.join(secrets)}: the cluster does not show its value, so it could not be restored")
+    checked: list[Wave] = []
+    for wave in waves:
+        try:
+            stored = entities.write(wave.settings, validate_only=True)
+        except RejectedSettingsError as error:
+            raise RefusedError(f"wave {wave.name}: {error}") from error
+        settings = {
+            entity: {key: stored.get(entity, {}).get(key, value) for key, value in values.items()}
+            for entity, values in wave.settings.items()
+        }
+        checked.append(Wave(name=wave.name, settings=settings, is_final=wave.is_final))
+    return tuple(checked)
+
+
+def _check_guards(
+    guards: Sequence[Guard], metrics: Sequence[str], waves: Sequence[Wave], admin: AdminClient, bake_ms: int
+) -> None:
+    """Check that guards can have data.
+
+    Raises:
+        SettingsError: A guard needs ``--metrics``, compares clients that no wave distinguishes, or needs a longer bake
+            time.
+    """
+    by_client = any(entity.startswith((division.USER, f"{QUOTA_RESOURCE}:")) for entity in waves[0].settings)
+    for guard in guards:
+        if guard.kind in {GuardKind.CLIENTS, GuardKind.METRICS} and not metrics:
+            raise SettingsError(f"--guard {guard.text!r}: --metrics HOST:PORT must name a klamm broker or gateway")
+        if guard.limit.base is LimitBase.UNCHANGED and not by_client:
+            raise SettingsError(
+                f"--guard {guard.text!r}: configs of topics and brokers concern every client; compare with before"
+            )
+    needed = [guard for guard in guards if guard.kind is GuardKind.CLIENTS]
+    if not needed:
+        return
+    for name, push_ms in _push_intervals(admin, [guard.subject for guard in needed]).items():
+        if bake_ms < _MIN_PUSHES * push_ms:
+            raise SettingsError(
+                f"--bake of {bake_ms:,} ms: clients push every {push_ms:,} ms (subscription {name}), so at least"
+                f" {_MIN_PUSHES * push_ms:,} ms are needed"
+            )
+
+
+def _push_intervals(admin: AdminClient, metrics: Sequence[str]) -> dict[str, int]:
+    """Return the push interval in milliseconds of each subscription that selects one of the metrics."""
+    names = admin.list_config_resources(ResourceType.CLIENT_METRICS).result()
+    resources = [ConfigResource(ResourceType.CLIENT_METRICS, name) for name in names]
+    described = admin.describe_configs(resources).all().result()
+
+    def value(entries: Mapping[str, Any], key: str, default: str) -> str:
+        return str(entries[key].value or default) if key in entries else default
+
+    wanted = [f"{_KAFKA}{metric.removeprefix(_KAFKA)}" for metric in metrics]
+    intervals: dict[str, int] = {}
+    for resource, entries in described.items():
+        prefixes = [prefix.strip() for prefix in value(entries, "metrics", "").split(",") if prefix.strip()]
+        if any(prefix == "*" or metric.startswith(prefix) for prefix in prefixes for metric in wanted):
+            intervals[resource.name] = int(value(entries, "interval.ms", _DEFAULT_PUSH_MS))
+    return intervals
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _duration(flag: str, text: str) -> int:
+    amount = parse_amount("duration.ms", text)
+    if amount is None:
+        units = ", ".join(DURATION_UNITS)
+        raise SettingsError(f"{flag} {text}: expected a duration with a unit of {units}, such as 10m")
+    return amount

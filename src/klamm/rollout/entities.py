@@ -1,0 +1,191 @@
+"""Values of topics, brokers, quotas and client configs, read and written by their names in the change history."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.admin import (
+    AlterConfigOp,
+    AlterConfigsOptions,
+    ClientConfigEntity,
+    ClientConfigOp,
+    ClientQuotaEntity,
+    ClientQuotaFilter,
+    ClientQuotaOp,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    EntityFilter,
+    EntityType,
+    FilterComponent,
+    OpType,
+)
+from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, quota_text
+from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.types import ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from klamm.admin import AdminClient, PolicyOverride
+    from klamm.rollout.record import Values
+
+_USER: Final = "USER"
+OWN_SOURCES: Final = {
+    ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    ResourceType.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
+    ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
+    ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
+}
+"""Source of the values that are set on a resource itself."""
+
+
+class RejectedSettingsError(Exception):
+    """The cluster rejects settings of some entities; those of the others were written.
+
+    Args:
+        reasons: Error by entity.
+    """
+
+    def __init__(self, reasons: Mapping[str, KafkaApiError]) -> None:
+        self.reasons = reasons
+        super().__init__("; ".join(f"{entity}: {error}" for entity, error in reasons.items()))
+
+
+def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:
+    """Return the values that are set on a resource itself; secrets have none."""
+    is_default = resource == ConfigResource(ResourceType.BROKER, "")
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else OWN_SOURCES[resource.type]
+    return {entry.name: entry.value for entry in entries.values() if entry.source is source and entry.value is not None}
+
+
+class Entities:
+    """Entities of one cluster.
+
+    Calls raise one of ``CLUSTER_ERRORS`` if the cluster does not respond or denies a request.
+
+    Args:
+        admin: Admin client.
+    """
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def values(self, entities: Collection[str]) -> Values:
+        """Return the values that are set on entities. Entities that do not exist are left out."""
+        by_kind = _by_kind(entities)
+        users = {name: _user(name) for name in by_kind.pop(_USER, ())}
+        quotas = by_kind.pop(QUOTA_RESOURCE, [])
+        found: dict[str, Mapping[str, str | None]] = {}
+        resources = {_resource(entity): entity for kind in by_kind.values() for entity in kind}
+        for resource, outcome in self._admin.describe_configs(list(resources), is_current=True).values().items():
+            with suppress(UnknownTopicOrPartitionError):
+                found[resources[resource]] = own_values(resource, outcome.result())
+        if quotas:
+            described = self._admin.describe_client_quotas(ClientQuotaFilter()).result()
+            values = {quota_resource(entity.parts): of for entity, of in described.items()}
+            for entity in quotas:
+                found[entity] = {key: quota_text(value) for key, value in values.get(entity, {}).items()}
+        for entity, user in users.items():
+            found[entity] = self._client_configs(user)
+        return found
+
+    def _client_configs(self, user: ClientConfigEntity) -> dict[str, str | None]:
+        component = (
+            FilterComponent.of_default_entity(EntityType.USER)
+            if user.user is None
+            else FilterComponent.of_entity(EntityType.USER, user.user)
+        )
+        described = self._admin.describe_client_configs(EntityFilter(components=(component,), strict=True)).result()
+        return {key: value for each in described for key, value in each.configs.items()}
+
+    def secrets(self, settings: Values) -> list[str]:
+        """Return each config of settings whose value the cluster does not show, so that it cannot be restored."""
+        names = [
+            name for kind, some in _by_kind(settings).items() if kind not in {_USER, QUOTA_RESOURCE} for name in some
+        ]
+        described = self._admin.describe_configs([_resource(name) for name in names]).all().result()
+        return [
+            f"{name}: {key}"
+            for name in names
+            for key in settings[name]
+            if key in described[_resource(name)] and described[_resource(name)][key].is_sensitive
+        ]
+
+    def write(self, settings: Values, *, validate_only: bool = False) -> Values:
+        """Set and remove configs. Each entity is changed completely or not at all.
+
+        Returns:
+            Values that a policy of klamm stores in place of those in the settings.
+
+        Raises:
+            RejectedSettingsError: The cluster rejects settings of some entities.
+        """
+        by_kind = _by_kind(settings)
+        users, quotas = by_kind.pop(_USER, []), by_kind.pop(QUOTA_RESOURCE, [])
+        configs = [entity for kind in by_kind.values() for entity in kind]
+        results: dict[str, Any] = {}
+        if configs:
+            operations = {
+                _resource(entity): [_config_op(key, value) for key, value in settings[entity].items()]
+                for entity in configs
+            }
+            options = AlterConfigsOptions(validate_only=validate_only)
+            altered = self._admin.incremental_alter_configs(operations, options).values()
+            results |= {entity: altered[_resource(entity)] for entity in configs}
+        if quotas:
+            quota_ops = {_quota(entity): [_quota_op(*each) for each in settings[entity].items()] for entity in quotas}
+            changed = self._admin.alter_client_quotas(quota_ops, validate_only=validate_only).values()
+            results |= {entity: changed[_quota(entity)] for entity in quotas}
+        if users:
+            client_ops = {_user(name): [ClientConfigOp(*each) for each in settings[name].items()] for name in users}
+            sent = self._admin.alter_client_configs(client_ops, validate_only=validate_only).values()
+            results |= {entity: sent[_user(entity)] for entity in users}
+        return _stored(settings, results)
+
+
+def _stored(settings: Values, results: Mapping[str, Any]) -> Values:
+    """Wait for all results and return the values that policies stored in place of the requested ones."""
+    reasons: dict[str, KafkaApiError] = {}
+    overrides: dict[str, Mapping[str, str | None]] = {}
+    for entity, outcome in results.items():
+        try:
+            override: PolicyOverride | None = outcome.result()
+        except KafkaApiError as error:
+            reasons[entity] = error
+            continue
+        if override is not None:
+            overrides[entity] = {key: override.values[key] for key in settings[entity] if key in override.values}
+    if reasons:
+        raise RejectedSettingsError(reasons)
+    return overrides
+
+
+def _by_kind(entities: Collection[str]) -> defaultdict[str, list[str]]:
+    by_kind: defaultdict[str, list[str]] = defaultdict(list)
+    for entity in entities:
+        by_kind[entity.partition(":")[0]].append(entity)
+    return by_kind
+
+
+def _resource(entity: str) -> ConfigResource:
+    kind, _, name = entity.partition(":")
+    return ConfigResource(ResourceType[kind], name)
+
+
+def _user(entity: str) -> ClientConfigEntity:
+    return ClientConfigEntity.of_user(entity.partition(":")[2] or None)
+
+
+def _quota(entity: str) -> ClientQuotaEntity:
+    return ClientQuotaEntity(parse_quota_resource(entity.partition(":")[2]))
+
+
+def _quota_op(key: str, value: str | None) -> ClientQuotaOp:
+    return ClientQuotaOp(key, None if value is None else float(value))
+
+
+def _config_op(key: str, value: str | None) -> AlterConfigOp:
+    return AlterConfigOp(ConfigEntry(key, value), OpType.DELETE if value is None else OpType.SET)

@@ -1,0 +1,207 @@
+"""Figures of guards: lag and replicas from the cluster, metrics pages of klamm, Prometheus, and commands."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.admin import OffsetSpec
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.rollout.guards import LABEL, Figures, Guard, GuardKind, GuardOutcome, GuardResult, judge, statistic
+from klamm.rollout.waves import is_changed
+from klamm.telemetry.series import family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.rollout.record import RolloutRecord
+
+_SAMPLE: Final = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \S+)?")
+_TIMEOUT_S: Final = 10.0
+_COMMAND_TIMEOUT_S: Final = 60.0
+_NOT_RUN: Final = frozenset({126, 127})
+"""Exit codes with which a shell reports that it cannot run a command."""
+Sample = tuple["dict[str, str]", float]
+
+
+class NoDataError(Exception):
+    """There is no figure; the message says why."""
+
+
+class Probe:
+    """Reader of the figures of guards. Blocking calls take some seconds at most, commands a minute.
+
+    Args:
+        admin: Admin client of the cluster.
+    """
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+        self._readers: Mapping[GuardKind, Callable[[Guard, RolloutRecord, int], Figures]] = {
+            GuardKind.LAG: self._lag,
+            GuardKind.UNDER_REPLICATED: self._under_replicated,
+            GuardKind.CLIENTS: self._clients,
+            GuardKind.METRICS: self._metrics,
+            GuardKind.PROMETHEUS: self._prometheus,
+            GuardKind.COMMAND: self._command,
+        }
+
+    def evaluate(self, guard: Guard, record: RolloutRecord) -> GuardResult:
+        """Return the outcome of a guard for the present wave of a roll-out."""
+        figures = self._figures(guard, record, record.wave)
+        baselines = record.baselines.get(guard.text, ())
+        before = baselines[record.wave] if 0 <= record.wave < len(baselines) else None
+        return judge(
+            guard,
+            Figures(
+                now=figures.now,
+                before=before,
+                unchanged=figures.unchanged,
+                trouble=figures.trouble,
+                failure=figures.failure,
+            ),
+        )
+
+    def before(self, guard: Guard, record: RolloutRecord) -> tuple[tuple[float | None, ...], GuardResult]:
+        """Return the figures before a roll-out for the clients of each wave, and whether the roll-out may begin."""
+        waves = range(len(record.waves))
+        # Only the figures of clients differ from wave to wave.
+        each = [
+            self._figures(guard, record, wave) for wave in (waves if guard.kind is GuardKind.CLIENTS else waves[:1])
+        ]
+        figures = tuple(figure.now for figure in each) if len(each) > 1 else (each[0].now,) * len(waves)
+        available = next((figure for figure in each if figure.now is not None), each[0])
+        if guard.needs_baseline:
+            outcome = GuardOutcome.NO_DATA if available.now is None else GuardOutcome.PASSED
+            result = GuardResult(guard=guard.text, outcome=outcome, reason=available.trouble or "figure before")
+        else:
+            result = judge(guard, available)
+        return figures, result
+
+    def _figures(self, guard: Guard, record: RolloutRecord, wave: int) -> Figures:
+        try:
+            return self._readers[guard.kind](guard, record, wave)
+        except NoDataError as error:
+            return Figures(now=None, trouble=str(error))
+        except (*CLUSTER_ERRORS, OSError, ValueError) as error:
+            return Figures(now=None, trouble=str(error) or type(error).__name__)
+
+    def _lag(self, guard: Guard, *_: object) -> Figures:
+        group = guard.subject
+        committed = self._admin.list_group_offsets({group: None}, timeout_ms=_ms()).result()[group]
+        if not committed:
+            raise NoDataError(f"group {group} has no committed offsets")
+        ends, starts = (
+            self._admin.list_offsets(dict.fromkeys(committed, spec), timeout_ms=_ms()).all().result()
+            for spec in (OffsetSpec.LATEST, OffsetSpec.EARLIEST)
+        )
+        lost = {
+            partition: starts[partition].offset - offset.offset
+            for partition, offset in committed.items()
+            if offset.offset < starts[partition].offset
+        }
+        failure = ""
+        if lost:
+            partition, count = max(lost.items(), key=lambda entry: entry[1])
+            failure = (
+                f"group {group} cannot read {sum(lost.values()):,} records any more: its offset in"
+                f" {partition.topic}-{partition.partition} is {count:,} before the log start"
+            )
+        lag = sum(max(ends[partition].offset - offset.offset, 0) for partition, offset in committed.items())
+        return Figures(now=float(lag), failure=failure)
+
+    def _under_replicated(self, *_: object) -> Figures:
+        names = self._admin.list_topics(include_internal=True, timeout_ms=_ms()).result()
+        described = self._admin.describe_topics(list(names), timeout_ms=_ms()).all().result()
+        partitions = [partition for topic in described.values() for partition in topic.partitions]
+        return Figures(now=float(sum(len(each.isr) < len(each.replicas) for each in partitions)))
+
+    def _clients(self, guard: Guard, record: RolloutRecord, wave: int) -> Figures:
+        family = family_of(guard.subject)
+        changed: list[float] = []
+        unchanged: list[float] = []
+        for labels, value in self._samples(record, family):
+            user = labels.get("principal", "").partition(":")[2]
+            application = ClientConfigEntity.of_client(user, labels.get("client_id", ""))
+            if (belongs := is_changed(record, wave, application)) is not None:
+                (changed if belongs else unchanged).append(value)
+        trouble = "" if changed else f"no changed client pushes {guard.subject}"
+        return Figures(now=statistic(guard.stat, changed), unchanged=statistic(guard.stat, unchanged), trouble=trouble)
+
+    def _metrics(self, guard: Guard, record: RolloutRecord, _: int) -> Figures:
+        wanted = guard.labels.items()
+        values = [value for labels, value in self._samples(record, guard.subject) if wanted <= labels.items()]
+        if not values:
+            raise NoDataError(
+                f"no page of {', '.join(record.metrics)} has a sample of {guard.subject} with these labels"
+            )
+        return Figures(now=sum(values))
+
+    def _samples(self, record: RolloutRecord, name: str) -> Iterator[Sample]:
+        for address in record.metrics:
+            yield from samples(_get(f"http://{address}/metrics").decode().splitlines(), name)
+
+    def _prometheus(self, guard: Guard, *_: object) -> Figures:
+        query = urllib.parse.urlencode({"query": guard.subject})
+        values = prometheus_values(json.loads(_get(f"{guard.url}/api/v1/query?{query}")))
+        if not values:
+            raise NoDataError("the result of the query is empty")
+        return Figures(now=next((value for value in values if not guard.limit.allows(value)), values[0]))
+
+    def _command(self, guard: Guard, record: RolloutRecord, wave: int) -> Figures:
+        environment = {**os.environ, "KLAMM_ROLLOUT_ID": record.id, "KLAMM_ROLLOUT_WAVE": str(wave + 1)}
+        try:
+            done = subprocess.run(  # noqa: S603 - the operator's own command
+                ["/bin/sh", "-c", guard.subject],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NoDataError(f"the command does not end within {_COMMAND_TIMEOUT_S:g} s") from error
+        if done.returncode in _NOT_RUN:
+            raise NoDataError(f"the command cannot be run: {done.stderr.decode(errors='replace').strip()}")
+        return Figures(now=float(done.returncode))
+
+
+def samples(lines: Iterable[str], name: str) -> Iterator[Sample]:
+    """Yield labels and value of each sample of a metric in Prometheus' text format. NaN is no value."""
+    for line in lines:
+        found = _SAMPLE.fullmatch(line) if line.startswith(name) else None
+        if found is not None and found["name"] == name and not math.isnan(value := float(found["value"])):
+            yield dict(LABEL.findall(found["labels"] or "")), value
+
+
+def prometheus_values(document: Mapping[str, Any]) -> Sequence[float]:
+    """Return the values in the response of Prometheus to an instant query. NaN is no value.
+
+    Raises:
+        NoDataError: The response is an error, or its result is neither a vector nor a scalar.
+    """
+    if document.get("status") != "success":
+        raise NoDataError(f"Prometheus: {document.get('error', 'no result')}")
+    data = document["data"]
+    if data["resultType"] not in {"vector", "scalar"}:
+        raise NoDataError(f"the result of the query is a {data['resultType']}, expected a vector or a scalar")
+    pairs = [data["result"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
+    return [value for _, text in pairs if not math.isnan(value := float(text))]
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310  # http and https only, see guards
+        body: bytes = response.read()
+    return body
+
+
+def _ms() -> int:
+    return int(_TIMEOUT_S * 1000)

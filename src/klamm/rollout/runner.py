@@ -1,0 +1,207 @@
+"""Loop that drives one roll-out from state to state.
+
+Each step writes the record first and acts afterwards, or acts and then writes the result. A process that takes over
+repeats the act that the record announces. All acts can be repeated: they set values, and compare what is there before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from klamm.protocol.errors import KafkaApiError
+from klamm.rollout.entities import RejectedSettingsError
+from klamm.rollout.guards import GuardOutcome, parse_guard
+from klamm.rollout.record import (
+    RolloutEvent,
+    RolloutRecord,
+    RolloutState,
+    Values,
+    advance,
+    plan_revert_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from klamm.rollout.guards import Guard, GuardResult
+
+_MAX_PASSES: Final = 10
+"""Attempts of a revert to see all values restored. Another process may still write a wave for some seconds."""
+
+
+class RolloutCluster(Protocol):
+    """Entities of a cluster, as ``Entities``."""
+
+    def values(self, entities: Collection[str]) -> Values:
+        """Return the values that are set on entities. Entities that do not exist are left out."""
+        ...
+
+    def write(self, settings: Values) -> object:
+        """Set and remove configs."""
+        ...
+
+
+class RolloutRecords(Protocol):
+    """Records of roll-outs, as ``RolloutStore``."""
+
+    def replace(self, old: RolloutRecord, new: RolloutRecord) -> RolloutRecord:
+        """Replace a record if it is still the latest one."""
+        ...
+
+    def check(self, record: RolloutRecord, *, timeout_s: float = 0.0) -> None:
+        """Wait some time for another process to change a record."""
+        ...
+
+
+class RolloutGuards(Protocol):
+    """Evaluation of guards, as ``Probe``."""
+
+    def evaluate(self, guard: Guard, record: RolloutRecord) -> GuardResult:
+        """Return the outcome of a guard for the present wave of a roll-out."""
+        ...
+
+    def before(self, guard: Guard, record: RolloutRecord) -> tuple[tuple[float | None, ...], GuardResult]:
+        """Return the figures before a roll-out, and whether it may begin."""
+        ...
+
+
+class RevertError(Exception):
+    """Values cannot be restored. The roll-out stays in the state ``reverting``; the message is for the operator."""
+
+
+class Runner:
+    """Driver of one roll-out in this process. Blocking.
+
+    Args:
+        records: Records of roll-outs.
+        cluster: Entities of the cluster.
+        guards: Evaluation of guards.
+        now_ms: Wall clock, in milliseconds since the epoch.
+        on_step: Function that is called with the record after each step.
+    """
+
+    def __init__(
+        self,
+        records: RolloutRecords,
+        cluster: RolloutCluster,
+        guards: RolloutGuards,
+        *,
+        now_ms: Callable[[], int],
+        on_step: Callable[[RolloutRecord], None] = lambda _: None,
+    ) -> None:
+        self._records = records
+        self._cluster = cluster
+        self._guards = guards
+        self._now_ms = now_ms
+        self._on_step = on_step
+        self._steps: Mapping[RolloutState, Callable[[RolloutRecord], RolloutRecord]] = {
+            RolloutState.PLANNED: self._begin,
+            RolloutState.APPLYING: self._apply,
+            RolloutState.BAKING: self._bake,
+            RolloutState.GUARDED: self._continue,
+            RolloutState.REVERTING: self._revert,
+        }
+
+    def run(self, record: RolloutRecord) -> RolloutRecord:
+        """Drive a roll-out until it has ended or is held.
+
+        Raises:
+            StaleRecordError: Another process has taken over.
+            RevertError: Values cannot be restored.
+        """
+        while record.state in self._steps:
+            record = self._steps[record.state](record)
+        return record
+
+    def _write(self, record: RolloutRecord, event: RolloutEvent, **details: Any) -> RolloutRecord:
+        written = self._records.replace(record, advance(record, event, at_ms=self._now_ms(), **details))
+        self._on_step(written)
+        return written
+
+    def _begin(self, record: RolloutRecord) -> RolloutRecord:
+        baselines: dict[str, tuple[float | None, ...]] = {}
+        for guard in _guards_of(record):
+            baselines[guard.text], result = self._guards.before(guard, record)
+            if result.outcome is not GuardOutcome.PASSED:
+                event = _EVENTS[result.outcome]
+                return self._write(record, event, reason=f"before the first wave: {result}")
+        return self._next(record, baselines)
+
+    def _next(
+        self, record: RolloutRecord, baselines: Mapping[str, tuple[float | None, ...]] | None = None
+    ) -> RolloutRecord:
+        """Record the values before the next wave."""
+        wave = record.waves[record.wave + 1]
+        current = self._cluster.values(wave.settings)
+        if missing := sorted(wave.settings.keys() - current.keys()):
+            return self._write(record, RolloutEvent.PAUSE, reason=f"{', '.join(missing)} does not exist any more")
+        before = {
+            entity: {key: current[entity].get(key) for key in settings} for entity, settings in wave.settings.items()
+        }
+        begun = record if baselines is None else replace(record, baselines=baselines)
+        written = self._records.replace(
+            record, advance(begun, RolloutEvent.NEXT, at_ms=self._now_ms(), before=before, reason=f"wave {wave.name}")
+        )
+        self._on_step(written)
+        return written
+
+    def _apply(self, record: RolloutRecord) -> RolloutRecord:
+        wave = record.waves[record.wave]
+        self._records.check(record)
+        current = self._cluster.values(wave.settings)
+        # Another operator may have changed a value since it was recorded, or since an earlier wave set it.
+        concerned = replace(record, before={entity: record.before[entity] for entity in wave.settings})
+        if changed := plan_revert_of(concerned, current).left_alone:
+            return self._write(record, RolloutEvent.PAUSE, reason="; ".join(changed))
+        try:
+            self._cluster.write(wave.settings)
+        except RejectedSettingsError as error:
+            return self._write(record, RolloutEvent.FAILED, reason=f"rejected: {error}")
+        event = RolloutEvent.FINISHED if wave.is_final else RolloutEvent.APPLIED
+        return self._write(record, event)
+
+    def _bake(self, record: RolloutRecord) -> RolloutRecord:
+        guards = _guards_of(record)
+        end_ms = record.since_ms + record.bake_ms
+        while True:
+            # The bake time may have passed while no process drove the roll-out; the guards decide once more.
+            is_end = self._now_ms() >= end_ms
+            results = [self._guards.evaluate(guard, record) for guard in guards]
+            failed = [result for result in results if result.outcome is GuardOutcome.FAILED]
+            without = [result for result in results if result.outcome is GuardOutcome.NO_DATA]
+            if failed or (is_end and without):
+                worst = failed or without
+                return self._write(record, _EVENTS[worst[0].outcome], reason="; ".join(map(str, worst)))
+            if is_end:
+                return self._write(record, RolloutEvent.PASSED, reason="; ".join(map(str, results)))
+            left_ms = max(end_ms - self._now_ms(), 0)
+            self._records.check(record, timeout_s=min(record.check_ms, left_ms) / 1000)
+
+    def _continue(self, record: RolloutRecord) -> RolloutRecord:
+        if record.wave + 1 < len(record.waves):
+            return self._next(record)
+        return self._write(record, RolloutEvent.FINISHED)
+
+    def _revert(self, record: RolloutRecord) -> RolloutRecord:
+        rejected = ""
+        for _ in range(_MAX_PASSES):
+            self._records.check(record)
+            plan = plan_revert_of(record, self._cluster.values(record.before))
+            if not plan.settings:
+                return self._write(record, RolloutEvent.RESTORED, left_alone=plan.left_alone)
+            try:
+                self._cluster.write(plan.settings)
+            except (RejectedSettingsError, KafkaApiError) as error:
+                rejected = str(error)
+        raise RevertError(
+            f"roll-out {record.id}: values before it cannot be restored: {rejected or 'they do not stay'}; remove the"
+            f" cause, then continue with klamm rollout resume {record.id}"
+        )
+
+
+_EVENTS: Final = {GuardOutcome.FAILED: RolloutEvent.FAILED, GuardOutcome.NO_DATA: RolloutEvent.NO_DATA}
+
+
+def _guards_of(record: RolloutRecord) -> Sequence[Guard]:
+    return [parse_guard(text) for text in record.guards]

@@ -1,0 +1,120 @@
+"""Guards: what is parsed, and what their figures mean."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from klamm.properties import SettingsError
+from klamm.rollout.guards import Figures, GuardKind, GuardOutcome, LimitBase, judge, parse_guard, statistic
+from klamm.rollout.probes import NoDataError, prometheus_values, samples
+
+PASSED, FAILED, NO_DATA = GuardOutcome.PASSED, GuardOutcome.FAILED, GuardOutcome.NO_DATA
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "subject"),
+    [
+        ("lag: my group < 1000", GuardKind.LAG, "my group"),
+        ("lag:g<=0", GuardKind.LAG, "g"),
+        ("under-replicated < 1", GuardKind.UNDER_REPLICATED, ""),
+        ("under-replicated: == 0", GuardKind.UNDER_REPLICATED, ""),
+        ("clients: producer.request.latency.avg < 1.2x before", GuardKind.CLIENTS, "producer.request.latency.avg"),
+        ('metrics: klamm_requests_total{api="Fetch"} > 0', GuardKind.METRICS, "klamm_requests_total"),
+        ("prometheus: http://host rate(a[5m]) / (b > 0) < 0.01", GuardKind.PROMETHEUS, "rate(a[5m]) / (b > 0)"),
+        ("command: test 1 -lt 2", GuardKind.COMMAND, "test 1 -lt 2"),
+    ],
+)  # fmt: skip
+def test_guards_are_parsed(text: str, kind: GuardKind, subject: str) -> None:
+    guard = parse_guard(text)
+    assert (guard.text, guard.kind, guard.subject) == (text, kind, subject)
+
+
+def test_a_limit_may_be_relative_and_clients_have_a_statistic() -> None:
+    guard = parse_guard("clients: producer.latency max <= 1.5x unchanged")
+    assert (guard.stat, guard.limit.operator, guard.limit.number, guard.limit.base) == (
+        "max",
+        "<=",
+        1.5,
+        LimitBase.UNCHANGED,
+    )
+    assert parse_guard("lag: g < 2x").limit.base is LimitBase.BEFORE
+    assert parse_guard("clients: m < 1").stat == "p99"
+
+
+def test_a_metric_may_be_an_increase_with_labels() -> None:
+    guard = parse_guard('metrics: increase errors{api="Produce",error="A"} < 5')
+    assert guard.is_increase
+    assert guard.labels == {"api": "Produce", "error": "A"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lags: g < 1", "unknown guard 'lags': expected one of lag: GROUP < NUMBER; .*; did you mean lag?"),
+        ("lag: g", "it must end with a comparison and a number; expected lag: GROUP < NUMBER, with <, <=,"),
+        ("lag: < 5", "its subject is missing; expected lag: GROUP < NUMBER"),
+        ("lag: g < 1.2.3", "'1.2.3' is not a number"),
+        ("lag: g < 1.2x unchanged", "'unchanged': expected one of before"),
+        ("lag: g < 5 before", "5 before: a relative limit is written 5x before"),
+        ("under-replicated g < 1", "unexpected 'g'"),
+        ("clients: m median < 1", "unknown statistic 'median'; expected clients: METRIC"),
+        ("metrics: a b < 1", "'a b' is not NAME or NAME"),
+        ("metrics: a{b=c} < 1", "'a{b=c}' is not NAME or NAME"),
+        ("prometheus: up < 1", "expected the http:// or https:// address of the server, a blank and a query"),
+        ("prometheus: http://h up < 2x before", "a query with several results has no figure before"),
+        ("command:", "the command is missing"),
+    ],
+)
+def test_a_wrong_guard_is_an_error_that_names_it_and_what_is_allowed(text: str, message: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        parse_guard(text)
+    assert str(raised.value).startswith(f"--guard {text!r}: ")
+    assert message in str(raised.value) or re.search(message, str(raised.value))
+
+
+@pytest.mark.parametrize(
+    ("text", "figures", "outcome", "reason"),
+    [
+        ("lag: g < 10", Figures(now=9), PASSED, "9, wanted < 10"),
+        ("lag: g < 10", Figures(now=10), FAILED, "10, wanted < 10"),
+        ("lag: g < 10", Figures(now=None, trouble="no group"), NO_DATA, "no group"),
+        ("lag: g < 10", Figures(now=0, failure="lost"), FAILED, "lost"),
+        ("lag: g < 1.5x before", Figures(now=14, before=10), PASSED, "14, wanted < 15 (1.5 x 10 before)"),
+        ("lag: g < 1.5x before", Figures(now=14), NO_DATA, "there is no figure of before"),
+        ("clients: m < 2x unchanged", Figures(now=7, unchanged=3), FAILED, "7, wanted < 6 (2 x 3 unchanged)"),
+        ("clients: m < 2x unchanged", Figures(now=5, before=1), FAILED, "5, wanted < 2 (2 x 1 before)"),
+        ("clients: m < 2x unchanged", Figures(now=5), NO_DATA, "there is no figure of unchanged"),
+        ("metrics: increase m < 3", Figures(now=12, before=10), PASSED, "2, wanted < 3"),
+        ("metrics: increase m < 3", Figures(now=4, before=10), FAILED, "4, wanted < 3"),
+        ("metrics: increase m < 3", Figures(now=4), NO_DATA, "there was no figure before the roll-out"),
+    ],
+)  # fmt: skip
+def test_figures_decide(text: str, figures: Figures, outcome: GuardOutcome, reason: str) -> None:
+    result = judge(parse_guard(text), figures)
+    assert (result.outcome, result.reason) == (outcome, reason)
+
+
+@pytest.mark.parametrize(
+    ("stat", "value"), [("p99", 99), ("p50", 50), ("p0", 1), ("avg", 50.5), ("max", 100), ("min", 1), ("sum", 5050)]
+)  # fmt: skip
+def test_statistics_over_clients(stat: str, value: float) -> None:
+    assert statistic(stat, [float("nan"), *map(float, range(1, 101))]) == value
+    assert statistic(stat, [float("nan")]) is None
+
+
+def test_samples_of_a_metric_are_found_on_a_page() -> None:
+    page = ["# TYPE a counter", 'a{x="1",y="b,\\"}"} 2', "a 3.5 1700000000", "a NaN", "ab 4"]
+    assert list(samples(page, "a")) == [({"x": "1", "y": 'b,\\"}'}, 2.0), ({}, 3.5)]
+
+
+def test_prometheus_vectors_and_scalars_have_values() -> None:
+    vector = {"resultType": "vector", "result": [{"value": [1, "2"]}, {"value": [1, "NaN"]}]}
+    assert prometheus_values({"status": "success", "data": vector}) == [2.0]
+    scalar = {"resultType": "scalar", "result": [1, "3"]}
+    assert prometheus_values({"status": "success", "data": scalar}) == [3.0]
+    with pytest.raises(NoDataError, match="Prometheus: bad query"):
+        prometheus_values({"status": "error", "error": "bad query"})
+    with pytest.raises(NoDataError, match="is a matrix, expected a vector or a scalar"):
+        prometheus_values({"status": "success", "data": {"resultType": "matrix", "result": []}})

@@ -1,0 +1,93 @@
+"""Division of a change into waves, and the clients that a wave changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.rollout import client_class
+from klamm.properties import SettingsError
+from klamm.rollout.record import RolloutRecord, Values, Wave
+from klamm.rollout.waves import is_changed, parse_percentages, waves_by_name, waves_by_percentage, waves_of_clients
+
+TOPICS: Values = {f"TOPIC:t{number}": {"retention.ms": "1"} for number in range(20)}
+
+
+@pytest.mark.parametrize("text", ["", "10", "50%,10%,100%", "0%,100%", "10%,x", "100%,200%", "50%,50%,100%"])
+def test_percentages_ascend_to_100(text: str) -> None:
+    with pytest.raises(SettingsError, match="expected ascending percentages that end with 100%"):
+        parse_percentages(text)
+
+
+def test_percentages_are_parsed() -> None:
+    assert parse_percentages("1%, 12.5,100%") == (1, 12.5, 100)
+
+
+def test_every_entity_is_in_one_wave_and_the_first_has_at_least_one() -> None:
+    waves = waves_by_percentage(TOPICS, (1, 4, 50, 100))
+    assert [(wave.name, len(wave.settings)) for wave in waves] == [("1%", 1), ("50%", 9), ("100%", 10)]
+    assert {entity: values for wave in waves for entity, values in wave.settings.items()} == TOPICS
+
+
+def test_the_first_topics_are_the_same_in_every_roll_out() -> None:
+    first, *_ = waves_by_percentage(TOPICS, (10, 100))
+    again, *_ = waves_by_percentage(dict(reversed(list(TOPICS.items()))), (10, 50, 100))
+    assert first.settings == again.settings
+
+
+def test_explicit_waves_take_what_their_patterns_match() -> None:
+    waves = waves_by_name(TOPICS, ["t1,t2", "t1.*", ".*"])
+    assert [len(wave.settings) for wave in waves] == [2, 10, 8]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (["t1"], "TOPIC:t0, TOPIC:t10, .* and 9 more: in no --wave; name it, or end with --wave '.*'"),
+        (["nothing"], "--wave nothing: it matches none of the entities that are left"),
+        (["("], "--wave \\(: not a regular expression"),
+    ],
+)
+def test_explicit_waves_must_be_complete(groups: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        waves_by_name(TOPICS, groups)
+
+
+def test_client_configs_are_staged_by_percentage_and_made_final() -> None:
+    waves = waves_of_clients({"USER:alice": {"acks": "all"}}, {"USER:alice": {"acks": "1"}}, (10, 100))
+    assert waves == (
+        Wave(name="10%", settings={"USER:alice": {"rollout.acks": "10:all"}}),
+        Wave(name="100%", settings={"USER:alice": {"rollout.acks": "100:all"}}),
+        Wave(name="final", settings={"USER:alice": {"acks": "all", "rollout.acks": None}}, is_final=True),
+    )
+
+
+def test_an_earlier_complete_roll_out_becomes_the_plain_value() -> None:
+    first, *_ = waves_of_clients({"USER:a": {"acks": "all"}}, {"USER:a": {"rollout.acks": "100:1"}}, (10, 100))
+    assert first.settings == {"USER:a": {"acks": "1", "rollout.acks": "10:all"}}
+
+
+def test_an_incomplete_roll_out_of_the_key_is_an_error() -> None:
+    with pytest.raises(SettingsError, match=r"USER:a: rollout.acks=30:1 is a roll-out that is not complete"):
+        waves_of_clients({"USER:a": {"acks": "all"}}, {"USER:a": {"rollout.acks": "30:1"}}, (10, 100))
+
+
+def record_of(waves: tuple[Wave, ...]) -> RolloutRecord:
+    return RolloutRecord(id="1", waves=waves, bake_ms=1, check_ms=1)
+
+
+def test_changed_clients_are_those_that_the_broker_selects() -> None:
+    record = record_of(waves_of_clients({"USER:alice": {"acks": "all"}}, {}, (10, 50, 100)))
+    for number in range(200):
+        client = ClientConfigEntity.of_client("alice", f"c{number}")
+        hundredths = client_class(client, "acks")
+        assert [is_changed(record, wave, client) for wave in range(3)] == [hundredths < 1000, hundredths < 5000, True]
+    assert is_changed(record, 2, ClientConfigEntity.of_client("bob", "c")) is None
+
+
+def test_quotas_change_the_clients_of_their_user_and_topics_those_of_everybody() -> None:
+    alice, bob = (ClientConfigEntity.of_client(user, "c") for user in ("alice", "bob"))
+    quotas: Values = {f"QUOTA:user={user}": {"producer_byte_rate": "1"} for user in ("alice", "bob")}
+    record = record_of(waves_by_name(quotas, ["alice", "bob"]))
+    assert [is_changed(record, 0, each) for each in (alice, bob)] == [True, False]
+    assert is_changed(record_of(waves_by_percentage(TOPICS, (1, 100))), 0, bob) is True

@@ -32,6 +32,8 @@ broker), ``TimeoutError`` or ``ConnectionError``. Calls:
 - ``alter_partition_reassignments({TopicPartition: broker ids or None})``, ``elect_leaders(type, partitions)``: futures
   per partition; ``list_partition_reassignments(partitions)``: one future
 - ``describe_log_dirs([broker id])``: futures per broker
+- ``describe_producers([TopicPartition])``, ``fetch_batches({TopicPartition: offset}, max_bytes=...)``: futures per
+  partition; ``list_transactions()``: one future
 - ``describe_client_quotas(filter)``: one future; ``alter_client_quotas({ClientQuotaEntity: [ClientQuotaOp]})``: futures
   per entity
 - ``describe_user_scram_credentials(users)``, ``alter_user_scram_credentials([upsertion or deletion])``: futures per
@@ -47,6 +49,7 @@ from klamm.admin._credentials import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from klamm.admin._leader_calls import ActiveProducer
 from klamm.admin._log_dirs import LogDirDescription, ReplicaInfo
 from klamm.admin._quotas import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
 from klamm.admin._reassignments import ElectionType, PartitionReassignment
@@ -99,6 +102,7 @@ __all__ = [
     "AclOperation",
     "AclPermission",
     "AclResourceType",
+    "ActiveProducer",
     "AdminClient",
     "AlterConfigOp",
     "AlterConfigsOptions",

@@ -234,10 +234,6 @@ async def list_offsets(
 ) -> None:
     """Request offsets from the leader of each partition. A leader that moved is looked up again until the deadline."""
 
-    async def find(asked: list[TopicPartition]) -> Mapping[TopicPartition, int | KafkaApiError]:
-        response = await _metadata(pool, deadline, sorted({partition.topic for partition in asked}))
-        return _leaders(response, asked)
-
     async def ask(
         node_id: int | None, asked: list[TopicPartition], attempt: Deadline
     ) -> Mapping[TopicPartition, ListedOffset | KafkaApiError]:
@@ -270,8 +266,17 @@ async def list_offsets(
             for found in topic.partitions
         }
 
+    find = functools.partial(find_leaders, pool, deadline)
     call = KeyedCall(what="ListOffsets", ask=ask, settle=result.settle, find=find, retriable=RETRIABLE_LEADER_CODES)
     await call.run(pool, deadline, specs)
+
+
+async def find_leaders(
+    pool: ConnectionPool, deadline: Deadline, partitions: list[TopicPartition]
+) -> Mapping[TopicPartition, int | KafkaApiError]:
+    """Return the leader of each partition, or an error."""
+    response = await _metadata(pool, deadline, sorted({partition.topic for partition in partitions}))
+    return _leaders(response, partitions)
 
 
 def _leaders(

@@ -13,6 +13,7 @@ from klamm.admin._calls import AdminCalls
 from klamm.admin._changes import ConfigValue, operations
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
+from klamm.admin._leader_calls import LeaderCalls
 from klamm.admin._log_dirs import LogDirCalls
 from klamm.admin._quotas import QuotaCalls
 from klamm.admin._reassignments import ReassignmentCalls
@@ -60,7 +61,7 @@ _API_TIMEOUT: Final = "default.api.timeout.ms"
 _NOTHING: Final[Mapping[str, ConfigValue]] = MappingProxyType({})
 
 
-class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, LogDirCalls):
+class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, LogDirCalls, LeaderCalls):
     """Admin client for klamm and Apache Kafka. Thread-safe; all network I/O runs on one background thread.
 
     Args:

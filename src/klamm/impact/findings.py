@@ -41,6 +41,14 @@ class Names:
         everything = sorted(set(names))
         return cls(first=tuple(everything[:MAX_NAMES]), count=len(everything))
 
+    @classmethod
+    def merged(cls, several: Iterable[Names]) -> Names:
+        """Return the names of several findings. The count is an upper bound: left-out names may be the same."""
+        parts = list(several)
+        first = sorted({name for names in parts for name in names.first})
+        listed = sum(len(names.first) for names in parts)
+        return cls(first=tuple(first[:MAX_NAMES]), count=sum(n.count for n in parts) - listed + len(first))
+
     def __str__(self) -> str:
         """Return the names as a list for people, with the number of those left out."""
         left_out = self.count - len(self.first)

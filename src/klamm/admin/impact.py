@@ -1,0 +1,399 @@
+"""Collection of the facts of a cluster through the admin client, and the impact of changes predicted from them.
+
+The number of requests does not depend on the number of topics: each call goes once to every broker
+concerned. Reading the newest batches is limited in bytes and time. A fact that the principal may not see, or that
+the cluster does not serve, becomes a sentence in ``Impact.unknown``.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from klamm.admin.types import ConfigResource, OffsetSpec
+from klamm.client_configs.entities import EntityType
+from klamm.client_configs.filters import EntityFilter, FilterComponent
+from klamm.impact.changes import ClientConfigAltered, QuotaAltered
+from klamm.impact.facts import (
+    BatchFact,
+    ClientFacts,
+    ClusterFacts,
+    ConfigValueFact,
+    GroupFacts,
+    Need,
+    ObservedTopic,
+    PartitionFacts,
+    ProducerFact,
+)
+from klamm.impact.prediction import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    concerns_inheriting_topics,
+    config_effects,
+    needs,
+    predict,
+    topics_of,
+)
+from klamm.impact.wording import counted, size
+from klamm.kafka_client.data.partitioner import partition_for_key
+from klamm.kafka_client.errors import ConnectionLostError, error_text
+from klamm.protocol.errors import CorruptBatchError, KafkaApiError
+from klamm.protocol.records import NO_TIMESTAMP, Codec, decode_records, iter_batches
+from klamm.protocol.types import ResourceType, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from klamm.admin.client import AdminClient
+    from klamm.admin.results import PerKeyResult
+    from klamm.impact.changes import Change
+    from klamm.impact.effective import TopicConfigs
+    from klamm.impact.findings import Impact
+    from klamm.kafka_client.pool.outcome import Outcome
+
+MAX_SAMPLED_BYTES: Final = 64 * 1024 * 1024
+MAX_SAMPLING_S: Final = 5.0
+_NEWEST_RECORDS: Final = 1_000
+"""Number of records at the end of each partition that are read at most."""
+_MAX_PARTITION_BYTES: Final = 1024 * 1024
+_MAX_RESPONSE_BYTES: Final = 16 * _MAX_PARTITION_BYTES
+_PARTITIONS_PER_FETCH: Final = 64
+_ALL_KEYS: Final = 0x7FFFFFFF
+_OFFSET_SYNCS: Final = re.compile(r"mm2-offset-syncs[.](.+)[.]internal")
+_INACTIVE: Final = frozenset({"Empty", "Dead", None})
+_FAILURES: Final = (KafkaApiError, TimeoutError, ConnectionLostError)
+_Topics: TypeAlias = "Mapping[str, ObservedTopic]"
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def impact_of(
+    changes: Sequence[Change],
+    admin: AdminClient,
+    *,
+    max_sampled_bytes: int = MAX_SAMPLED_BYTES,
+    max_sampling_s: float = MAX_SAMPLING_S,
+) -> Impact:
+    """Predict what changes would do to a cluster if they were made together, and change nothing.
+
+    Args:
+        changes: The changes. Those of resources that do not exist have no impact.
+        admin: Client of the cluster: klamm, its gateway, or Apache Kafka 3.0 or newer.
+        max_sampled_bytes: Limit for the newest batches that are read, in bytes.
+        max_sampling_s: Time after which no further batches are requested, in seconds.
+
+    Raises:
+        KafkaApiError, TimeoutError, ConnectionError: The topics or their configs cannot be described.
+    """
+    return predict(changes, _Collector(admin, max_sampled_bytes, max_sampling_s).facts(changes))
+
+
+class _Collector:
+    """One collection of facts."""
+
+    def __init__(self, admin: AdminClient, max_bytes: int, max_s: float) -> None:
+        self._admin = admin
+        self._max_bytes = max_bytes
+        self._max_s = max_s
+        self._now_ms = int(time.time() * 1000)
+        self._unknown: list[str] = []
+
+    def facts(self, changes: Sequence[Change]) -> ClusterFacts:
+        names, facts = frozenset[str](), ClusterFacts(now_ms=self._now_ms)
+        concerned = topics_of(changes)
+        if concerned or concerns_inheriting_topics(changes):
+            names = frozenset(self._admin.list_topics(include_internal=True).result())
+            everything = concerns_inheriting_topics(changes)
+            topics = self._topics(names if everything else concerned & names)
+            facts = replace(facts, topics=topics, topic_names=names)
+            effects = config_effects(changes, facts)
+            topics = self._with_offsets(topics, needs(changes, effects), effects)
+            facts = self._with_clients(replace(facts, topics=topics), needs(changes, effects))
+            if any(values.is_changed("max.message.bytes") for values in effects.values()):
+                facts = replace(facts, brokers=self._brokers())
+        if any(isinstance(change, QuotaAltered) for change in changes):
+            quotas = self._optional("the present quotas", self._admin.describe_client_quotas())
+            facts = replace(facts, quotas={entity.parts: values for entity, values in (quotas or {}).items()})
+        if any(isinstance(change, ClientConfigAltered) for change in changes):
+            facts = replace(facts, clients=self._registered())
+        return replace(facts, unknown=tuple(self._unknown))
+
+    def _optional(self, fact: str, outcome: Outcome[_Value]) -> _Value | None:
+        """Wait for a result that may be missing."""
+        try:
+            return outcome.result()
+        except _FAILURES as error:
+            self._unknown.append(f"{fact} ({error_text(error)})")
+            return None
+
+    def _available(self, fact: str, result: PerKeyResult[_Key, _Value]) -> dict[_Key, _Value]:
+        """Wait for the results of all keys, and return those without an error."""
+        values: dict[_Key, _Value] = {}
+        errors: dict[str, _Key] = {}
+        for key, outcome in result.values().items():
+            try:
+                values[key] = outcome.result()
+            except _FAILURES as error:
+                errors.setdefault(error_text(error), key)
+        self._unknown += [f"{fact} of {key} ({error})" for error, key in errors.items()][:1]
+        return values
+
+    def _topics(self, names: Collection[str]) -> _Topics:
+        resources = {ConfigResource(ResourceType.TOPIC, name): TOPIC_CONFIGS for name in names}
+        described = self._admin.describe_topics(names)
+        configs = self._admin.describe_configs(resources, include_synonyms=True).result()
+        return {
+            name: ObservedTopic(
+                name=name,
+                partitions=tuple(
+                    PartitionFacts(partition=p.partition, leader=p.leader, replicas=p.replicas, isr=p.isr)
+                    for p in topic.partitions
+                ),
+                configs={
+                    key: tuple(ConfigValueFact(name=s.name, value=s.value, source=s.source) for s in entry.synonyms)
+                    for key, entry in configs[ConfigResource(ResourceType.TOPIC, name)].items()
+                },
+            )
+            for name, topic in described.result().items()
+        }
+
+    def _with_offsets(
+        self, topics: _Topics, needed: Mapping[str, Need], effects: Mapping[str, TopicConfigs]
+    ) -> _Topics:
+        places = [place for place in _places(topics, needed, Need.OFFSETS) if _leader(topics, place) >= 0]
+        if not places:
+            return topics
+        cutoffs = {
+            place: self._now_ms - effects[place.topic].number("retention.ms")
+            for place in places
+            if place.topic in effects and effects[place.topic].number("retention.ms") >= 0
+        }
+        offsets = {
+            spec: self._admin.list_offsets(dict.fromkeys(places, spec))
+            for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST, 0)
+        }
+        by_time = self._admin.list_offsets({place: max(cutoff, 0) for place, cutoff in cutoffs.items()})
+        starts, ends, oldest = (self._available("log offsets", result) for result in offsets.values())
+        kept = self._available("log offsets by time", by_time)
+        sizes = self._sizes(topics)
+
+        def with_offsets(topic: str, p: PartitionFacts) -> PartitionFacts:
+            place = TopicPartition(topic, p.partition)
+            if place not in starts or place not in ends:
+                return p
+            first = oldest.get(place)
+            return replace(
+                p,
+                start_offset=starts[place].offset,
+                end_offset=ends[place].offset,
+                size=sizes.get(place, {}).get(p.leader),
+                oldest_ms=None if first is None or first.timestamp == NO_TIMESTAMP else first.timestamp,
+                offset_at={cutoffs[place]: kept[place].offset} if place in kept else {},
+            )
+
+        return _mapped(topics, with_offsets)
+
+    def _sizes(self, topics: _Topics) -> dict[TopicPartition, dict[int, int]]:
+        """Return the size of each replica in bytes, by partition and node id."""
+        leaders = {p.leader for topic in topics.values() for p in topic.partitions if p.leader >= 0}
+        sizes: dict[TopicPartition, dict[int, int]] = {}
+        for node, directories in self._available("log sizes", self._admin.describe_log_dirs(leaders)).items():
+            for directory in directories.values():
+                for place, replica in directory.replicas.items():
+                    if not replica.is_future:
+                        sizes.setdefault(place, {})[node] = replica.size
+        return sizes
+
+    def _with_clients(self, facts: ClusterFacts, needed: Mapping[str, Need]) -> ClusterFacts:
+        topics = facts.topics
+        if places := _places(topics, needed, Need.PRODUCERS):
+            topics = self._with_producers(topics, [place for place in places if _leader(topics, place) >= 0])
+        if places := _places(topics, needed, Need.BATCHES):
+            topics = self._with_batches(topics, places)
+        facts = replace(facts, topics=topics)
+        if places := _places(topics, needed, Need.GROUPS):
+            facts = replace(facts, groups=self._groups(places), mirrors=self._mirrors(facts.topic_names))
+        return facts
+
+    def _with_producers(self, topics: _Topics, places: list[TopicPartition]) -> _Topics:
+        described = self._admin.describe_producers(places)
+        names = self._optional("transactional ids", self._admin.list_transactions()) or {}
+        producers = self._available("active producers", described)
+
+        def with_producers(topic: str, p: PartitionFacts) -> PartitionFacts:
+            states = producers.get(TopicPartition(topic, p.partition))
+            if states is None:
+                return p
+            return replace(
+                p,
+                producers=tuple(
+                    ProducerFact(
+                        producer_id=state.producer_id,
+                        last_timestamp_ms=state.last_timestamp_ms,
+                        transactional_id=names.get(state.producer_id),
+                        is_in_transaction=state.transaction_start_offset is not None,
+                    )
+                    for state in states
+                ),
+            )
+
+        return _mapped(topics, with_producers)
+
+    def _with_batches(self, topics: _Topics, places: list[TopicPartition]) -> _Topics:
+        """Read the newest batches of partitions, round by round, within the limits."""
+        wanted = {
+            place: max(p.start_offset, p.end_offset - _NEWEST_RECORDS)
+            for place in places
+            if (p := topics[place.topic].partitions[place.partition]).record_count
+        }
+        read, deadline, left = dict[TopicPartition, memoryview](), time.monotonic() + self._max_s, self._max_bytes
+        queue = list(wanted)
+        while queue and left > 0 and time.monotonic() < deadline:
+            # A leader fills its response in the order of the request. Partitions that got nothing are asked again.
+            some = queue[:_PARTITIONS_PER_FETCH]
+            leaders = {_leader(topics, place) for place in some}
+            limit_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            fetched = self._available(
+                "the newest batches",
+                self._admin.fetch_batches(
+                    {place: wanted[place] for place in some},
+                    max_bytes=min(left // len(leaders), _MAX_RESPONSE_BYTES),
+                    partition_max_bytes=_MAX_PARTITION_BYTES,
+                    timeout_ms=limit_ms,
+                ),
+            )
+            got = {place: records for place, records in fetched.items() if len(records)}
+            left -= sum(map(len, got.values()))
+            read |= got
+            queue = [*(place for place in some if place in fetched and place not in got), *queue[len(some) :]]
+            if not got:
+                break
+        if len(read) < len(wanted):
+            left_out = counted(len(wanted) - len(read), "partition")
+            limits = f"{size(self._max_bytes)} or {self._max_s:g} s"
+            self._unknown.append(f"the newest batches of {left_out}: reading ended at {limits}")
+
+        def with_batches(topic: str, p: PartitionFacts) -> PartitionFacts:
+            records = read.get(TopicPartition(topic, p.partition))
+            return p if records is None else replace(p, newest_batches=tuple(_batches(records)))
+
+        return _mapped(topics, with_batches)
+
+    def _groups(self, places: Collection[TopicPartition]) -> tuple[GroupFacts, ...]:
+        listed = self._optional("consumer groups", self._admin.list_groups()) or ()
+        states = {group.group_id: group.state for group in listed if group.protocol_type in {"", "consumer"}}
+        committed = self._available("committed offsets", self._admin.list_group_offsets(dict.fromkeys(states)))
+        wanted = frozenset(places)
+        return tuple(
+            GroupFacts(
+                name=name,
+                is_active=states[name] not in _INACTIVE,
+                offsets={place: commit.offset for place, commit in offsets.items() if place in wanted},
+            )
+            for name, offsets in committed.items()
+        )
+
+    def _mirrors(self, names: Iterable[str]) -> tuple[GroupFacts, ...]:
+        """Return the flows whose offset syncs are in this cluster, with the newest source offset of each partition."""
+        syncs = {TopicPartition(name, 0): found[1] for name in names if (found := _OFFSET_SYNCS.fullmatch(name))}
+        if not syncs:
+            return ()
+        fact = "progress of mirrors"
+        ends = self._available(fact, self._admin.list_offsets(dict.fromkeys(syncs, OffsetSpec.LATEST)))
+        starts = self._available(fact, self._admin.list_offsets(dict.fromkeys(ends, OffsetSpec.EARLIEST)))
+        wanted = {place: max(start.offset, ends[place].offset - _NEWEST_RECORDS) for place, start in starts.items()}
+        fetched = self._available(
+            fact,
+            self._admin.fetch_batches(wanted, max_bytes=_MAX_RESPONSE_BYTES, partition_max_bytes=_MAX_PARTITION_BYTES),
+        )
+        return tuple(
+            GroupFacts(name=syncs[place], is_active=True, offsets=_synced_offsets(records))
+            for place, records in fetched.items()
+        )
+
+    def _brokers(self) -> dict[int, Mapping[str, str]]:
+        nodes = self._admin.describe_cluster().result().nodes
+        resources = {ConfigResource(ResourceType.BROKER, str(node.id)): BROKER_CONFIGS for node in nodes}
+        configs = self._available("broker configs", self._admin.describe_configs(resources))
+        return {
+            int(resource.name): {name: entry.value for name, entry in entries.items() if entry.value is not None}
+            for resource, entries in configs.items()
+        }
+
+    def _registered(self) -> tuple[ClientFacts, ...] | None:
+        users = FilterComponent.of_entity_type(EntityType.USER)
+        found = self._optional(
+            "registered clients", self._admin.describe_client_configs(EntityFilter(components=(users,), strict=False))
+        )
+        return (
+            None
+            if found is None
+            else tuple(
+                ClientFacts(
+                    user=each.entity.user,
+                    client_id=each.entity.client_id or version.client_information,
+                    supported_configs=frozenset(version.supported_configs),
+                )
+                for each in found
+                for version in each.compatibility
+            )
+        )
+
+
+def _places(topics: _Topics, needed: Mapping[str, Need], need: Need) -> list[TopicPartition]:
+    return [
+        TopicPartition(name, p.partition)
+        for name, topic in topics.items()
+        if need in needed.get(name, Need(0))
+        for p in topic.partitions
+    ]
+
+
+def _leader(topics: _Topics, place: TopicPartition) -> int:
+    return topics[place.topic].partitions[place.partition].leader
+
+
+def _mapped(topics: _Topics, change: Callable[[str, PartitionFacts], PartitionFacts]) -> _Topics:
+    return {
+        name: replace(topic, partitions=tuple(change(name, p) for p in topic.partitions))
+        for name, topic in topics.items()
+    }
+
+
+def _batches(records: memoryview) -> Iterable[BatchFact]:
+    """Iterate over the complete batches with records. A damaged batch ends the sample."""
+    try:
+        for batch in iter_batches(records, allow_partial_tail=True):
+            if batch.is_control or not batch.record_count:
+                continue
+            decoded = decode_records(batch)
+            yield BatchFact(
+                base_offset=batch.base_offset,
+                size=batch.size,
+                codec=Codec(batch.codec).name.lower(),
+                record_count=len(decoded),
+                first_timestamp_ms=min(record.timestamp for record in decoded),
+                max_timestamp_ms=batch.max_timestamp,
+                keys=tuple(None if r.key is None else partition_for_key(r.key, _ALL_KEYS + 1) for r in decoded),
+            )
+    except CorruptBatchError:
+        return
+
+
+def _synced_offsets(records: memoryview) -> dict[TopicPartition, int]:
+    """Return the newest source offset per partition in offset syncs of MirrorMaker's format (``OffsetSync``)."""
+    offsets: dict[TopicPartition, int] = {}
+    try:
+        for batch in iter_batches(records, allow_partial_tail=True):
+            for record in () if batch.is_control else decode_records(batch):
+                key: Any = record.key or b""
+                (length,) = struct.unpack_from(">h", key)
+                (partition,) = struct.unpack_from(">i", key, 2 + length)
+                (offset,) = struct.unpack_from(">q", record.value or b"")
+                offsets[TopicPartition(key[2 : 2 + length].decode(), partition)] = offset
+    except (CorruptBatchError, struct.error, UnicodeDecodeError):
+        return offsets
+    return offsets

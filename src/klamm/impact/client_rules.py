@@ -1,0 +1,101 @@
+"""Predictions for client quotas and dynamic client configs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.impact.findings import Finding, ImpactLevel, Names
+from klamm.impact.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from klamm.impact.changes import ClientConfigAltered, EntityParts, QuotaAltered
+    from klamm.impact.facts import ClientFacts, ClusterFacts
+
+_SESSION_KEYS: Final = frozenset({"session.timeout.ms", "heartbeat.interval.ms"})
+"""Client configs whose change makes a consumer of a classic group leave and join again."""
+_WEAK_ACKS: Final = frozenset({"0", "1"})
+
+
+def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding]:
+    """Predict clients above a lower quota, which the broker delays."""
+    before = facts.quotas.get(change.entity, {}).get(change.name)
+    if change.value is None or (before is not None and change.value >= before):
+        return
+    figures = {"limit": change.value, **({} if before is None else {"limit_before": before})}
+    above = [
+        client
+        for client in facts.clients or ()
+        if client.rates.get(change.name, 0) > change.value and _is_concerned(client, change.entity, facts.quotas)
+    ]
+    text = "was not limited" if before is None else f"was {before:g}"
+    if above:
+        names = Names.of(client.name for client in above)
+        message = f"{counted(len(above), 'client')} ({names}) exceed {change.name}={change.value:g} and are delayed."
+    else:
+        names = Names()
+        message = f"{change.name} becomes {change.value:g} ({text}). Clients above it are delayed."
+    yield Finding(
+        kind="clients_throttled" if above else "quota_lowered",
+        level=ImpactLevel.DISRUPTION if above or change.value == 0 else ImpactLevel.NOTICE,
+        resource=entity_text(change.entity),
+        message=message,
+        figures={**figures, **({"clients": len(above)} if above else {})},
+        names={"clients": names} if above else {},
+    )
+
+
+def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> Iterator[Finding]:
+    """Predict clients that do not follow a dynamic config, consumers that join again, and weaker acknowledgements."""
+    resource = entity_text(change.entity)
+    concerned = [client for client in facts.clients or () if _is_concerned(client, change.entity, {})]
+    deaf = [c for c in concerned if c.supported_configs is not None and change.name not in c.supported_configs]
+    if deaf:
+        names = Names.of(client.name for client in deaf)
+        yield Finding(
+            kind="clients_do_not_follow",
+            level=ImpactLevel.NOTICE,
+            resource=resource,
+            message=f"{counted(len(deaf), 'registered client')} ({names}) do not support {change.name} and keep their"
+            " own value, unless client.config.enforcement is on.",
+            figures={"clients": len(deaf)},
+            names={"clients": names},
+        )
+    followers = Names.of(client.name for client in concerned if client not in deaf)
+    if change.name in _SESSION_KEYS:
+        listed = f" ({followers})" if followers.count else ""
+        yield Finding(
+            kind="sessions_restart",
+            level=ImpactLevel.NOTICE,
+            resource=resource,
+            message=f"consumers{listed} that apply {change.name} join their group again: one rebalance per group.",
+            names={"clients": followers},
+        )
+    if change.name == "acks" and change.value in _WEAK_ACKS:
+        yield Finding(
+            kind="weaker_durability",
+            level=ImpactLevel.DISRUPTION,
+            resource=resource,
+            message=f"producers no longer wait for all in-sync replicas (acks={change.value}): records that they count"
+            " as sent may be lost when a leader fails.",
+            names={"clients": followers},
+        )
+
+
+def _is_concerned(
+    client: ClientFacts, entity: EntityParts, quotas: Mapping[tuple[tuple[str, str | None], ...], object]
+) -> bool:
+    """Return whether an entity is or may be the one that applies to a client. A default yields to a named entity."""
+    own = {"user": client.user, "client-id": client.client_id}
+    for kind, name in entity:
+        if name is not None and own.get(kind) != name:
+            return False
+        if name is None and ((kind, own.get(kind)),) in quotas:
+            return False
+    return True
+
+
+def entity_text(entity: EntityParts) -> str:
+    """Return an entity for people."""
+    return ", ".join(f"the default {kind}" if name is None else f"{kind} {name}" for kind, name in entity)

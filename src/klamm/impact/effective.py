@@ -1,0 +1,136 @@
+"""Effective values of topic configs before and after changes, along Kafka's chain of synonyms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.configs.definitions import find_broker_config, topic_configs, topic_synonyms
+from klamm.impact.facts import ConfigValueFact
+from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.types import ConfigSource, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from klamm.impact.changes import ConfigAltered
+    from klamm.impact.facts import ObservedTopic
+
+CLUSTER_DEFAULT: Final = ""
+"""Resource name of the cluster-wide default of all brokers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigs:
+    """Effective configs of a topic before and after changes. Only configs whose effective value differs count."""
+
+    topic: ObservedTopic
+    before: Mapping[str, str | None]
+    after: Mapping[str, str | None]
+    resource: str
+    """The changed resource, for people."""
+
+    def is_changed(self, *names: str) -> bool:
+        """Return whether the effective value of one of the configs differs."""
+        return any(self.before.get(name) != self.after.get(name) for name in names)
+
+    def number_before(self, name: str) -> int:
+        """Return the integer before the changes."""
+        return _number(name, self.before)
+
+    def number(self, name: str) -> int:
+        """Return the integer after the changes."""
+        return _number(name, self.after)
+
+    def policies_before(self) -> frozenset[str]:
+        """Return the cleanup policies before the changes."""
+        return _policies(self.before)
+
+    def policies(self) -> frozenset[str]:
+        """Return the cleanup policies after the changes."""
+        return _policies(self.after)
+
+
+def topic_keys(change: ConfigAltered) -> tuple[str, ...]:
+    """Return the topic configs whose effective value a config change may affect."""
+    if change.resource_type == ResourceType.TOPIC:
+        return (change.name,)
+    if change.resource_type != ResourceType.BROKER:
+        return ()
+    return tuple(key for key, names in topic_synonyms().items() if any(each.name == change.name for each in names))
+
+
+def effective_configs(topic: ObservedTopic, changes: Iterable[ConfigAltered], resource: str) -> TopicConfigs:
+    """Return the effective configs of a topic before and after some changes of itself, of brokers and of defaults.
+
+    A change with an invalid value is left out: the cluster rejects it.
+    """
+    before = {name: _effective(name, chain) for name, chain in topic.configs.items()}
+    chains = dict(topic.configs)
+    for change in changes:
+        if not _concerns(change, topic) or not _is_valid(change):
+            continue
+        for key in topic_keys(change):
+            chains[key] = _with_change(key, chains.get(key, ()), change)
+    after = {name: _effective(name, chain) for name, chain in chains.items()}
+    return TopicConfigs(topic=topic, before=before, after=after, resource=resource)
+
+
+def _concerns(change: ConfigAltered, topic: ObservedTopic) -> bool:
+    if change.resource_type == ResourceType.TOPIC:
+        return change.resource_name == topic.name
+    is_default = change.resource_name == CLUSTER_DEFAULT
+    return is_default or any(str(node) == change.resource_name for p in topic.partitions for node in p.replicas)
+
+
+def _is_valid(change: ConfigAltered) -> bool:
+    is_of_topic = change.resource_type == ResourceType.TOPIC
+    definition = topic_configs().get_definition(change.name) if is_of_topic else find_broker_config(change.name)
+    try:
+        return definition is not None and (change.value is None or definition.parse(change.value) is not None)
+    except InvalidConfigError:
+        return False
+
+
+def _with_change(key: str, chain: tuple[ConfigValueFact, ...], change: ConfigAltered) -> tuple[ConfigValueFact, ...]:
+    """Return the chain with the changed value in its place, which depends on synonym first and source second."""
+    if change.resource_type == ResourceType.TOPIC:
+        source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    elif change.resource_name == CLUSTER_DEFAULT:
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    else:
+        source = ConfigSource.DYNAMIC_BROKER_CONFIG
+    others = [entry for entry in chain if (entry.name, entry.source) != (change.name, source)]
+    if change.value is not None:
+        others.append(ConfigValueFact(name=change.name, value=change.value, source=source))
+    names = [synonym.name for synonym in topic_synonyms().get(key, ())]
+
+    def place(entry: ConfigValueFact) -> tuple[bool, int, int]:
+        is_own = entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        return not is_own, names.index(entry.name) if entry.name in names else -1, entry.source
+
+    return tuple(sorted(others, key=place))
+
+
+def _effective(key: str, chain: tuple[ConfigValueFact, ...]) -> str | None:
+    """Return the first value of a chain in the unit of the topic config, or Kafka's default."""
+    for entry in chain:
+        if entry.value is None:
+            continue
+        units = {synonym.name: synonym.milliseconds for synonym in topic_synonyms().get(key, ())}
+        unit = None if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else units.get(entry.name)
+        return entry.value if unit is None else str(int(entry.value) * unit)
+    definition = topic_configs().get_definition(key)
+    return None if definition is None else definition.default
+
+
+def _number(name: str, values: Mapping[str, str | None]) -> int:
+    text = values.get(name)
+    if text is None:
+        definition = topic_configs()[name]
+        text = definition.default or "0"
+    return int(text)
+
+
+def _policies(values: Mapping[str, str | None]) -> frozenset[str]:
+    return frozenset(part.strip() for part in (values.get("cleanup.policy") or "").split(",") if part.strip())

@@ -1,0 +1,202 @@
+"""Predictions for any set of changes: the facts that they need, and the findings that follow from the facts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from klamm.impact import config_rules
+from klamm.impact.changes import (
+    ClientConfigAltered,
+    ConfigAltered,
+    PartitionsAdded,
+    QuotaAltered,
+    RecordsDeleted,
+    TopicDeleted,
+)
+from klamm.impact.client_rules import client_config_altered, quota_altered
+from klamm.impact.effective import CLUSTER_DEFAULT, TopicConfigs, effective_configs, topic_keys
+from klamm.impact.facts import Need
+from klamm.impact.findings import MAX_NAMES, Finding, Impact, ImpactLevel, Names
+from klamm.impact.topic_rules import partitions_added, records_deleted, topic_deleted
+from klamm.impact.wording import counted, size
+from klamm.protocol.types import ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from klamm.impact.changes import Change
+    from klamm.impact.facts import ClusterFacts
+
+_RETENTION: Final = Need.OFFSETS | Need.GROUPS
+_SAMPLED: Final = Need.OFFSETS | Need.BATCHES | Need.PRODUCERS
+_CONFIG_NEEDS: Final = {
+    "retention.ms": _RETENTION,
+    "retention.bytes": _RETENTION,
+    "cleanup.policy": _RETENTION | _SAMPLED,
+    "max.message.bytes": _SAMPLED,
+    "message.timestamp.type": Need(0),
+    "message.timestamp.before.max.ms": _SAMPLED,
+    "message.timestamp.after.max.ms": _SAMPLED,
+    "min.insync.replicas": Need.PRODUCERS,
+    "unclean.leader.election.enable": Need(0),
+    "compression.type": Need.OFFSETS | Need.BATCHES,
+    "segment.bytes": Need.OFFSETS,
+    "segment.ms": Need.OFFSETS | Need.BATCHES,
+}
+"""Facts that a change of the effective value of a topic config needs."""
+_READ_ALONG: Final = ("min.compaction.lag.ms",)
+TOPIC_CONFIGS: Final = (*_CONFIG_NEEDS, *_READ_ALONG)
+"""Topic configs that the rules read."""
+BROKER_CONFIGS: Final = ("replica.fetch.max.bytes",)
+"""Broker configs that the rules read."""
+_TOPIC_NEEDS: Final = {
+    PartitionsAdded: Need.OFFSETS | Need.GROUPS | Need.BATCHES,
+    TopicDeleted: Need.OFFSETS | Need.GROUPS | Need.PRODUCERS,
+    RecordsDeleted: Need.OFFSETS | Need.GROUPS,
+}
+_CONFIG_RULES: Final = (
+    config_rules.retention,
+    config_rules.compaction,
+    config_rules.batch_size,
+    config_rules.timestamps,
+    config_rules.in_sync_replicas,
+    config_rules.unclean_election,
+    config_rules.compression,
+    config_rules.segments,
+)
+UNSEEN_RATES: Final = (
+    "the present rates of clients, which Kafka's protocol does not report: clients above the new quota cannot be named."
+)
+
+
+def topics_of(changes: Iterable[Change]) -> frozenset[str]:
+    """Return the names of the topics that changes name."""
+    names = set[str]()
+    for change in changes:
+        if isinstance(change, PartitionsAdded | TopicDeleted | RecordsDeleted):
+            names.add(change.topic)
+        elif isinstance(change, ConfigAltered) and change.resource_type == ResourceType.TOPIC:
+            names.add(change.resource_name)
+    return frozenset(names)
+
+
+def concerns_inheriting_topics(changes: Iterable[Change]) -> bool:
+    """Return whether changes may concern any topic, because they change a default that topics inherit."""
+    return any(
+        isinstance(change, ConfigAltered) and change.resource_type == ResourceType.BROKER and topic_keys(change)
+        for change in changes
+    )
+
+
+def needs(changes: Sequence[Change], configs: Mapping[str, TopicConfigs]) -> dict[str, Need]:
+    """Return the facts that are needed per topic.
+
+    Args:
+        changes: The changes.
+        configs: Effective configs of each topic before and after the changes.
+    """
+    found: dict[str, Need] = defaultdict(lambda: Need(0))
+    for change in changes:
+        if isinstance(change, PartitionsAdded | TopicDeleted | RecordsDeleted):
+            found[change.topic] |= _TOPIC_NEEDS[type(change)]
+    for name, values in configs.items():
+        for key, need in _CONFIG_NEEDS.items():
+            if values.is_changed(key):
+                found[name] |= need
+    return dict(found)
+
+
+def config_effects(changes: Iterable[Change], facts: ClusterFacts) -> dict[str, TopicConfigs]:
+    """Return the effective configs of the topics on which they differ."""
+    altered = [change for change in changes if isinstance(change, ConfigAltered) and topic_keys(change)]
+    if not altered:
+        return {}
+    effects = {name: effective_configs(topic, altered, f"topic {name}") for name, topic in facts.topics.items()}
+    return {name: values for name, values in effects.items() if values.is_changed(*TOPIC_CONFIGS)}
+
+
+def predict(changes: Sequence[Change], facts: ClusterFacts) -> Impact:
+    """Return the impact of changes that are made together. The worst findings come first."""
+    findings = [finding for change in changes for finding in _of_change(change, facts)]
+    effects = config_effects(changes, facts)
+    deleted = {change.topic for change in changes if isinstance(change, TopicDeleted)}
+    for name, values in effects.items():
+        if name not in deleted:
+            findings += [finding for rule in _CONFIG_RULES for finding in rule(values, facts)]
+    findings += _inherited(changes, effects, facts)
+    unknown = list(facts.unknown)
+    if facts.clients is None and any(isinstance(change, QuotaAltered) for change in changes):
+        unknown.append(UNSEEN_RATES)
+    return Impact(findings=tuple(_condensed(findings)), unknown=tuple(unknown))
+
+
+def _of_change(change: Change, facts: ClusterFacts) -> Iterator[Finding]:
+    match change:
+        case PartitionsAdded():
+            return partitions_added(change, facts)
+        case TopicDeleted():
+            return topic_deleted(change, facts)
+        case RecordsDeleted():
+            return records_deleted(change, facts)
+        case QuotaAltered():
+            return quota_altered(change, facts)
+        case ClientConfigAltered():
+            return client_config_altered(change, facts)
+        case ConfigAltered():
+            return iter(())
+
+
+def _inherited(
+    changes: Iterable[Change], effects: Mapping[str, TopicConfigs], facts: ClusterFacts
+) -> Iterator[Finding]:
+    """Report the topics that inherit each changed default."""
+    for change in changes:
+        if not isinstance(change, ConfigAltered) or change.resource_type != ResourceType.BROKER:
+            continue
+        names = Names.of(n for n, values in effects.items() if values.is_changed(*topic_keys(change)))
+        if names.count:
+            of = "cluster default" if change.resource_name == CLUSTER_DEFAULT else f"broker {change.resource_name}"
+            share = f"{names.count:,} of {counted(len(facts.topics), 'topic')}"
+            yield Finding(
+                kind="inherited_by_topics",
+                level=ImpactLevel.NOTICE,
+                resource=of,
+                message=f"{change.name} is inherited by {share}: {names}.",
+                figures={"topics": names.count},
+                names={"topics": names},
+            )
+
+
+def _condensed(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings, the worst first. Of one kind and level, ten are kept and the others are summed up."""
+    by_kind: dict[tuple[ImpactLevel, str], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_kind[finding.level, finding.kind].append(finding)
+    shown: list[Finding] = []
+    for _, same in sorted(by_kind.items(), key=lambda item: (-item[0][0], item[0][1])):
+        same.sort(key=lambda finding: (-max(_amounts(finding).values(), default=0), finding.resource))
+        shown += same[:MAX_NAMES]
+        if len(same) > MAX_NAMES:
+            shown.append(_summed(same[MAX_NAMES:]))
+    return shown
+
+
+def _amounts(finding: Finding) -> dict[str, int | float]:
+    """Return the figures that can be summed up: no times and no shares."""
+    return {name: value for name, value in finding.figures.items() if not name.endswith(("_ms", "_percent"))}
+
+
+def _summed(others: Sequence[Finding]) -> Finding:
+    first = others[0]
+    totals = {name: sum(finding.figures.get(name, 0) for finding in others) for name in _amounts(first)}
+    deleted = f": {size(totals['deleted_bytes'])} at most" if "deleted_bytes" in totals else ""
+    kinds = dict.fromkeys(kind for finding in others for kind in finding.names)
+    return Finding(
+        kind=first.kind,
+        level=first.level,
+        resource=f"{len(others):,} more",
+        message=f"the same ({first.kind}) for {len(others):,} more{deleted}.",
+        figures=totals,
+        names={kind: Names.merged(f.names[kind] for f in others if kind in f.names) for kind in kinds},
+    )

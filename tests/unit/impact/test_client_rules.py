@@ -1,0 +1,72 @@
+"""Predictions for quotas and dynamic client configs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.impact.changes import ClientConfigAltered, QuotaAltered
+from klamm.impact.facts import ClientFacts
+from klamm.impact.findings import ImpactLevel
+from klamm.impact.prediction import UNSEEN_RATES, predict
+from tests.unit.impact.builders import cluster
+
+if TYPE_CHECKING:
+    from klamm.impact.changes import EntityParts
+
+_ALICE: EntityParts = (("user", "alice"),)
+_RATE = "producer_byte_rate"
+
+
+def test_lower_quota_names_clients_above_it() -> None:
+    clients = (
+        ClientFacts(user="alice", client_id="fast", rates={_RATE: 2_000.0}),
+        ClientFacts(user="alice", client_id="slow", rates={_RATE: 10.0}),
+        ClientFacts(user="bob", client_id="fast", rates={_RATE: 9_000.0}),
+    )
+    facts = cluster(clients=clients, quotas={_ALICE: {_RATE: 5_000.0}})
+
+    (finding,) = predict([QuotaAltered(entity=_ALICE, name=_RATE, value=1_000.0)], facts).findings
+
+    assert (finding.kind, finding.level) == ("clients_throttled", ImpactLevel.DISRUPTION)
+    assert finding.names["clients"].first == ("alice/fast",)
+
+
+def test_quota_of_default_user_leaves_users_with_their_own_out() -> None:
+    clients = (ClientFacts(user="alice", client_id=None, rates={_RATE: 2_000.0}),)
+    facts = cluster(clients=clients, quotas={_ALICE: {_RATE: 5_000.0}})
+
+    (finding,) = predict([QuotaAltered(entity=(("user", None),), name=_RATE, value=1_000.0)], facts).findings
+
+    assert finding.kind == "quota_lowered"
+
+
+def test_lower_quota_without_rates_reports_them_as_unknown() -> None:
+    impact = predict([QuotaAltered(entity=_ALICE, name=_RATE, value=1_000.0)], cluster())
+
+    assert (impact.level, impact.unknown) == (ImpactLevel.NOTICE, (UNSEEN_RATES,))
+
+
+def test_raised_or_removed_quota_has_no_impact() -> None:
+    facts = cluster(quotas={_ALICE: {_RATE: 5_000.0}})
+
+    for value in (6_000.0, None):
+        assert predict([QuotaAltered(entity=_ALICE, name=_RATE, value=value)], facts).level is ImpactLevel.NONE
+
+
+def test_client_config_names_clients_that_do_not_support_it() -> None:
+    clients = (
+        ClientFacts(user="alice", client_id="old", supported_configs=frozenset({"acks"})),
+        ClientFacts(user="alice", client_id="new", supported_configs=frozenset({"session.timeout.ms"})),
+    )
+    change = ClientConfigAltered(entity=_ALICE, name="session.timeout.ms", value="10000")
+
+    findings = {finding.kind: finding for finding in predict([change], cluster(clients=clients)).findings}
+
+    assert findings["clients_do_not_follow"].names["clients"].first == ("alice/old",)
+    assert findings["sessions_restart"].names["clients"].first == ("alice/new",)
+
+
+def test_weaker_acks_are_a_disruption() -> None:
+    change = ClientConfigAltered(entity=_ALICE, name="acks", value="1")
+
+    assert predict([change], cluster()).level is ImpactLevel.DISRUPTION

@@ -17,6 +17,7 @@ from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +90,7 @@ async def _committed_offset(link: PooledConnection, deadline: Deadline) -> int:
 
 
 async def _wait_until_applied(pool: ConnectionPool, link: PooledConnection, offset: int, deadline: Deadline) -> None:
-    pause_s = _FIRST_PAUSE_S
+    backoff = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
     request = ApiVersionsRequest(client_software_name="klamm", client_software_version="admin")
     while True:
         version = link.version_of(ApiVersionsRequest, at_least=_EPOCH_SINCE, at_most=4)
@@ -99,5 +100,4 @@ async def _wait_until_applied(pool: ConnectionPool, link: PooledConnection, offs
             return
         if deadline.passed():
             raise TimeoutError(f"the broker has applied metadata up to offset {applied} of {offset}")
-        await pool.pause(pause_s)
-        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+        await pool.pause(backoff.next_s())

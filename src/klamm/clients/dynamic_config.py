@@ -20,6 +20,7 @@ from klamm.client_configs.filters import MatchType
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
+from klamm.retries import backoff_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -204,9 +205,9 @@ class DynamicConfigs:
 
     def _retry_later(self, now: float) -> None:
         self._in_flight = False
-        pause_s = min(self._retry_backoff_s * 2**self._failures, self._interval_s)
+        pause_s = backoff_s(self._failures, self._retry_backoff_s, self._interval_s)
         self._due_at = now + max(pause_s, _SHORTEST_PAUSE_S)
-        self._failures = min(self._failures + 1, 30)
+        self._failures += 1
 
     def _disable(self, reason: str) -> None:
         self._in_flight = False

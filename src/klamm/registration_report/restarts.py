@@ -6,6 +6,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from klamm.retries import backoff_s
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -72,7 +74,7 @@ class SteadyStream(Generic[AnyQuery]):
         self._failures = 1 if now - self._started_at >= STEADY_S else self._failures + 1
         if self._failures >= MAX_FAILURES:
             raise error
-        pause_s = min(FIRST_PAUSE_S * 2 ** (self._failures - 1), LONGEST_PAUSE_S)
+        pause_s = backoff_s(self._failures - 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._start_at = now + pause_s
         logger.warning(
             "The stream of %s ended and is started again in %g s: %s", self._name, pause_s, reason_of(str(error))

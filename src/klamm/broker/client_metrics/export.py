@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from klamm.configs.definitions import CLIENT_METRICS_OTLP_ENDPOINT
 from klamm.properties import SettingsError
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +71,7 @@ class OtlpExport:
                 await asyncio.wait_for(asyncio.to_thread(self._send, tuple(self._queue)), _CLOSE_S)
 
     async def _run(self) -> None:
+        backoff = Backoff(2 * _DELAY_S, _LONGEST_DELAY_S)
         delay_s = _DELAY_S
         while self._queue:
             await asyncio.sleep(delay_s)
@@ -77,10 +79,11 @@ class OtlpExport:
             try:
                 await asyncio.to_thread(self._send, batch)
             except OSError as error:
-                if delay_s == _DELAY_S:
+                if not backoff.failures:
                     logger.warning("Client metrics cannot be exported to %s: %s", self._target, error)
-                delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+                delay_s = backoff.next_s()
                 continue
+            backoff.reset()
             delay_s = _DELAY_S
             for sent in batch:
                 if self._queue and self._queue[0] is sent:  # otherwise it was dropped in the meantime

@@ -36,6 +36,7 @@ from klamm.gateway.client_configs.topic_image import log_failure
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, TransactionLostError, api_error
 from klamm.protocol.errors import ErrorCode
+from klamm.retries import backoff_s
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
@@ -225,8 +226,8 @@ class ClientConfigStore:
                         "Client configs cannot be written, trying again: %s",
                         error,
                     )
-                    most_s = min(_FIRST_BACKOFF_S * 2 ** min(failures, 10), _LAST_BACKOFF_S)
-                    await asyncio.sleep(_RANDOM.uniform(0, most_s))
+                    max_s = backoff_s(failures, _FIRST_BACKOFF_S, _LAST_BACKOFF_S)
+                    await asyncio.sleep(_RANDOM.uniform(0, max_s))
                 else:
                     failures = 0
                     self._latest_failure = ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.retries import LoggedReasons
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -119,7 +120,7 @@ class FollowedTopic:
     async def _run(self, image: TopicImage) -> None:
         loop = asyncio.get_running_loop()
         is_current = False
-        trouble = ""
+        logged = LoggedReasons()
         while True:
             try:
                 if not is_current or time.monotonic() - self._read_at > _STALE_S:
@@ -133,10 +134,10 @@ class FollowedTopic:
                     load = self.loads
                     records, position = await loop.run_in_executor(self._thread, self._topic.poll, self.position)
                     self.take(records, position, load=load)
-                self._read_at, trouble = time.monotonic(), ""
+                self._read_at = time.monotonic()
+                logged.clear()
             except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
                 is_current = is_current and not isinstance(error, InternalTopicGoneError)
-                if str(error) != trouble:
-                    trouble = str(error)
+                if logged.is_new(str(error)):
                     logger.warning("Internal topic %s cannot be read, trying again: %s", self._name, error)
                 await asyncio.sleep(_RETRY_S)

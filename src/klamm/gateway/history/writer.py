@@ -20,6 +20,7 @@ from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.protocol.errors import ErrorCode
+from klamm.retries import backoff_s
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -244,7 +245,7 @@ class HistoryWriter:
             self._is_slow = True
             while self._waiters:
                 self._release()
-        await asyncio.sleep(min(_FIRST_BACKOFF_S * 2 ** min(self._failures, 10), _LAST_BACKOFF_S))
+        await asyncio.sleep(backoff_s(self._failures, _FIRST_BACKOFF_S, _LAST_BACKOFF_S))
 
 
 def _size(records: Sequence[Record]) -> int:

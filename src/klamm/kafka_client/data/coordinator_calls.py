@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, DeniedError, TransactionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.types import CoordinatorType
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -70,7 +71,7 @@ class CoordinatorCalls:
             ConnectionLostError: The coordinator cannot be reached, or not before the time limit.
         """
         deadline = time.monotonic() + self._patience_s
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while codes := self._ask_once(ask):
             key = f"group {self._key}" if self._kind is CoordinatorType.GROUP else self._key
             text = f"{what} for {key}: {', '.join(map(error_name, sorted(codes)))}"
@@ -84,8 +85,7 @@ class CoordinatorCalls:
                 is_marking = ErrorCode.CONCURRENT_TRANSACTIONS in codes
                 why = " (the markers of the previous transaction are not written yet)" if is_marking else ""
                 raise ConnectionLostError(text + why)
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LAST_PAUSE_S)
+            time.sleep(backoff.next_s())
 
     def _ask_once(self, ask: Callable[[Connection], Iterable[int]]) -> set[int]:
         """Send the request once and return the error codes, without NONE."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kafka_client.pool.deadline import Deadline
     from klamm.kafka_client.pool.pooled_connection import PooledConnection
-
-_MOST_DOUBLINGS: Final = 30
-"""Number of failures in a row from which the backoff grows no further. It has reached its maximum long before."""
 
 
 class NotReadyError(ConnectionLostError):
@@ -34,10 +32,9 @@ class PoolNode:
     ) -> None:
         self.address = address
         self._open_link = open_link
-        self._settings = settings
         self._link: PooledConnection | None = None
         self._opening: asyncio.Future[PooledConnection] | None = None
-        self._failures = 0
+        self._backoff = Backoff(settings.reconnect_backoff_s, settings.reconnect_backoff_max_s)
         self._retry_at = 0.0
         self._is_discarded = False
 
@@ -54,7 +51,7 @@ class PoolNode:
     @property
     def is_ready(self) -> bool:
         """Return whether the node is connected or its last connection attempt has not failed."""
-        return self.is_open or not self._failures
+        return self.is_open or not self._backoff.failures
 
     async def link(self, deadline: Deadline) -> PooledConnection:
         """Return the connection, and open it if necessary, after the backoff.
@@ -90,17 +87,16 @@ class PoolNode:
         if opening.exception() is None:
             if self._link is not None:
                 self._link.retire()
-            self._link, self._failures = opening.result(), 0
+            self._link = opening.result()
+            self._backoff.reset()
             return
-        backoff_s = self._settings.reconnect_backoff_s * 2 ** min(self._failures, _MOST_DOUBLINGS)
-        self._failures += 1
-        self._retry_at = time.monotonic() + min(backoff_s, self._settings.reconnect_backoff_max_s)
+        self._retry_at = time.monotonic() + self._backoff.next_s()
 
     def take_over(self, other: PoolNode) -> None:
         """Use the open connection of another node, unless this one is open already."""
         if not self.is_open and other._link is not None:
             self._link, other._link = other._link, None
-            self._failures = 0
+            self._backoff.reset()
 
     def discard(self) -> None:
         """Close the connection for good. Calls that wait for one fail."""

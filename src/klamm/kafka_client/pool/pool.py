@@ -38,6 +38,7 @@ from klamm.kafka_client.pool.rights import name_right
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.retries import backoff_s
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -58,8 +59,6 @@ _RETRY_BACKOFF_MAX_S: Final = 1.0
 """Kafka's default of ``retry.backoff.max.ms`` (KIP-580)."""
 _JITTER: Final = 0.2
 _RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
-_MOST_DOUBLINGS: Final = 10
-"""Number of retries of one call from which the pause grows no further."""
 _CALL_TIMEOUT: Final = "timeout_ms"
 """Field of requests that limits the time that the broker works on them."""
 
@@ -324,8 +323,8 @@ class ConnectionPool:
             deadline: Deadline of the call.
         """
         self._controller_id = None
-        pause_s = self._settings.retry_backoff_s * 2 ** min(retries, _MOST_DOUBLINGS)
-        pause_s = min(pause_s, max(_RETRY_BACKOFF_MAX_S, self._settings.retry_backoff_s))
+        first_s = self._settings.retry_backoff_s
+        pause_s = backoff_s(retries, first_s, max(_RETRY_BACKOFF_MAX_S, first_s))
         await self.pause(min(pause_s * _RANDOM.uniform(1 - _JITTER, 1 + _JITTER), deadline.left_s()))
 
     async def until_answered(

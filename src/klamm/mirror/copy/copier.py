@@ -49,6 +49,7 @@ from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -108,13 +109,14 @@ class Copier:
         self._small = BufferPool(max_free_bytes=0)
         """Buffers of the connections for source offsets and offset syncs, which belong to the writer thread."""
         self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, self._small, flow=settings.flow)
-        self._backoff_s = self._lost_backoff_s = _FIRST_BACKOFF_S
+        self._backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
+        self._lost_backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         self._not_before = 0.0
         self._positions_due = 0.0
         self._held_up_by = ""
         """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
         self._start_due = 0.0
-        self._start_backoff_s = _START_EVERY_S
+        self._start_backoff = Backoff(_START_EVERY_S, _START_AT_LEAST_EVERY_S)
         self._connect()
 
     def _connect(self) -> None:
@@ -203,7 +205,7 @@ class Copier:
             self._begin_again(now, str(error))
         else:
             if now >= self._not_before:
-                self._backoff_s = _FIRST_BACKOFF_S
+                self._backoff.reset()
 
     def _back_off(self, now: float, reason: str) -> None:
         if self._held_up_by:
@@ -215,11 +217,10 @@ class Copier:
         self._producer.sweep(now)
         for partition_id in self._unstarted:
             self._unstarted[partition_id] = reason
+        self._not_before = now + self._backoff.next_s()
         for copy in self._copies.values():
-            copy.wait(reason, retry_at=now + self._backoff_s)
+            copy.wait(reason, retry_at=self._not_before)
         self._fetcher.ask_for_all()
-        self._not_before = now + self._backoff_s
-        self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
 
     def _begin_again(self, now: float, reason: str) -> None:
         """Discard everything since the last commit and restart from the source offsets on the target."""
@@ -230,8 +231,7 @@ class Copier:
         self._active.clear()
         self._disconnect()
         self._connect()
-        self._start_due = self._not_before = now + self._lost_backoff_s
-        self._lost_backoff_s = min(self._lost_backoff_s * 2, _LAST_BACKOFF_S)
+        self._start_due = self._not_before = now + self._lost_backoff.next_s()
 
     def _recreated(self, topic: str) -> None:
         """Restart the partitions of a topic whose topic id changed on the source.
@@ -256,7 +256,7 @@ class Copier:
             self._copies.values(), self._active.values(), now, busy=self._producer.busy, ending=ending
         )
         if self._transactions.is_idle and not was_idle:
-            self._lost_backoff_s = _FIRST_BACKOFF_S
+            self._lost_backoff.reset()
             self._held_up_by = ""
 
     def _start_more(self, now: float) -> None:
@@ -266,7 +266,7 @@ class Copier:
             return
         if self._positions.is_busy:
             return  # an offset of the deleted topic must not be written after those of the new one
-        self._start_due = now + self._start_backoff_s
+        self._start_due = now + self._start_backoff.next_s()
         start = Start(self._settings, self._source, self._target, self._store, self._transactions)
         waiting = dict(self._unstarted)
         self._unstarted = {}
@@ -280,9 +280,8 @@ class Copier:
                 for partition_id, reason in waiting.items()
                 if partition_id not in started
             }
-        self._start_backoff_s = min(self._start_backoff_s * 2, _START_AT_LEAST_EVERY_S)
         if len(self._unstarted) < len(waiting):
-            self._start_backoff_s = _START_EVERY_S
+            self._start_backoff.reset()
 
     def _add(self, copy: PartitionCopy) -> None:
         topic, partition, _ = partition_id = copy.partition_id

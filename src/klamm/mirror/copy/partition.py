@@ -12,6 +12,7 @@ from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.progress.partition_progress import CopyState, RecentAges
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.types import MAX_SEQUENCE
+from klamm.retries import backoff_s
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -24,11 +25,6 @@ _ALL_EVERY_S: Final = 300.0
 _FIRST_BACKOFF_S: Final = 0.2
 _LAST_BACKOFF_S: Final = 1.0
 """Kafka's default of ``retry.backoff.max.ms``."""
-
-
-def backoff_s(failures: int) -> float:
-    """Return the backoff in seconds after a number of failures in a row (at least one)."""
-    return float(min(_FIRST_BACKOFF_S * 2 ** min(failures - 1, 30), _LAST_BACKOFF_S))
 
 
 class TopicRefreshes:
@@ -435,7 +431,7 @@ class PartitionCopy:
     def source_failed(self, reason: str, now: float) -> float:
         """Wait for the source, with a backoff that grows with each failure in a row. Return the time of the retry."""
         self._source_failures += 1
-        retry_at = now + backoff_s(self._source_failures)
+        retry_at = now + backoff_s(self._source_failures - 1, _FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         self.wait(reason, retry_at=retry_at)
         return retry_at
 
@@ -450,7 +446,7 @@ class PartitionCopy:
         """
         if not self.retrying:
             self._target_failures += 1
-        retry_at = now + backoff_s(max(1, self._target_failures))
+        retry_at = now + backoff_s(max(0, self._target_failures - 1), _FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         for each in outgoing:
             self.put_back(each, reason, retry_at=retry_at, in_doubt=in_doubt)
         self.wait(reason, retry_at=retry_at)

@@ -16,11 +16,11 @@ from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
-from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.protocol.records import Record
+from klamm.retries import LoggedReasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -50,12 +50,12 @@ from klamm.mirror.groups.plans import (
 )
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
 from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
-from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.mirror.progress.partition_progress import RecentAges
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.topics.config_sync import log_refusal
 from klamm.properties import SettingsError
+from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
     import threading
@@ -146,7 +146,7 @@ class GroupControl:
 
     def run(self, stop: threading.Event) -> None:
         """Run rounds until ``stop`` is set, then a last one."""
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         while not stop.is_set():
             is_early = False
             try:
@@ -159,10 +159,10 @@ class GroupControl:
                 if problem != self._problem:
                     logger.exception("%s: a round of groups failed", self._flow.name)
             else:
-                problem, backoff_s = "", _FIRST_BACKOFF_S
+                problem = ""
+                backoff.reset()
             self._log_problem("" if is_early else problem)
-            stop.wait(backoff_s if problem else _TURN_S)
-            backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S) if problem else _FIRST_BACKOFF_S
+            stop.wait(backoff.next_s() if problem else _TURN_S)
         if self._is_loaded and not self._problem:
             self._finish()
 

@@ -44,6 +44,7 @@ from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.settings.keys import IncrementalAlterConfigs
 from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_replacement
 from klamm.protocol.errors import SecurityDisabledError, UnsupportedVersionError
+from klamm.retries import LoggedReasons
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ class AclSync:
         self._settings = settings
         self._source = source
         self._target = target
-        self._is_logged = False
+        self._logged = LoggedReasons()
 
     def run(self, topics: Sequence[str]) -> None:
         """Create the missing ACLs on remote topics that exist.
@@ -373,8 +374,7 @@ class AclSync:
 
     def _log_once(self, reason: str) -> None:
         """Log once why no ACLs are synced."""
-        if not self._is_logged:
-            self._is_logged = True
+        if self._logged.is_new(reason):
             logger.info(
                 "%s: no ACLs are synced: %s. Set sync.topic.acls.enabled=false to stop trying",
                 self._settings.name,

@@ -56,12 +56,12 @@ from klamm.mirror.cluster_admin import (
 )
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
-from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.mirror.records.worker_offsets import carry_positions
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_refusal
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
+from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
     import threading
@@ -135,7 +135,7 @@ class FlowControl:
 
     def run(self, stop: threading.Event) -> None:
         """Run turns until ``stop`` is set or the flow has failed."""
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         logged = LoggedReasons()
         while not stop.is_set():
             try:
@@ -151,10 +151,9 @@ class FlowControl:
                     logger.warning("%s waits: %s", self._settings.name, reason)
                 self._status.set_state(self._settings.name, FlowState.WAITING, reason)
                 self._are_reachable = False
-                stop.wait(backoff_s)
-                backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
+                stop.wait(backoff.next_s())
             else:
-                backoff_s = _FIRST_BACKOFF_S
+                backoff.reset()
                 logged.clear()
                 self._status.set_state(self._settings.name, FlowState.RUNNING)
                 stop.wait(_TURN_S)

@@ -20,11 +20,11 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.mirror.cluster_admin import KNOWN_AFTER_S, check_reachable, create_internal_topic, new_client
 from klamm.mirror.naming import HEARTBEATS_TOPIC
-from klamm.mirror.progress.logged_reasons import LoggedReasons
 from klamm.mirror.records.formats import Heartbeat
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.records import Record
+from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
     import threading
@@ -141,14 +141,13 @@ class Heartbeats:
     def run(self, stop: threading.Event) -> None:
         """Write heartbeats until ``stop`` is set."""
         interval_s = self._settings.interval.total_seconds()
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         while not stop.is_set():
             if self.beat():
-                backoff_s = _FIRST_BACKOFF_S
+                backoff.reset()
                 stop.wait(interval_s)
             else:
-                stop.wait(max(backoff_s, interval_s))
-                backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
+                stop.wait(max(backoff.next_s(), interval_s))
 
     def beat(self) -> bool:
         """Write one heartbeat. Return whether the target has acknowledged it."""

@@ -120,7 +120,7 @@ def test_other_connections_are_served_while_a_long_message_is_coded(step: str, m
     played(test)
 
 
-@pytest.mark.parametrize(("step", "is_denied"), [("decode_request", False), ("rejection", True)])
+@pytest.mark.parametrize(("step", "is_denied"), [("decode_request", False), ("rejection_frame", True)])
 def test_other_connections_are_served_while_a_long_offset_commit_is_judged(
     step: str, is_denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

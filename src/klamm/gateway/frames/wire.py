@@ -181,6 +181,11 @@ def request_frame(request: Message, api_version: int, correlation_id: int, clien
     return bytes(frame)
 
 
+def replaced_frame(head: RequestHead, request: Message) -> bytes:
+    """Return the frame of a request that takes the place of another one."""
+    return request_frame(request, head.api_version, head.correlation_id, head.client_id)
+
+
 def response_frame(response: Message, api_version: int, correlation_id: int) -> bytes:
     """Return a response as a frame."""
     body = encode(response, api_version)

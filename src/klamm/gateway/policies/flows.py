@@ -2,9 +2,9 @@
 
 The policy runs in its own thread, with a time limit. Its decisions are remembered for a while, so most requests are
 judged at once and the requests of a connection stay pipelined. A request with a new question waits for the policy, and
-so do the later ones of its connection. Denied topics are cut out of a Produce request, and their entries are added to
-the response. With ``acks=0`` there is no response: a request with a denied topic then closes the connection, as an
-error does in Kafka.
+so do the later ones of its connection. A request of thousands of topics or partitions is judged in time slices. Denied
+topics are cut out of a Produce request, and their entries are added to the response. With ``acks=0``
+there is no response: a request with a denied topic then closes the connection, as an error does in Kafka.
 
 Other APIs by which a client joins a group, and versions of Produce that name topics by id only, are not offered while a
 policy on flows is in use.
@@ -12,7 +12,8 @@ policy on flows is in use.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,14 +36,18 @@ from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCom
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from klamm.server.attempt import ApiError
+from klamm.server.codec import ELEMENTS_AT_ONCE, coded
+from klamm.server.time_slice import TimeSlice, run_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from klamm.gateway.relay.interceptors import InterceptedCall
-    from klamm.policy.answers import Answer
+    from klamm.policy.answers import Answer, Override
+    from klamm.policy.details import Details
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
+    from klamm.server.author import Author
 
 SHARE_GROUP_HEARTBEAT: Final = 76
 JOINS_UNSEEN: Final = frozenset({SHARE_GROUP_HEARTBEAT})
@@ -112,6 +117,61 @@ def merge_topics(
     )
 
 
+def produce_questions(request: ProduceRequest, author: Author) -> list[ProduceDetails]:
+    """Return the question to the policy about each topic of a Produce request."""
+    return [
+        ProduceDetails(
+            topic=data.name,
+            acks=request.acks,
+            is_idempotent=is_idempotent(data),
+            principal=author.principal,
+            client_id=author.client_id,
+            listener=author.listener,
+        )
+        for data in request.topic_data
+    ]
+
+
+def produce_decision(
+    request: ProduceRequest, acks: int, answers: Iterable[ApiError | Answer | None]
+) -> ProduceRequest | ProduceResponse | DividedRequest | None:
+    """Return what becomes of a Produce request: the result of a filter.
+
+    Args:
+        request: The request.
+        acks: Its acks after the overrides.
+        answers: The answer about each of its topics.
+    """
+    denied: dict[str, ApiError] = {}
+    delay_ms = 0
+    for data, answer in zip(request.topic_data, answers, strict=True):
+        if isinstance(answer, ApiError):
+            denied[data.name] = answer
+        elif isinstance(answer, Throttle):
+            delay_ms = max(delay_ms, answer.delay_ms)
+    if not denied and delay_ms == 0:
+        return None if acks == request.acks else with_topics(request, request.topic_data, acks=acks)
+    refused = denied_topics(request.topic_data, denied)
+    rest = [data for data in request.topic_data if data.name not in denied]
+    if not rest or (denied and request.acks == 0):
+        return ProduceResponse(responses=refused, throttle_time_ms=delay_ms)
+    kept = with_topics(request, rest, acks=acks)
+    if request.acks == 0:  # no response can ask for a pause
+        return kept
+    order = [data.name for data in request.topic_data]
+    return DividedRequest(
+        request=kept,
+        merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms),
+        kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
+    )
+
+
+def _is_long(request: ProduceRequest) -> bool:
+    """Return whether it takes milliseconds to judge a Produce request."""
+    topics = request.topic_data
+    return len(topics) > ELEMENTS_AT_ONCE or sum(len(data.partition_data) for data in topics) > ELEMENTS_AT_ONCE
+
+
 def _strength(acks: int | None) -> int:
     """Return the rank of an ``acks``. One that the upstream rejects is the strongest, and thus stays as it is."""
     return _STRENGTHS.get(acks, len(_STRENGTHS))
@@ -136,6 +196,13 @@ def _slowed(request: Message, answer: Answer | Postponed | None) -> DividedReque
         return changed
 
     return DividedRequest(request=request, merge=merge)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """Decision on a long Produce request, made beside other requests."""
+
+    decision: ProduceRequest | ProduceResponse | DividedRequest | None
 
 
 class FlowJudge:
@@ -172,81 +239,65 @@ class FlowJudge:
     def judge_produce(
         self, request: ProduceRequest, context: InterceptedCall
     ) -> ProduceRequest | ProduceResponse | DividedRequest | Postponed | None:
-        """Ask the policy about each topic of a Produce request."""
-        author = context.author
-        principal, client_id, listener = author.principal, author.client_id, author.listener
-        questions = [
-            ProduceDetails(
-                topic=data.name,
-                acks=request.acks,
-                is_idempotent=is_idempotent(data),
-                principal=principal,
-                client_id=client_id,
-                listener=listener,
-            )
-            for data in request.topic_data
-        ]
-        judged = self._judge_topics(questions, request.acks, context)
-        if isinstance(judged, Postponed):
-            return judged
-        acks, answers = judged
-        denied: dict[str, ApiError] = {}
-        delay_ms = 0
-        for data, answer in zip(request.topic_data, answers, strict=True):
-            if isinstance(answer, ApiError):
-                denied[data.name] = answer
-            elif isinstance(answer, Throttle):
-                delay_ms = max(delay_ms, answer.delay_ms)
-        if not denied and delay_ms == 0:
-            return None if acks == request.acks else with_topics(request, request.topic_data, acks=acks)
-        refused = denied_topics(request.topic_data, denied)
-        rest = [data for data in request.topic_data if data.name not in denied]
-        if not rest or (denied and request.acks == 0):
-            return ProduceResponse(responses=refused, throttle_time_ms=delay_ms)
-        kept = with_topics(request, rest, acks=acks)
-        if request.acks == 0:  # no response can ask for a pause
-            return kept
-        order = [data.name for data in request.topic_data]
-        return DividedRequest(
-            request=kept,
-            merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms),
-            kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
-        )
+        """Ask the policy about each topic of a Produce request; about those of a long one beside other requests."""
+        if isinstance(context.learned, _Decided):
+            return context.learned.decision
+        if _is_long(request):
+            size = OBJECT_BYTES * sum(1 + len(data.partition_data) for data in request.topic_data)
+            return Postponed(work=partial(self._judge_long, request, context.author, size), kept_bytes=size)
+        questions = produce_questions(request, context.author)
+        judged = run_at_once(self._judge_topics(questions, request.acks, context.learned))
+        return judged if isinstance(judged, Postponed) else produce_decision(request, *judged)
+
+    async def _judge_long(self, request: ProduceRequest, author: Author, size: int) -> _Decided:
+        """Return the decision on a long Produce request of ``size`` bytes in memory, and let other requests run."""
+        questions = await coded(partial(produce_questions, request, author), size)
+        learned = None
+        while True:
+            judged = await TimeSlice().run(self._judge_topics(questions, request.acks, learned))
+            if not isinstance(judged, Postponed):
+                return _Decided(await coded(partial(produce_decision, request, *judged), size))
+            learned = await judged.work()
 
     def _judge_topics(
-        self, questions: Sequence[ProduceDetails], acks: int, context: InterceptedCall
-    ) -> tuple[int, list[ApiError | Answer | None]] | Postponed:
-        """Return the acks of a Produce request after its overrides, and the answer about each topic.
+        self, questions: Sequence[ProduceDetails], acks: int, learned: Any
+    ) -> Generator[None, None, tuple[int, list[ApiError | Answer | None]] | Postponed]:
+        """Return the acks of a Produce request after its overrides, and the answer about each topic. Yields between.
 
         A request has one ``acks`` for all its topics, so the strongest override wins, and satisfies weaker ones. The
         policy is asked again about every topic whose acks have changed.
         """
         policies = self._policies
-        first = known_outcomes(policies, FLOW, questions, context)
+        first = yield from known_outcomes(policies, FLOW, questions, learned)
         if isinstance(first, Postponed):
             return first
-        overrides = {
-            details: override
-            for details, outcome in first.items()
-            if (override := policies.override_of(FLOW, details, outcome)) is not None
-        }
+        overrides: dict[Details, Override] = {}
+        for details, outcome in first.items():
+            yield
+            override = policies.override_of(FLOW, details, outcome)
+            if override is not None:
+                overrides[details] = override
         wanted = [override.acks for override in overrides.values() if override.acks is not None]
         if len(wanted) < len(first):
             wanted.append(acks)
         strongest = max(wanted, key=_strength, default=acks)
-        changed = {each: replace(each, acks=strongest) if first[each].error is None else each for each in questions}
-        second = known_outcomes(policies, FLOW, changed.values(), context)
+        changed: dict[ProduceDetails, ProduceDetails] = {}
+        for each in questions:
+            yield
+            changed[each] = replace(each, acks=strongest) if first[each].error is None else each
+        second = yield from known_outcomes(policies, FLOW, changed.values(), learned)
         if isinstance(second, Postponed):
             return second
         cause = next((override for override in overrides.values() if override.acks == strongest), None)
         answers = []
-        for details in questions:
-            outcome = second[changed[details]]
-            override = policies.override_of(FLOW, changed[details], outcome)
+        for each in questions:
+            yield
+            outcome = second[changed[each]]
+            override = policies.override_of(FLOW, changed[each], outcome)
             if override is not None and _strength(override.acks) <= _strength(strongest):
                 outcome = PolicyOutcome(None, None)
-            overridden = None if strongest == acks else overrides.get(details, cause)
-            answers.append(effect(policies, FLOW, changed[details], outcome, overridden))
+            overridden = None if strongest == acks else overrides.get(each, cause)
+            answers.append(effect(policies, FLOW, changed[each], outcome, overridden))
         return strongest, answers
 
     def judge_join(

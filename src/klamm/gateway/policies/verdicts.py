@@ -11,9 +11,10 @@ from klamm.gateway.relay.interceptors import Postponed
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
+from klamm.server.time_slice import run_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 
     from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.policy.answers import Answer, Override
@@ -112,18 +113,27 @@ async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api:
 
 
 def known_outcomes(
-    policies: Policies, kind: PolicyKind, questions: Iterable[Details], context: InterceptedCall
-) -> Mapping[Details, PolicyOutcome] | Postponed:
-    """Return the outcome of each question to a policy that remembers its decisions.
+    policies: Policies, kind: PolicyKind, questions: Iterable[Details], learned: Mapping[Details, PolicyOutcome] | None
+) -> Generator[None, None, Mapping[Details, PolicyOutcome] | Postponed]:
+    """Return the outcome of each question to a policy that remembers its decisions. Yields between the questions.
 
     Unless all are known, the request is judged again when they are.
+
+    Args:
+        policies: Policies in use.
+        kind: Kind of the policy.
+        questions: Questions to it.
+        learned: Outcomes that the request has waited for; None at first.
     """
-    learned: Mapping[Details, PolicyOutcome] = context.learned or {}
-    found = {details: learned.get(details) or policies.known(kind, details) for details in questions}
+    earlier = learned or {}
+    found: dict[Details, PolicyOutcome | None] = {}
+    for details in questions:
+        yield
+        found[details] = earlier.get(details) or policies.known(kind, details)
     known = {details: outcome for details, outcome in found.items() if outcome is not None}
     if len(known) == len(found):
         return known
-    wanted = {**learned, **found}
+    wanted = {**earlier, **found}
     return Postponed(work=partial(policies.learn, kind, wanted), kept_bytes=OBJECT_BYTES * len(wanted))
 
 
@@ -143,5 +153,5 @@ def remembered_effect(
     policies: Policies, kind: PolicyKind, details: Details, context: InterceptedCall
 ) -> ApiError | Answer | Postponed | None:
     """Return the effect of a policy that remembers its decisions, on a request with a single question."""
-    outcomes = known_outcomes(policies, kind, [details], context)
+    outcomes = run_at_once(known_outcomes(policies, kind, [details], context.learned))
     return outcomes if isinstance(outcomes, Postponed) else effect(policies, kind, details, outcomes[details])

@@ -26,15 +26,17 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from klamm.gateway.frames.wire import response_frame
 from klamm.gateway.relay.logins import LOGIN_APIS
-from klamm.protocol.api import ApiKey
+from klamm.protocol.api import ApiKey, api_name
 from klamm.protocol.error_response import error_response
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.gateway.frames.wire import RequestHead
     from klamm.protocol.schema import Message
     from klamm.server.attempt import ApiError
 
@@ -71,3 +73,21 @@ def rejection(request: Message, api_version: int, error: ApiError) -> Message | 
     if request.API_KEY == ApiKey.INIT_PRODUCER_ID and response is not None:
         response.throttle_time_ms = _PAUSE_MS  # type: ignore[attr-defined]  # of this response
     return response
+
+
+def rejection_frame(head: RequestHead, request: Message, error: ApiError) -> bytes:
+    """Return the response frame to a rejected request.
+
+    Raises:
+        ProtocolError: No response to this request can report the error.
+    """
+    response = rejection(request, head.api_version, error)
+    if response is None:
+        raise rejected(head, error)
+    return response_frame(response, head.api_version, head.correlation_id)
+
+
+def rejected(head: RequestHead, error: ApiError) -> ProtocolError:
+    """Return the error that closes the connection of a denied client, where no response can report it."""
+    name = f"{api_name(head.api_key)} of client id {(head.client_id or '')[:100]!r}"
+    return ProtocolError(f"{name} is rejected: {error.error_message}")

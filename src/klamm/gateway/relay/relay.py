@@ -193,15 +193,20 @@ class Relay:
         self.held_bytes += change
         self._shared.backlog.kept_bytes += change
 
-    def send_upstream(self, frame: Piece, exchange: RelayedExchange) -> None:
+    def send_upstream(self, frame: Piece, exchange: RelayedExchange | None) -> None:
         """Send a request of the gateway itself. Only while no request of the client is being forwarded.
+
+        Args:
+            frame: Frame of the request.
+            exchange: Treatment of its response; None if there is no response.
 
         Raises:
             ConnectionLostError: The connection is closed.
         """
         if self.is_closed:
             raise ConnectionLostError("The client's connection was closed")
-        self.exchanges.append(exchange)
+        if exchange is not None:
+            self.exchanges.append(exchange)
         try:
             self._traffic.to_upstream += self._upstream.send([frame])
         except OSError as error:

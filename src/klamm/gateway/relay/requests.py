@@ -24,7 +24,7 @@ from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.frames.addresses import CARRIERS, replace_addresses
 from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE
 from klamm.gateway.frames.exchange import RelayedExchange
-from klamm.gateway.frames.precedents import BEGINNING_AT, Precedent
+from klamm.gateway.frames.precedents import BEGINNING_AT, Precedent, is_unchanged
 from klamm.gateway.frames.versions import intersect, read_api_versions, unsupported_version
 from klamm.gateway.frames.wire import (
     INT32,
@@ -37,21 +37,20 @@ from klamm.gateway.frames.wire import (
     end_of_client_id,
     heartbeat_interval_at,
     put_acks,
-    request_frame,
+    replaced_frame,
     response_body,
     response_frame,
     session_timeout_at,
 )
 from klamm.gateway.relay.calls import InterceptedRequest
-from klamm.gateway.relay.interceptors import DividedRequest, Postponed
+from klamm.gateway.relay.interceptors import DividedRequest, Interceptor, Postponed
 from klamm.gateway.relay.logins import LOGIN_APIS, OwnLogin, PassedLogin
-from klamm.gateway.relay.refusals import ADMITTED_APIS, TWO_REQUESTS, rejection
-from klamm.protocol.api import ApiKey, api_name
+from klamm.gateway.relay.refusals import ADMITTED_APIS, TWO_REQUESTS, rejected, rejection_frame
+from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.error_response import request_class
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
-from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.attempt import ApiError
 from klamm.server.codec import ELEMENTS_AT_ONCE, LARGE_FRAME_BYTES, coded
 
@@ -61,8 +60,7 @@ if TYPE_CHECKING:
     from klamm.gateway.frames.addresses import Carrier
     from klamm.gateway.frames.cutter import Judgement, Piece
     from klamm.gateway.frames.exchange import OnResponse
-    from klamm.gateway.frames.peer import ConnectionWatch
-    from klamm.gateway.relay.interceptors import Interceptor, RequestFilter
+    from klamm.gateway.relay.interceptors import InterceptedCall, RequestFilter
     from klamm.gateway.relay.shared import OpenRelay, Shared
     from klamm.protocol.schema import Message
 
@@ -96,7 +94,9 @@ class RequestJudge:
         self._learned: object = None
         """Result of the work for which a filter postponed its decision on the next request; None at all other times."""
         self._request: Any = None
-        """The next request, if it was decoded before its judgement began or was postponed; None at all other times."""
+        """The next request, if it was decoded before its judgement began or was postponed; None at all other times. It
+        refers to bytes of its own: the frame is in a buffer that all connections share.
+        """
         self._occupied = 0
         """Bytes of the budget that the request at work takes."""
         interception = shared.interception
@@ -161,7 +161,7 @@ class RequestJudge:
         if self._watch is not None:
             if not known.is_at(chunk, position, end):
                 return position
-            if not _is_unchanged(known, self._watch):
+            if not is_unchanged(known, self._watch):
                 self._precedent = None
                 return position
         exchanges = relay.exchanges
@@ -236,10 +236,11 @@ class RequestJudge:
         frame = chunk[position : position + total]
         message = None if head.api_key in TWO_REQUESTS else request_class(head.api_key)
         if message is None or not _has_response(head, frame, body):
-            raise _rejected(head, error)
+            raise rejected(head, error)
         request = self._read(message, head, frame, body)
         if request is None:
             return STOP, 0, ()
+        self._request = None
         self._shared.counts.count(head.api_key, head.client_id)
         return self._reject(head, request, error, total)
 
@@ -366,7 +367,7 @@ class RequestJudge:
         Raises:
             ProtocolError: No response to this request can report the error.
         """
-        return self._answer_with(partial(_rejection, head, request, error), head, size)
+        return self._answer_with(partial(rejection_frame, head, request, error), head, size)
 
     def _produce(self, head: RequestHead, frame: memoryview, total: int, body: int) -> Judgement:
         """Forward a Produce request of which only the first bytes are known, at least up to ``acks``."""
@@ -465,6 +466,7 @@ class RequestJudge:
         asked = interception.filters.get(head.api_key)
         interceptor = interception.interceptors.get(head.api_key)
         if asked is not None:
+            is_long = self._request is not None and len(frame) >= LARGE_FRAME_BYTES
             request = self._read(asked.request, head, frame, body)
             if request is None:
                 return STOP, 0, ()
@@ -472,12 +474,12 @@ class RequestJudge:
             self._learned = None
             judged = asked.judge(request, context)
             if isinstance(judged, Postponed):
-                self._request = request
                 return self._postpone(judged)
+            self._request = None
             if isinstance(judged, ApiError):
                 return self._reject(head, request, judged, len(frame))
             if judged is not None:
-                return self._judged(head, frame, body, asked, judged)
+                return self._judged(head, frame, body, asked, judged, is_long=is_long)
         while interceptor is not None and interceptor.claims is not None and not interceptor.claims(frame[body:]):
             interceptor = interceptor.otherwise
         if interceptor is not None:
@@ -493,11 +495,11 @@ class RequestJudge:
         Raises:
             ProtocolError: The request is malformed.
         """
-        request, self._request = self._request, None
-        if request is not None:
-            return request
+        if self._request is not None:
+            return self._request
         if len(frame) < LARGE_FRAME_BYTES:
-            return decode_request(request_class, head, frame, body)
+            self._request = decode_request(request_class, head, memoryview(bytes(frame)), body)
+            return self._request
         with contextlib.suppress(TooManyElementsError):
             return decode_request(request_class, head, frame, body, max_elements=ELEMENTS_AT_ONCE)
         kept = memoryview(bytes(frame))  # the thread reads it after this callback
@@ -538,7 +540,14 @@ class RequestJudge:
         return PASS, len(frame), ()
 
     def _judged(
-        self, head: RequestHead, frame: memoryview, body: int, asked: RequestFilter, judged: Message | DividedRequest
+        self,
+        head: RequestHead,
+        frame: memoryview,
+        body: int,
+        asked: RequestFilter,
+        judged: Message | DividedRequest,
+        *,
+        is_long: bool,
     ) -> Judgement:
         """Forward the message with which a filter replaced a request, or answer with it."""
         has_response = _has_response(head, frame, body)
@@ -548,18 +557,53 @@ class RequestJudge:
             return self._answer_with(
                 partial(response_frame, judged, head.api_version, head.correlation_id), head, len(frame)
             )
+        if is_long:
+            self._occupy(_DECODED_WEIGHT * len(frame))
+            self._relay.run(self._forward_long(head, asked, judged, len(frame), has_response=has_response))
+            return TAKE, len(frame), ()
         if isinstance(judged, DividedRequest):
             return self._divided(head, frame, body, asked, judged)
-        forwarded, held = self._forwarded(head, judged)
+        forwarded, held = self._forwarded(head, replaced_frame(head, judged))
         if has_response:
             self._expect(head)
         self._swallow_if_raised(head, ALL_REPLICAS if has_response else 0, held)
         return TAKE, len(frame), (forwarded,)
 
-    def _forwarded(self, head: RequestHead, request: Message) -> tuple[bytearray, int]:
+    async def _forward_long(
+        self,
+        head: RequestHead,
+        asked: RequestFilter,
+        judged: Message | DividedRequest,
+        size: int,
+        *,
+        has_response: bool,
+    ) -> None:
+        """Forward the message with which a filter replaced a long request of ``size`` bytes, beside other requests.
+
+        No further request of the connection is read until the response is complete.
+        """
+        request, merge = (judged.request, judged.merge) if isinstance(judged, DividedRequest) else (judged, None)
+        try:
+            frame, held = self._forwarded(head, await coded(partial(replaced_frame, head, request), size))
+            if not has_response:
+                swallowed = RelayedExchange(head.correlation_id, _swallow) if held != 0 else None
+                self._relay.send_upstream(frame, swallowed)
+                return
+        finally:
+            self._vacate()
+
+        async def handle(request: Message, context: InterceptedCall) -> Message:
+            response: Message = await context.forward(request)
+            return response if merge is None else await coded(partial(merge, response), size)
+
+        self._occupy(_DECODED_WEIGHT * size)
+        interceptor = Interceptor(request=asked.request, response=asked.response, handle=handle)
+        await self._handle(head, interceptor, request, memoryview(frame))
+
+    def _forwarded(self, head: RequestHead, encoded: bytes) -> tuple[bytearray, int]:
         """Return the frame of a request that a filter made, and the acks by which Produce is served."""
-        frame = bytearray(request_frame(request, head.api_version, head.correlation_id, head.client_id))
-        if not isinstance(request, ProduceRequest):
+        frame = bytearray(encoded)
+        if head.api_key != ApiKey.PRODUCE:
             return frame, ALL_REPLICAS
         view = memoryview(frame)
         # Longer than the client's id if that is not valid UTF-8.
@@ -584,16 +628,21 @@ class RequestJudge:
             return self._patch_heartbeat_interval(head.client_id, memoryview(bytearray(merged)))
 
         self._relay.expect(RelayedExchange(head.correlation_id, on_response, kept_bytes=divided.kept_bytes))
-        forwarded, _ = self._forwarded(head, divided.request)
+        forwarded, _ = self._forwarded(head, replaced_frame(head, divided.request))
         return TAKE, len(frame), (forwarded,)
 
     async def _intercept(self, head: RequestHead, interceptor: Interceptor, frame: memoryview, body: int) -> None:
         try:
-            try:
-                request = await coded(partial(_claimed, interceptor, head, frame, body), len(frame))
-            except ProtocolError as error:
-                self._relay.end_requests(error)
-                return
+            request = await coded(partial(_claimed, interceptor, head, frame, body), len(frame))
+        except ProtocolError as error:
+            self._vacate()
+            self._relay.end_requests(error)
+            return
+        await self._handle(head, interceptor, request, frame)
+
+    async def _handle(self, head: RequestHead, interceptor: Interceptor, request: Message, frame: memoryview) -> None:
+        """Have an interceptor answer a request, whose frame it forwards."""
+        try:
             calls = InterceptedRequest(self._shared, self._relay, head, interceptor, received=(request, frame))
             self._calls = calls
             response = await interceptor.handle(request, calls)
@@ -610,34 +659,9 @@ def _claimed(interceptor: Interceptor, head: RequestHead, frame: memoryview, bod
     return decode_request(interceptor.request, head, frame, body, is_whole=interceptor.claims is not None)
 
 
-def _rejection(head: RequestHead, request: Message, error: ApiError) -> bytes:
-    """Return the response frame to a rejected request.
-
-    Raises:
-        ProtocolError: No response to this request can report the error.
-    """
-    response = rejection(request, head.api_version, error)
-    if response is None:
-        raise _rejected(head, error)
-    return response_frame(response, head.api_version, head.correlation_id)
-
-
-def _rejected(head: RequestHead, error: ApiError) -> ProtocolError:
-    name = f"{api_name(head.api_key)} of client id {(head.client_id or '')[:100]!r}"
-    return ProtocolError(f"{name} is rejected: {error.error_message}")
-
-
 def _swallow(_frame: memoryview) -> Sequence[Piece]:
     return ()
 
 
 def _has_response(head: RequestHead, frame: memoryview, body: int) -> bool:
     return head.api_key != ApiKey.PRODUCE or acks_of(frame, head.api_version, body)[0] != 0
-
-
-def _is_unchanged(known: Precedent, watch: ConnectionWatch) -> bool:
-    """Pass a request to the watch unless its acks are to be changed; return whether they stay unchanged."""
-    if known.acks is not None and watch.acks(known.acks, known.client_id) != known.acks:
-        return False
-    watch.on_request(known.api_key, known.client_id)
-    return True

@@ -64,8 +64,8 @@ class OpenRelay(Protocol):
         """End the stream of requests at a malformed one. Those before it are still answered."""
         ...
 
-    def send_upstream(self, frame: Piece, exchange: RelayedExchange) -> None:
-        """Send a request of the gateway itself.
+    def send_upstream(self, frame: Piece, exchange: RelayedExchange | None) -> None:
+        """Send a request of the gateway itself; ``exchange`` is None if there is no response.
 
         Raises:
             ConnectionLostError: The connection is closed.

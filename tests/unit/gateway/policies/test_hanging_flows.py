@@ -16,6 +16,7 @@ from klamm.protocol.codec import decode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.held_loop import callbacks_of_this_thread
 from tests.support.relay_rig import RelayRig, request, shared_objects, until
 from tests.support.wire import request_frame
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 VERSION = 9
 POLICY = """
 import threading
-from klamm.policy import PolicyViolationError
+from klamm.policy import Override, PolicyViolationError
 
 ASKED = []
 GO_ON = threading.Event()
@@ -43,24 +44,32 @@ class Hanging:
             while True: pass
         if name.startswith("wait"): GO_ON.wait(20)
         if name.startswith("denied"): raise PolicyViolationError("no")
+        if name.startswith("all"): return Override(acks=-1, reason="no loss")
 """
+TOPICS = 4_000
+"""Topics of a long Produce request that are allowed; as many are denied."""
+MAX_HELD_S = 0.03
+"""Of processor time, in one callback of the event loop. A slice is 5 ms."""
 
 
-def produce(topic: str) -> bytes:
-    data = ProduceRequest.PartitionProduceData(index=0, records=b"")
-    topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
-    return request_frame(ProduceRequest(acks=1, timeout_ms=5, topic_data=topics), VERSION)
+def produce(*names: str, records: bytes = b"", acks: int = 1) -> bytes:
+    data = ProduceRequest.PartitionProduceData(index=0, records=records)
+    topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data]) for topic in names]
+    return request_frame(ProduceRequest(acks=acks, timeout_ms=5, topic_data=topics), VERSION)
 
 
-def produced(topic: str) -> bytes:
+def produced(*names: str) -> bytes:
     entry = ProduceResponse.PartitionProduceResponse(index=0)
-    topics = [ProduceResponse.TopicProduceResponse(name=topic, partition_responses=[entry])]
+    topics = [ProduceResponse.TopicProduceResponse(name=topic, partition_responses=[entry]) for topic in names]
     return response_frame(ProduceResponse(responses=topics), VERSION, 1)
 
 
 async def errors(rig: RelayRig) -> list[tuple[str, int]]:
     """Return the topics and error codes of the next response to Produce."""
-    frame = await rig.client.read_frame()
+    return errors_in(await rig.client.read_frame())
+
+
+def errors_in(frame: bytes) -> list[tuple[str, int]]:
     answer = decode(ProduceResponse, VERSION, frame, 5)
     return [(topic.name, each.error_code) for topic in answer.responses for each in topic.partition_responses]
 
@@ -155,6 +164,70 @@ def test_requests_behind_one_that_is_judged_keep_their_order(played: Callable[..
             found = [await errors(rig) for _ in frames]
             assert [name for ((name, _),) in found] == ["first", "waits", "first", "denied", "last"]
             assert asked == ["first", "waits", "denied", "last"], "each question is asked once"
+
+    played(test)
+
+
+def test_records_of_a_judged_request_are_forwarded_whatever_other_clients_send_meanwhile(
+    played: Callable[..., None],
+) -> None:
+    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+        shared = shared_objects(interception)
+        with RelayRig(shared) as rig, RelayRig(shared) as other:
+            await rig.client.send(produce("waits", "denied", records=b"a" * 1_000))
+            await until(lambda: "waits" in asked)
+            await other.client.send(produce("waits", records=b"b" * 2_000))
+            await until(lambda: other.relay.is_intercepting)
+            decide()
+            forwarded = produce("waits", records=b"a" * 1_000)
+            assert await rig.upstream.read(len(forwarded)) == forwarded
+
+    played(test)
+
+
+@pytest.mark.parametrize("acks", [1, 0])
+def test_a_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Callable[..., None], acks: int) -> None:
+    allowed = [f"t{number}" for number in range(TOPICS)]
+    denied = [f"denied{number}" for number in range(TOPICS)]
+    topics = [topic for pair in zip(allowed, denied, strict=True) for topic in pair]
+    received, forwarded, answer = produce(*topics, acks=acks), produce(*allowed), produced(*allowed)
+    answers: list[bytes] = []
+
+    async def test(interception: Interception, asked: list[str], _: object) -> None:
+        shared = shared_objects(interception)
+        with RelayRig(shared) as rig:
+            sending = asyncio.create_task(rig.client.send(received))
+            if acks == 0:
+                assert await rig.client.is_closed(), "no response can report the denied topics"
+            else:
+                assert await rig.upstream.read(len(forwarded)) == forwarded
+                await rig.upstream.send(answer)
+                answers.append(await rig.client.read_frame())
+            await sending
+            assert len(asked) == 2 * TOPICS
+            assert shared.request_budget.held_bytes == 0
+
+    with callbacks_of_this_thread() as held:
+        played(test)
+        assert held.longest().seconds < MAX_HELD_S
+    codes = dict.fromkeys(allowed, ErrorCode.NONE) | dict.fromkeys(denied, ErrorCode.POLICY_VIOLATION)
+    assert [errors_in(frame) for frame in answers] == [[(topic, codes[topic]) for topic in topics]] * acks
+
+
+def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., None]) -> None:
+    topics = [f"all{number}" for number in range(TOPICS)]
+
+    async def test(interception: Interception, asked: list[str], _: object) -> None:
+        with RelayRig(shared_objects(interception)) as rig:
+            for acks in (1, 0):
+                sending = asyncio.create_task(rig.client.send(produce(*topics, acks=acks)))
+                forwarded = produce(*topics, acks=-1)
+                assert await rig.upstream.read(len(forwarded)) == forwarded
+                await rig.upstream.send(produced(*topics))
+                if acks:
+                    assert [name for name, _ in await errors(rig)] == topics
+                await sending
+            assert await is_produced(rig, "next")
 
     played(test)
 

@@ -158,7 +158,14 @@ def test_commands_and_flags_of_the_pages_exist(page: str, line: str) -> None:
     assert set(flags) <= {*words_of(name), "--help", "--version"}
 
 
-SESSIONS = ("README.md", "docs/client-configs.md", "docs/client-metrics.md", "docs/gateway.md", "docs/security.md")
+SESSIONS = (
+    "README.md",
+    "docs/client-configs.md",
+    "docs/client-metrics.md",
+    "docs/gateway.md",
+    "docs/gateway-operations.md",
+    "docs/security.md",
+)
 """Pages whose commands run one after the other on a broker."""
 SERVERS = [
     (page, line)

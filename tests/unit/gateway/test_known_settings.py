@@ -60,7 +60,7 @@ def test_settings_of_logins_that_end_at_the_gateway_have_an_effect() -> None:
 
 
 def test_every_documented_setting_has_an_effect() -> None:
-    page = (ROOT / "docs/gateway.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/gateway-reference.md").read_text(encoding="utf-8")
     rows = page.partition("## Settings")[2].partition("\n## ")[0].splitlines()
     names = [name for row in rows if row.startswith("| `") for name in re.findall(r"`([a-z.]+)`", row.split("|")[1])]
     assert "client.configs.enable" in names

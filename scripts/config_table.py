@@ -36,6 +36,11 @@ Written by `scripts/config_table.py`; do not edit. "Yes" means that the config h
 takes effect at once while the broker runs, unless the text says otherwise. "No" means that klamm stores the config and
 returns it in DescribeConfigs, without another effect: it has no meaning in a single process, or belongs to a feature
 that klamm lacks.
+
+`klamm configs`, `klamm rollout`, `klamm topics --create` and files of topics and of policy rules accept a value in
+milliseconds with a unit (`500ms`, `30s`, `5min`, `12h`, `7d`, `2w`) and one in bytes with `B`, `kB`, `MB`, `GB`, `TB`
+(powers of 1000), `KiB`, `MiB`, `GiB` or `TiB` (powers of 1024). They send the number that Kafka knows. Requests, the
+properties files of brokers and `klamm.Broker(config=...)` have Kafka's numbers only.
 """
 SECTIONS: Final = {
     "topic": "## Topics\n\nA topic that does not set a config uses the broker config in parentheses.\n",

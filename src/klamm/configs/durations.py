@@ -34,6 +34,12 @@ def parse_amount(name: str, text: str) -> int | None:
     return None if found is None or unit is None else int(found[1]) * unit
 
 
+def without_unit(name: str, text: str) -> str:
+    """Return the value that Kafka accepts for a config: the number, if the text is one with a unit."""
+    amount = parse_amount(name, text)
+    return text if amount is None else str(amount)
+
+
 def in_words(milliseconds: int) -> str | None:
     """Return a duration in at most two units, such as ``7 days`` or ``1 h 30 min``.
 

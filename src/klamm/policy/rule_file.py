@@ -7,7 +7,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.configs.durations import parse_amount, units_of
+from klamm.configs.durations import parse_amount, units_of, without_unit
 from klamm.policy.patterns import NamePattern
 from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, Rule, RuleFileError
 from klamm.policy.rule_checks import CONDITIONS, FLOWS, OVERRIDABLE, check_actions, check_configs
@@ -291,14 +291,9 @@ def _config_rule(table: _Table, name: str) -> ConfigRule:
         is_required=table.flag("required"),
         is_forbidden=table.flag("forbidden"),
         bounds=table.bounds(name),
-        one_of=tuple(_without_unit(name, text) for text in table.texts("one_of")),
-        value=_without_unit(name, ",".join(values)) if values else None,
+        one_of=tuple(without_unit(name, text) for text in table.texts("one_of")),
+        value=without_unit(name, ",".join(values)) if values else None,
     )
-
-
-def _without_unit(name: str, text: str) -> str:
-    amount = parse_amount(name, text)
-    return text if amount is None else str(amount)
 
 
 def _shown(value: Any) -> str:

@@ -247,9 +247,7 @@ class Policies:
         if guard is None:
             return None
         outcome = await _ask(guard, kind, details)
-        if isinstance(outcome.value, Override) and not (
-            self._is_enforced(kind) or _fault(kind, details, outcome.value)
-        ):
+        if not self.is_enforced(kind) and self.override_of(kind, details, outcome) is not None:
             outcome = await _ask_about_result(guard, kind, details, outcome)
         answer = self.answer(kind, details, outcome, overridden)
         return answer if isinstance(answer, Override) else None
@@ -283,27 +281,28 @@ class Policies:
         Raises:
             KafkaApiError: The policy denies the change, as ``check`` describes.
         """
-        if overridden is None and (override := self.override_of(kind, details, outcome)) is not None:
+        override = self.override_of(kind, details, outcome)
+        if override is not None and overridden is None and self.is_enforced(kind):
             return override
         judged = _judge(kind, details, outcome, overridden)
         self._conclude(kind, details, judged)
-        if not self._is_enforced(kind):
+        if not self.is_enforced(kind):
             return None
         if judged.refusal is not None:
             raise judged.refusal.with_traceback(None)  # a policy may raise the same object repeatedly
         return outcome.value if judged.action == "throttle" else None
 
     def override_of(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Override | None:
-        """Return the override that ``answer`` would return for the outcome of a call, without counting it."""
+        """Return the override that is the outcome of a call, in any mode; None for another outcome or a faulty one."""
         answer = outcome.value
-        is_override = isinstance(answer, Override) and self._is_enforced(kind) and not _fault(kind, details, answer)
-        return answer if is_override else None
+        return answer if isinstance(answer, Override) and not _fault(kind, details, answer) else None
 
     def mode(self, kind: PolicyKind) -> PolicyMode:
         """Return the mode of the policy of a kind."""
         return self._modes.get(kind, PolicyMode.ENFORCE)
 
-    def _is_enforced(self, kind: PolicyKind) -> bool:
+    def is_enforced(self, kind: PolicyKind) -> bool:
+        """Return whether the policy of a kind is enforced, not only audited."""
         return self.mode(kind) is PolicyMode.ENFORCE
 
     def _conclude(self, kind: PolicyKind, details: Details, judged: _Judged) -> None:
@@ -340,7 +339,7 @@ class Policies:
 
     def _log(self, kind: PolicyKind, details: Details, judged: _Judged) -> None:
         """Log a denial, unless an equal one was logged a moment ago."""
-        is_enforced, action, text, failure = self._is_enforced(kind), judged.action, judged.text, judged.failure
+        is_enforced, action, text, failure = self.is_enforced(kind), judged.action, judged.text, judged.failure
         subject, principal, client_id = _subject(details), details.principal, details.client_id
         left_out = self._log_limit.admit((kind, is_enforced, action, subject, principal, client_id, text))
         if left_out is None:

@@ -29,6 +29,9 @@ SERVER = ("--bootstrap-server", "a:1")
         ("a=[]", {"a": ""}),
         ("a=1,", {"a": "1"}),
         ("a=[x=1,y=2]", {"a": "x=1,y=2"}),
+        ("retention.ms=7d,segment.bytes=1GiB", {"retention.ms": "604800000", "segment.bytes": "1073741824"}),
+        ("linger.ms=500 ms,b=7d", {"linger.ms": "500", "b": "7d"}),
+        ("retention.ms=7GiB,segment.bytes=-1", {"retention.ms": "7GiB", "segment.bytes": "-1"}),
         (None, {}),
     ],
 )
@@ -47,12 +50,14 @@ def test_a_file_of_configs_is_read_as_properties(tmp_path: Path) -> None:
     """K649-85: ``--add-config k1=v1,k2=[a,b]`` brackets group commas; ``--add-config-file f``."""
     # given
     file = tmp_path / "configs.properties"
-    file.write_text("# mine\nacks = all\nlist=a,b\n")
+    file.write_text("# mine\nacks = all\nlist=a,b\nlinger.ms=1 s\n")
     # when
     words = ("--alter", "--user", "u", "--add-config-file", str(file), "--delete-config", "x, y")
     changes = read_changes(parse([*SERVER, *words]))
     # then
-    assert changes == Changes(added={"acks": "all", "list": "a,b"}, deleted=("x", "y"), appended={}, subtracted={})
+    assert changes == Changes(
+        added={"acks": "all", "list": "a,b", "linger.ms": "1000"}, deleted=("x", "y"), appended={}, subtracted={}
+    )
 
 
 def test_a_file_that_is_not_there_is_named() -> None:

@@ -56,6 +56,11 @@ def test_configs_are_names_and_values() -> None:
     assert parse_configs(["a = 1", "b=x,y"]) == {"a": "1", "b": "x,y"}
 
 
+def test_durations_and_sizes_of_configs_may_have_units() -> None:
+    configs = parse_configs(["retention.ms=7d", "segment.bytes = 64 MiB", "min.cleanable.dirty.ratio=0.5"])
+    assert configs == {"retention.ms": "604800000", "segment.bytes": "67108864", "min.cleanable.dirty.ratio": "0.5"}
+
+
 @pytest.mark.parametrize("text", ["a", "a=", "a=b=c", "=b=c"])
 def test_configs_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(RefusedError, match="must be in the format"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RefusedError
+from klamm.configs.durations import without_unit
 from klamm.properties import read_properties
 from klamm.security.scram import ScramMechanism
 
@@ -76,7 +77,8 @@ def read_changes(options: argparse.Namespace) -> Changes:
         SettingsError: The file of ``--add-config-file`` cannot be read.
     """
     if options.add_config_file is not None:
-        added = read_properties(Path(options.add_config_file))
+        file = read_properties(Path(options.add_config_file))
+        added = {name: without_unit(name, value) for name, value in file.items()}
     else:
         added = parse_pairs(options.add_config)
     deleted = [key.strip() for text in options.delete_config or () for key in text.split(",")]
@@ -89,7 +91,7 @@ def read_changes(options: argparse.Namespace) -> Changes:
 
 
 def parse_pairs(text: str | None) -> dict[str, str]:
-    """Parse ``k1=v1,k2=[a,b]``; brackets protect the commas of a value and are removed from it.
+    """Parse ``k1=v1,k2=[a,b]``; brackets protect the commas of a value and are removed from it, as are units.
 
     Raises:
         RefusedError: An entry is not of this form, or a key has a character that no config name contains.
@@ -105,4 +107,5 @@ def parse_pairs(text: str | None) -> dict[str, str]:
             'Invalid entity config: all configs to be added must be in the format "key=val" or '
             '"key=[val1,val2]" to group values which contain commas.'
         )
-    return {key.strip(): value.replace("[", "").replace("]", "").strip() for key, value in pairs}
+    values = {key.strip(): value.replace("[", "").replace("]", "").strip() for key, value in pairs}
+    return {name: without_unit(name, value) for name, value in values.items()}

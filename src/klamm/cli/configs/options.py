@@ -79,7 +79,11 @@ def parser() -> ToolParser:
         found.add_value(f"--{flag}", metavar="NAME", help=text)
     for flag, entity_type in _DEFAULT_FLAGS.items():
         found.add_switch(f"--{flag}", help=f"the default of all {entity_type}")
-    found.add_value("--add-config", metavar="K=V,...", help="configs to set; k=[a,b] keeps commas together")
+    found.add_value(
+        "--add-config",
+        metavar="K=V,...",
+        help="configs to set; k=[a,b] keeps commas together; .ms and .bytes accept units, such as 7d and 1GiB",
+    )
     found.add_value("--add-config-file", metavar="FILE", help="a properties file of configs to set")
     found.add_argument("--delete-config", action="append", metavar="K,...", help="configs to set back to their default")
     found.add_argument("--append-config", action=Once, metavar="K=V,...", help="values to append to lists")

@@ -7,7 +7,7 @@
         partitions: 6
         replication_factor: 3
         configs:
-          retention.ms: 604800000
+          retention.ms: 7d
           cleanup.policy: [compact, delete]
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.configs.durations import without_unit
 from klamm.properties import SettingsError, did_you_mean
 from klamm.strict_yaml import StrictYamlError, load_yaml
 
@@ -88,7 +89,7 @@ def _topic(name: str, content: object) -> DeclaredTopic:
             {}
             if configs is None
             else {
-                key: _config(f"{where}.configs.{key}", value)
+                key: without_unit(key, _config(f"{where}.configs.{key}", value))
                 for key, value in _mapping(f"{where}.configs", configs, None).items()
             }
         ),

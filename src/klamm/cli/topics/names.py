@@ -11,6 +11,7 @@ from uuid import UUID
 
 from klamm.cli.arguments import INT32_MAX, whole_number
 from klamm.cli.connection import RefusedError
+from klamm.configs.durations import without_unit
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.patterns import compile_pattern
 
@@ -49,7 +50,7 @@ def parse_pattern(text: str) -> re.Pattern[str]:
 
 
 def parse_configs(texts: Sequence[str]) -> dict[str, str]:
-    """Parse ``--config name=value`` values.
+    """Parse ``--config name=value`` values. Durations and sizes may have units.
 
     Raises:
         RefusedError: A value is not of the form ``name=value``.
@@ -62,7 +63,7 @@ def parse_configs(texts: Sequence[str]) -> dict[str, str]:
         raise RefusedError(
             'requirement failed: Invalid topic config: all configs to be added must be in the format "key=val".'
         )
-    return {name.strip(): value.strip() for name, value in pairs}
+    return {name.strip(): without_unit(name.strip(), value.strip()) for name, value in pairs}
 
 
 _broker_id: Final = whole_number(INT32_MAX)

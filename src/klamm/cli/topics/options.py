@@ -59,7 +59,10 @@ def parser() -> ToolParser:
     found.add_value("--topic", metavar="TOPIC", help="the topic; except with --create a regular expression, or several")
     found.add_value("--topic-id", metavar="ID", help="the id of the topic to describe")
     found.add_argument(
-        "--config", action="append", metavar="NAME=VALUE", help="a config of the topic to create; may be repeated"
+        "--config",
+        action="append",
+        metavar="NAME=VALUE",
+        help="a config of the topic to create, such as retention.ms=7d; may be repeated",
     )
     found.add_value("--delete-config", help=argparse.SUPPRESS)  # rejected since Kafka 4.0
     number = whole_number(INT32_MAX)

@@ -265,7 +265,8 @@ class FlowJudge:
         """Return the acks of a Produce request after its overrides, and the answer about each topic. Yields between.
 
         A request has one ``acks`` for all its topics, so the strongest override wins, and satisfies weaker ones. The
-        policy is asked again about every topic whose acks have changed.
+        policy is asked again about every topic whose acks have changed, in audit mode too: it counts and logs what the
+        policy would decide if it was enforced. Only the acks stay those of the client then.
         """
         policies = self._policies
         first = yield from known_outcomes(policies, FLOW, questions, learned)
@@ -298,7 +299,7 @@ class FlowJudge:
                 outcome = PolicyOutcome(None, None)
             overridden = None if strongest == acks else overrides.get(each, cause)
             answers.append(effect(policies, FLOW, changed[each], outcome, overridden))
-        return strongest, answers
+        return strongest if policies.is_enforced(FLOW) else acks, answers
 
     def judge_join(
         self, request: JoinGroupRequest, context: InterceptedCall

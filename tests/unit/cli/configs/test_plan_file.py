@@ -77,6 +77,11 @@ def test_numbers_are_passed_on_as_they_are_written() -> None:
     assert dict(topic.configs) == {"a": "010", "b": "1:30", "c": "0x10", "d": "1_000", "e": "-1", "f": "5"}
 
 
+def test_durations_and_sizes_may_have_units() -> None:
+    (topic,) = parse_document("topics: {t: {configs: {retention.ms: 7d, segment.bytes: 1GiB, flush.ms: 7 GiB}}}")
+    assert dict(topic.configs) == {"retention.ms": "604800000", "segment.bytes": "1073741824", "flush.ms": "7 GiB"}
+
+
 def test_a_topic_may_take_over_what_another_one_has_and_change_it() -> None:
     topics = parse_document("""
         topics:

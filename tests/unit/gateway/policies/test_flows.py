@@ -18,7 +18,7 @@ from klamm.gateway.policies.flows import FlowJudge, is_idempotent
 from klamm.gateway.relay.interceptors import DividedRequest
 from klamm.gateway.relay.refusals import rejection
 from klamm.policy import Override, PolicyLoadError, PolicyTimeoutError, PolicyViolationError, ProduceDetails, Throttle
-from klamm.policy.kinds import FLOW
+from klamm.policy.kinds import FLOW, PolicyMode
 from klamm.policy_runtime import Policies
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
@@ -61,9 +61,9 @@ class FlowGuard:
         return PolicyOutcome(None if is_denied else answer, answer if is_denied else None)
 
 
-def judge(answers: Mapping[str, Any]) -> tuple[FlowJudge, Policies]:
+def judge(answers: Mapping[str, Any], mode: PolicyMode = PolicyMode.ENFORCE) -> tuple[FlowJudge, Policies]:
     guard: Any = FlowGuard(answers)
-    policies = Policies([guard])
+    policies = Policies([guard], {FLOW: mode})
     return FlowJudge(policies), policies
 
 
@@ -166,7 +166,7 @@ def raised(acks: int) -> Any:
     return lambda details: None if details.acks == acks else Override(acks=acks, reason=f"acks={acks}")
 
 
-@pytest.mark.parametrize(
+OVERRIDES = pytest.mark.parametrize(
     ("requested", "answers", "acks", "denied"),
     [
         (0, {"a": Override(acks=-1, reason="all"), "b": Override(acks=1, reason="one")}, -1, ()),
@@ -184,6 +184,9 @@ def raised(acks: int) -> Any:
         (1, {"a": Override(acks=0, reason="none"), "b": Override(acks=-1, num_partitions=3, reason="")}, None, "ab"),
     ],
 )
+
+
+@OVERRIDES
 def test_strongest_acks_win_and_policy_is_asked_about_them(
     requested: int, answers: dict[str, Any], acks: int | None, denied: str
 ) -> None:
@@ -194,6 +197,21 @@ def test_strongest_acks_win_and_policy_is_asked_about_them(
     decisions = Counter({action: count for (_, _, action), count in policies.decisions.items()})
     assert decisions["refuse"] + decisions["fail"] == len(denied)
     assert decisions.total() == 2
+
+
+@OVERRIDES
+def test_audit_mode_counts_what_enforce_mode_decides_about_the_overridden_acks(
+    requested: int, answers: dict[str, Any], acks: int | None, denied: str
+) -> None:
+    actions = []
+    for mode in (PolicyMode.ENFORCE, PolicyMode.AUDIT):
+        filters, policies = judge(answers, mode)
+        judged = filters.judge_produce(produce("a", "b", acks=requested), context())
+        actions.append(Counter(decided.action for decided in policies.decisions.elements()))
+    assert judged is None
+    assert actions[0] == actions[1]
+    assert sum(entry.decided.action in ("refuse", "fail") for entry in policies.latest_audited) == len(denied)
+    assert acks is None or actions[1]["allow"] < len(answers)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from benchmarks.measure import Measurement, percentile
 from benchmarks.report import print_tables, write_json
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.handlers import api_019_create_topics
-from klamm.broker.quotas.mutations import MutationQuotas
-from klamm.broker.quotas.service import QuotaService
+from klamm.broker.quotas import MutationQuotas, QuotaService
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy import PolicyViolationError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from klamm.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType, TopicPartition
 from klamm.embedded.broker import Broker
-from klamm.embedded.process import TiedProcess
+from klamm.embedded.server_process import TiedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

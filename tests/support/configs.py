@@ -16,8 +16,7 @@ from klamm.protocol.errors import StorageError
 from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ResourceType
-from klamm.server.author import Author
-from klamm.server.session import Session
+from klamm.server.session import Author, Session
 from klamm.storage.metadata.changes import Change, PutConfig, PutHistory, PutTopic
 from klamm.storage.metadata.store import MetadataStore
 

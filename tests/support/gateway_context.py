@@ -25,7 +25,7 @@ from klamm.policy_runtime.refusals import RefusedCreations
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType, TopicPartition
-from klamm.server.author import Author
+from klamm.server.session import Author
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
-from klamm.broker.garbage import GarbageSettings
+from klamm.broker.main import GarbageSettings
 from klamm.broker.settings import parse_arguments
 
 if TYPE_CHECKING:

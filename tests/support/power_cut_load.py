@@ -19,7 +19,7 @@ from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.context import RequestContext
 from klamm.broker.routes import ROUTES
 from klamm.broker.settings import parse_arguments
-from klamm.broker.transactions.errors import ConcurrentTransactionsError
+from klamm.broker.transactions.model import ConcurrentTransactionsError
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from klamm.broker.services import Services
+    from klamm.broker.context import Services
     from klamm.protocol.schema import Message
     from klamm.storage.metadata.schema import Database
     from tests.support.recorded_disk import Cut, RecordedDisk

@@ -1,50 +1,50 @@
-"""Assembly of a broker: the order in which its parts are opened and closed."""
+"""Assembly of a broker: the order in which its parts are opened and closed, and what a program may replace."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.client_configs.service import ClientConfigService
-from klamm.broker.client_metrics.service import open_client_metrics
+from klamm.broker.client_configs import ClientConfigService
+from klamm.broker.client_metrics import open_client_metrics
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.guard import alter_config_guard
 from klamm.broker.configs.loggers import PythonLoggers
-from klamm.broker.configs.own_settings import allowed_client_configs
-from klamm.broker.configs.policy_settings import PolicySettings
+from klamm.broker.configs.policy_settings import PolicySettings, allowed_client_configs
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
-from klamm.broker.configs.start_configs import start_configs
-from klamm.broker.context import RequestContext
+from klamm.broker.context import RequestContext, Services
 from klamm.broker.data_directory import open_metadata
 from klamm.broker.fetch.sessions import FetchSessions
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.internal_records import InternalRecords
 from klamm.broker.producer_ids import ProducerIdAllocator
-from klamm.broker.quotas.mutations import MutationQuotas
-from klamm.broker.quotas.service import QuotaService
+from klamm.broker.quotas import MutationQuotas, QuotaService
+from klamm.broker.routes import ROUTES
 from klamm.broker.security.authorizer import open_authorizer
 from klamm.broker.security.credentials import ScramCredentials
-from klamm.broker.services import Services
-from klamm.broker.surroundings import PLAIN, Surroundings
+from klamm.broker.settings import start_configs
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.client_config_runtime.enforcement import EnforcementService
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits, Switch
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.clock import wall_clock_ms
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
 from klamm.configs.values import format_value
 from klamm.protocol.api import ApiKey
 from klamm.protocol.types import ResourceType
 from klamm.server.client_registry import ClientRegistry
+from klamm.server.connection import Traffic
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
 from klamm.server.security.endpoints import open_endpoint
 from klamm.server.server import Server
-from klamm.server.traffic import Traffic
+from klamm.server.sockets import fastest_event_loop
 from klamm.storage.descriptors import SPARE, DescriptorShares, raise_limit
 from klamm.storage.lock import DataDirectoryLock
 from klamm.storage.log import HousekeepingSettings, LogManager
@@ -52,9 +52,9 @@ from klamm.storage.log.files import FilePool
 from klamm.storage.metadata.identity import LOGS_DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from klamm.broker.client_metrics.service import ClientMetricsService
+    from klamm.broker.client_metrics import ClientMetricsService
     from klamm.broker.configs.guard import AlterConfigGuard
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.tls_renewal import TlsRenewal
@@ -67,6 +67,36 @@ if TYPE_CHECKING:
     from klamm.storage.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
+
+
+def _ignore(_services: Services) -> None:
+    pass
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerEnvironment:
+    """Parts of a broker process that the program around it may replace: clock, event loop, handlers.
+
+    The defaults are those of ``klamm broker``.
+    """
+
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = fastest_event_loop
+    now_ms: Callable[[], int] = wall_clock_ms
+    """Wall clock, in milliseconds since the epoch."""
+    routes: Mapping[int, Route] = field(default_factory=lambda: ROUTES)
+    """Handlers by API key."""
+    on_ready: Callable[[Services], None] = _ignore
+    """Called when the broker listens, before it reports that it is ready."""
+    on_stop: Callable[[], Awaitable[None]] = _nothing
+    """Called before the broker stops."""
+
+
+DEFAULT_ENVIRONMENT = BrokerEnvironment()
+"""Environment of ``klamm broker``."""
 
 GRACE_S: Final = 5.0
 """Seconds that requests in progress may take when the broker stops."""
@@ -128,7 +158,7 @@ class BrokerApp:
         cls,
         settings: BrokerSettings,
         nodes: Mapping[str, tuple[AdvertisedBroker, ...]],
-        surroundings: Surroundings = PLAIN,
+        environment: BrokerEnvironment = DEFAULT_ENVIRONMENT,
     ) -> BrokerApp:
         """Open the data directory and recover its contents.
 
@@ -149,9 +179,7 @@ class BrokerApp:
             policies = await PolicySettings.load(
                 settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0]
             )
-            app = await cls._assemble(
-                settings, surroundings, lock=lock, store=store, cluster=cluster, policies=policies
-            )
+            app = await cls._assemble(settings, environment, lock=lock, store=store, cluster=cluster, policies=policies)
         except BaseException:
             lock.release()
             raise
@@ -163,14 +191,14 @@ class BrokerApp:
     async def _assemble(
         cls,
         settings: BrokerSettings,
-        surroundings: Surroundings,
+        environment: BrokerEnvironment,
         *,
         lock: DataDirectoryLock,
         store: MetadataStore,
         cluster: ClusterInfo,
         policies: PolicySettings,
     ) -> BrokerApp:
-        now_ms = surroundings.now_ms
+        now_ms = environment.now_ms
         authorizer = open_authorizer(store, settings.static_configs)
         credentials = ScramCredentials(store, now_ms=now_ms)
         endpoints = {
@@ -197,7 +225,7 @@ class BrokerApp:
         client_configs = _open_client_configs(store, configs, registrations, now_ms)
         client_metrics = open_client_metrics(settings, configs, now_ms=now_ms)
         services = Services(
-            apis=_apis(surroundings.routes, client_metrics),
+            apis=_apis(environment.routes, client_metrics),
             now_ms=now_ms,
             cluster=cluster,
             topics=topics,
@@ -225,8 +253,8 @@ class BrokerApp:
             registrations=registrations,
             endpoints=endpoints,
             tls=tls,
-            metrics=_metrics(settings, surroundings.routes),
-            routes=surroundings.routes,
+            metrics=_metrics(settings, environment.routes),
+            routes=environment.routes,
             shares=shares,
         )
 

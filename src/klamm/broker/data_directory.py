@@ -7,18 +7,17 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.broker.configs.own_settings import max_history
+from klamm.broker.configs.policy_settings import max_history
 from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
-from klamm.broker.random_ids import random_uuid
 from klamm.broker.security.authorizer import stored_acl
 from klamm.broker.transactions.decisions import decision_from_payload
-from klamm.broker.transactions.snapshot import from_payload as transaction_from_payload
+from klamm.broker.transactions.model import from_payload as transaction_from_payload
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.definitions import find_broker_config, group_configs, topic_configs
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.configs.values import parse_value
 from klamm.protocol.errors import KafkaApiError
-from klamm.protocol.primitives import uuid_text
+from klamm.protocol.primitives import random_uuid, uuid_text
 from klamm.protocol.types import ResourceType
 from klamm.security.scram import ScramMechanism
 from klamm.storage.errors import DAMAGED_VALUE
@@ -31,14 +30,16 @@ from klamm.storage.metadata.identity import (
     LOGS_DIRECTORY,
     MetadataLostError,
     check_metadata,
+    largest_leader_epoch,
+    largest_producer_id,
     metadata_lost,
     partition_directories,
     protect_metadata,
     put_metadata_aside,
     read_cluster_id,
+    topics_in,
     write_cluster_id,
 )
-from klamm.storage.metadata.rebuild import largest_leader_epoch, largest_producer_id, topics_in
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from klamm.broker.client_metrics.service import ClientMetricsService
+    from klamm.broker.client_metrics import ClientMetricsService
     from klamm.broker.configs.service import ConfigsChanged
-    from klamm.broker.services import Services
+    from klamm.broker.context import Services
     from klamm.monitoring.http import View
+    from klamm.server.connection import Traffic
     from klamm.server.route import Route
-    from klamm.server.traffic import Traffic
 
 
 class Metrics:

@@ -1,4 +1,4 @@
-"""This process's end of the control channel to a broker; ``klamm.broker.faults.channel`` is the broker's end."""
+"""This process's end of the control channel to a broker; ``klamm.broker.faults.main`` is the broker's end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import Any, Final
 
-from klamm.embedded.process import above_standard
+from klamm.embedded.server_process import above_standard
 
 _SIZE: Final = struct.Struct(">I")
 _TIMEOUT_S: Final = 60.0

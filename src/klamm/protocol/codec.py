@@ -9,12 +9,16 @@ memory for the value. Unknown tagged fields and bytes after the end of the messa
 from __future__ import annotations
 
 import struct
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.protocol.errors import ProtocolError
+from klamm.protocol.primitives import write_uvarint
 from klamm.protocol.readers import ELEMENT_COST, struct_reader
 from klamm.protocol.schema import Message, Struct
 from klamm.protocol.writers import struct_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
@@ -90,3 +94,25 @@ def encode(message: Struct, version: int, *, flexible: bool | None = None) -> by
     except (struct.error, TypeError, AttributeError) as error:
         raise ValueError(f"{type(message).__name__} v{version} cannot be written: {error}") from error
     return out
+
+
+NO_TAGS: Final = b"\x00"
+"""Empty tagged section."""
+
+
+def with_items(head: bytearray, count: int, items: Sequence[bytes], flexible: bool) -> bytes:
+    """Return an encoded struct with items in its last array. The caller appends the tagged section.
+
+    Args:
+        head: Struct encoded with an empty last array and no tags. It is modified.
+        count: Number of items.
+        items: Encoded items, in any number of pieces. The last piece may contain the bytes that follow the array.
+        flexible: Whether the struct has compact arrays and tags.
+    """
+    if flexible:
+        del head[-2:]  # the empty array and the empty tagged section
+        write_uvarint(head, count + 1)
+    else:
+        del head[-4:]
+        head += count.to_bytes(4, "big")
+    return b"".join([head, *items])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 from struct import Struct as Packer
 from types import MappingProxyType
-from typing import Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
 
 from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ZERO_UUID: Final = UUID(int=0)
 UUID_BYTES: Final = 16
@@ -108,3 +111,14 @@ def check_length(length: int, left: int, what: str) -> None:
         raise ProtocolError(f"{what} has length {length}, but null is not allowed")
     if length > left:
         raise ProtocolError(f"{what} declares length {length}, but only {left} bytes remain")
+
+
+def random_uuid(draw: Callable[[], UUID] = uuid4) -> UUID:
+    """Return a random id whose text does not start with ``-``, which command lines would parse as an option.
+
+    Kafka's reserved ids, whose first 64 bits are zero, never occur: a version 4 UUID has bits set there.
+    """
+    while True:
+        drawn = draw()
+        if not uuid_text(drawn).startswith("-"):
+            return drawn

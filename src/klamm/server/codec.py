@@ -20,7 +20,7 @@ from klamm.protocol.schema import Message, Struct
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from klamm.server.quotas.stopwatch import Stopwatch
+    from klamm.server.quotas.throttles import Stopwatch
     from klamm.server.route import Piece, RawResponse, Route
     from klamm.server.time_slice import TimeSlice
 

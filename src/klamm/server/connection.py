@@ -60,13 +60,7 @@ from typing import TYPE_CHECKING, cast
 
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError, StorageError
-from klamm.protocol.frames import (
-    SCRATCH_BYTES,
-    FrameReader,
-    RequestHeader,
-    read_request_header,
-    response_header,
-)
+from klamm.protocol.frames import SCRATCH_BYTES, FrameReader, RequestHeader, read_request_header, response_header
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.security.certificates import CertificateError
 from klamm.server.codec import (
@@ -80,7 +74,7 @@ from klamm.server.codec import (
     write_large,
 )
 from klamm.server.outbox import STALLED_S, Outbox, plain_socket
-from klamm.server.quotas.stopwatch import timed
+from klamm.server.quotas.throttles import timed
 from klamm.server.security.login import LoginState
 
 if TYPE_CHECKING:
@@ -96,10 +90,20 @@ if TYPE_CHECKING:
     from klamm.server.security.endpoints import Endpoint
     from klamm.server.security.login import Login
     from klamm.server.session import Session
-    from klamm.server.traffic import Traffic
-    from klamm.server.turns import Turns
+    from klamm.server.time_slice import Turns
 
 logger = logging.getLogger(__name__)
+
+
+class Traffic:
+    """Frame bytes received and sent by all connections, counted without TLS overhead. Used on the event loop only."""
+
+    __slots__ = ("received_bytes", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
 
 MAX_WAITING_FRAMES = 64
 """Number of requests a client may send ahead before the broker stops reading from its connection."""

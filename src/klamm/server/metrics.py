@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from klamm.monitoring.exposition import Page
+    from klamm.server.connection import Traffic
     from klamm.server.context import HandlerContext
     from klamm.server.route import Response, Route
-    from klamm.server.traffic import Traffic
 
 MAX_STRUCTS: Final = 1000
 """Maximum number of structs of a response that are searched for error codes."""

@@ -10,12 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
-from klamm.server.acceptor import Acceptor
-from klamm.server.connection import ClientConnection, SharedByConnections
+from klamm.server.connection import ClientConnection, SharedByConnections, Traffic
 from klamm.server.outbox import UnreadBudget
 from klamm.server.session import Session
-from klamm.server.traffic import Traffic
-from klamm.server.turns import Turns
+from klamm.server.sockets import Acceptor
+from klamm.server.time_slice import Turns
 
 if TYPE_CHECKING:
     import socket

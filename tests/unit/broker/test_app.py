@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
-    from klamm.broker.services import Services
+    from klamm.broker.context import Services
 
 APP1 = ClientConfigEntity.of_client("alice", "app1")
 APP2 = ClientConfigEntity.of_client("alice", "app2")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from klamm.broker.services import Services
+    from klamm.broker.context import Services
     from klamm.storage.log import PartitionLog
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.broker.garbage import EVERYTHING_AFTER, EVERYTHING_EVERY_S, GarbageSettings
+from klamm.broker.main import EVERYTHING_AFTER, EVERYTHING_EVERY_S, GarbageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

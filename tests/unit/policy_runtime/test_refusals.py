@@ -11,7 +11,7 @@ from klamm.policy_runtime.refusals import (
     RefusedCreations,
 )
 from klamm.protocol.errors import ErrorCode
-from klamm.server.author import Author
+from klamm.server.session import Author
 
 ANNA = Author(principal="User:anna", client_id="tool", listener="PLAINTEXT")
 BERTA = Author(principal="User:berta", client_id="tool", listener="PLAINTEXT")

@@ -13,8 +13,7 @@ import pytest
 
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from klamm.server import acceptor
-from klamm.server.acceptor import Acceptor
+from klamm.server import sockets
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.context import HandlerContext
@@ -23,7 +22,7 @@ from klamm.server.route import Route
 from klamm.server.security.endpoints import Endpoint
 from klamm.server.security.tls import ServerTls
 from klamm.server.server import Server
-from klamm.server.sockets import fastest_event_loop
+from klamm.server.sockets import Acceptor, fastest_event_loop
 from tests.support.quotas import NoQuotas
 from tests.support.security import Certificates
 from tests.support.streams import is_closed
@@ -240,7 +239,7 @@ class Exhausted:
 def test_connections_are_accepted_again_after_descriptors_ran_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(acceptor, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(sockets, "_PAUSE_S", 0.05)
 
     async def test() -> None:
         accepted: asyncio.Queue[socket.socket] = asyncio.Queue()

@@ -17,7 +17,7 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
 from klamm.server import codec
 from klamm.server.codec import free, read_large_request, read_request, write, write_large
-from klamm.server.quotas.stopwatch import Stopwatch
+from klamm.server.quotas.throttles import Stopwatch
 from klamm.server.route import Route
 from klamm.server.time_slice import TimeSlice
 from tests.support.wire import request_frame

@@ -15,7 +15,7 @@ from klamm.protocol.errors import StorageError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.server.client_registry import ClientRegistry
-from klamm.server.connection import MAX_WAITING_FRAMES, ClientConnection, SharedByConnections
+from klamm.server.connection import MAX_WAITING_FRAMES, ClientConnection, SharedByConnections, Traffic
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.context import HandlerContext
 from klamm.server.outbox import UnreadBudget
@@ -23,8 +23,7 @@ from klamm.server.quotas.throttles import Throttles
 from klamm.server.route import Route
 from klamm.server.security.endpoints import Endpoint
 from klamm.server.session import Session
-from klamm.server.traffic import Traffic
-from klamm.server.turns import Turns
+from klamm.server.time_slice import Turns
 from tests.support.quotas import NoQuotas
 from tests.support.wire import request_frame
 

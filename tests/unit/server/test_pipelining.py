@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from klamm.protocol.messages.metadata import MetadataRequest
-from klamm.server import turns as module
-from klamm.server.time_slice import SLICE_S
-from klamm.server.turns import ROUND_S, Turns
+from klamm.server import time_slice as module
+from klamm.server.time_slice import ROUND_S, SLICE_S, Turns
 from tests.support.held_loop import HeldLoop, a_held_broker
 from tests.support.wire import request_frame
 

@@ -14,6 +14,7 @@ from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, S
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from klamm.security.jaas import PLAIN_MODULE
 from klamm.server.client_registry import ClientRegistry
+from klamm.server.connection import Traffic
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.context import HandlerContext
 from klamm.server.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
@@ -23,7 +24,6 @@ from klamm.server.quotas.throttles import Throttles
 from klamm.server.route import Route
 from klamm.server.security.endpoints import open_endpoint
 from klamm.server.server import Server
-from klamm.server.traffic import Traffic
 from tests.support.quotas import NoQuotas
 from tests.support.wire import request_frame
 

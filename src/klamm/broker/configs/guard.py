@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from klamm.configs.decision import ConfigDecision
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 
 class AlterConfigGuard(Protocol):

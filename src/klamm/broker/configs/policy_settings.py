@@ -1,4 +1,4 @@
-"""Policy settings that change while the broker runs: modes, time limit and rules file.
+"""klamm's own broker configs, and the policy settings that change while the broker runs: modes, time limit, rules.
 
 A rules file is loaded before the change is accepted, so a malformed file is rejected and the rules in force stay.
 """
@@ -6,11 +6,11 @@ A rules file is loaded before the change is accepted, so a malformed file is rej
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, cast
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
-from klamm.broker.configs.own_settings import with_dynamic_values
-from klamm.configs.definitions import POLICY_RULES_FILE
+from klamm.configs.definitions import HISTORY_MAX_ENTRIES, POLICY_RULES_FILE, broker_configs, own_broker_configs
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy_runtime import PolicyRuntime
 from klamm.protocol.errors import InvalidRequestError
@@ -22,9 +22,35 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.configs.decision import ConfigDecision
+    from klamm.configs.values import ConfigValue
     from klamm.policy.answers import Override
-    from klamm.server.author import Author
+    from klamm.server.session import Author
     from klamm.storage.metadata.changes import PutConfig
+
+
+def max_history(static: Mapping[str, str]) -> int:
+    """Return the maximum number of config changes in the history; 0 means no limit."""
+    definition = broker_configs()[HISTORY_MAX_ENTRIES]
+    return int(str(definition.parse(static.get(HISTORY_MAX_ENTRIES, str(definition.default)))))
+
+
+def allowed_client_configs(value: ConfigValue | None) -> frozenset[str] | None:
+    """Return the client configs that ``client.configs.allowed.keys`` permits; None permits all."""
+    return None if value is None else frozenset(cast("tuple[str, ...]", value))
+
+
+def with_dynamic_values(static: Mapping[str, str], layers: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the properties file, with klamm's own configs replaced by their dynamic values.
+
+    Args:
+        static: Settings of the properties file.
+        layers: Dynamic configs of the cluster default and of the first broker id; later ones take precedence.
+    """
+    own = own_broker_configs()
+    found = dict(static)
+    for layer in layers:
+        found.update({name: value for name, value in layer.items() if name in own})
+    return MappingProxyType(found)
 
 
 class PolicySettings:

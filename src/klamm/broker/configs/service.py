@@ -20,7 +20,7 @@ from klamm.configs.topics import validate_topic_configs
 from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
 from klamm.protocol.types import ResourceType
-from klamm.server.author import BROKER_ITSELF, Author
+from klamm.server.session import BROKER_ITSELF, Author
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import HIDDEN, PutConfig, PutHistory
 

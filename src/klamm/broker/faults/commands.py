@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment
 from klamm.broker.groups.coordinator import CLASSIC_TYPE
 from klamm.broker.topics.placement import place
+from klamm.clock import wall_clock_ms
 from klamm.configs.names import check_topic_name
 from klamm.faults.fault import FaultError, find_api, parse_fault
 from klamm.properties import did_you_mean
@@ -19,13 +21,42 @@ from klamm.storage.log import aborted_in, find_committed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from klamm.broker.faults.clock import MovableClock
+    from klamm.broker.context import Services
     from klamm.broker.faults.requests import RequestLog
-    from klamm.broker.services import Services
     from klamm.broker.topics.catalog import Topic
     from klamm.faults.fault import FaultQueue
     from klamm.protocol.records import RecordBatch
     from klamm.storage.log import PartitionLog
+
+
+@dataclass(slots=True)
+class MovableClock:
+    """Wall clock and event loop clock with a common shift. Used on the event loop only."""
+
+    moved_s: float = 0.0
+    """Seconds by which the clock is ahead of the machine's clock."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock time, in milliseconds since the epoch."""
+        return wall_clock_ms() + int(self.moved_s * 1000)
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop whose timers follow this clock.
+
+        It is asyncio's own loop. The clock of uvloop cannot be moved.
+        """
+        return _MovableLoop(self)
+
+
+class _MovableLoop(asyncio.SelectorEventLoop):
+    def __init__(self, clock: MovableClock) -> None:
+        self._clock_of_parent = clock
+        super().__init__()
+
+    def time(self) -> float:
+        """Return the time by which timers are due, in seconds."""
+        return super().time() + self._clock_of_parent.moved_s
+
 
 READ_BYTES: Final = 1024 * 1024
 """Bytes of a log in one answer."""

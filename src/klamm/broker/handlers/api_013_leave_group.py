@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic.model import MemberIdentity
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.part_limits import MOST_LEAVING_MEMBERS, refuse_many
-from klamm.broker.requests.checks import require_group
+from klamm.broker.requests.checks import MAX_LEAVING_MEMBERS, check_count, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
@@ -38,7 +37,7 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     try:
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster)
-        refuse_many(identities, MOST_LEAVING_MEMBERS, "members")
+        check_count(identities, MAX_LEAVING_MEMBERS, "members")
         codes = await context.services.groups.classic.leave(request.group_id, identities)
     except KafkaApiError as error:
         return LeaveGroupResponse(error_code=error.error_code)

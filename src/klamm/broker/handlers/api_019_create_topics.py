@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.requests.checks import may_cluster, may_topic
 from klamm.broker.requests.topic_creation import CreatableTopic, TopicSpec, begin_topic, check_size
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.codec import encode
+from klamm.protocol.codec import NO_TAGS, encode, with_items
 from klamm.protocol.errors import ErrorCode, PolicyViolationError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.security.acls import AclOperation
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.quotas.mutations import MutationQuota
+    from klamm.broker.quotas import MutationQuota
     from klamm.configs.describe import DescribedConfig
 
 API: Final = Api(key=ApiKey.CREATE_TOPICS, min_version=2, max_version=7)

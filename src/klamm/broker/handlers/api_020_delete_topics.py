@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.quotas.mutations import MutationQuota
+    from klamm.broker.quotas import MutationQuota
 
 Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
 API: Final = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6)

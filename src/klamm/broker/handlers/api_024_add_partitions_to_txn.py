@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.requests.checks import may_cluster, may_topic, may_transactional_id
-from klamm.broker.transactions.errors import TransactionAbortableError
-from klamm.broker.transactions.model import TransactionPartition
+from klamm.broker.transactions.model import TransactionAbortableError, TransactionPartition
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

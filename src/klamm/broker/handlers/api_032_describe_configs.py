@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.requests.checks import config_denial
 from klamm.configs.describe import select_keys
 from klamm.configs.names import identity_of
 from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.codec import encode
+from klamm.protocol.codec import NO_TAGS, encode, with_items
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.types import RESOURCE_TYPES

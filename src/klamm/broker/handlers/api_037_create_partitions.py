@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.quotas.mutations import MutationQuota
+    from klamm.broker.quotas import MutationQuota
     from klamm.broker.topics.catalog import Topic
     from klamm.policy.details import CreatePartitionsDetails
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
+from klamm.broker.requests.checks import MAX_QUOTA_ENTRIES, check_count
 from klamm.configs.quotas import QuotaComponent
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ClusterAuthorizationError
@@ -35,7 +35,7 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
             context.session, AclOperation.DESCRIBE_CONFIGS, AclResourceType.CLUSTER, CLUSTER_NAME
         ):
             raise ClusterAuthorizationError
-        refuse_many(request.components, MOST_QUOTA_PARTS, "components of a filter")
+        check_count(request.components, MAX_QUOTA_ENTRIES, "components of a filter")
         components = [
             QuotaComponent(entity_type=part.entity_type, match_type=part.match_type, match=part.match)
             for part in request.components

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
+from klamm.broker.requests.checks import MAX_QUOTA_ENTRIES, check_count
 from klamm.configs.quotas import QuotaChange
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
@@ -36,8 +36,8 @@ async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> 
             raise ClusterAuthorizationError
         slices = context.time_slice
         for entry in request.entries:
-            refuse_many(entry.entity, MOST_QUOTA_PARTS, "parts of one entity")
-            refuse_many(entry.ops, MOST_QUOTA_PARTS, "quotas of one entity")
+            check_count(entry.entity, MAX_QUOTA_ENTRIES, "parts of one entity")
+            check_count(entry.ops, MAX_QUOTA_ENTRIES, "quotas of one entity")
         alterations = [
             (
                 await slices.listed((part.entity_type, part.entity_name) for part in entry.entity),
@@ -72,7 +72,7 @@ def _answer(entry: AlterClientQuotasRequest.EntryData, error: ApiError) -> Alter
         error_message=error.error_message,
         entity=[
             AlterClientQuotasResponse.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
-            for part in entry.entity[:MOST_QUOTA_PARTS]  # if there are more, the first ones identify the entity
+            for part in entry.entity[:MAX_QUOTA_ENTRIES]  # if there are more, the first ones identify the entity
         ],
     )
 

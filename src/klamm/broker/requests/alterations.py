@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from klamm.broker.part_limits import MOST_CONFIGS, too_many
-from klamm.broker.requests.checks import config_denial
+from klamm.broker.requests.checks import MAX_CONFIGS, config_denial, count_error
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.security.acls import AclOperation
 
@@ -51,7 +50,7 @@ async def alter_resources(
     slices = context.time_slice
     checked = await slices.listed(
         config_denial(context, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
-        or too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
+        or count_error(resource.configs, MAX_CONFIGS, "configs of one resource")
         or to_alteration(resource)
         for resource in resources
     )

@@ -1,4 +1,4 @@
-"""Authorization checks of handlers and the errors of denied requests (Kafka's AuthHelper).
+"""Checks of handlers: authorization, the errors of denied requests (Kafka's AuthHelper), and the number of entries.
 
 Every check comes before the check whether the resource exists. So a denied client cannot find out which topics or
 groups exist.
@@ -12,6 +12,7 @@ from klamm.protocol.errors import (
     ClusterAuthorizationError,
     ErrorCode,
     GroupAuthorizationError,
+    InvalidRequestError,
     KafkaApiError,
     TopicAuthorizationError,
 )
@@ -21,6 +22,8 @@ from klamm.security.authorization import OPERATIONS
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from klamm.broker.context import RequestContext
 
 _CLUSTER_KINDS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
@@ -119,3 +122,30 @@ def cluster_operations(context: RequestContext) -> int:
     if not may_cluster(context, AclOperation.DESCRIBE):
         return 0
     return authorized_operations(context, AclResourceType.CLUSTER, CLUSTER_NAME)
+
+
+# A request with many resources is processed in time slices, one resource after the other. A single resource is
+# processed without a pause, so its entries are limited to what takes some milliseconds.
+MAX_CONFIGS: Final = 10_000
+"""Maximum number of configs of one resource."""
+MAX_QUOTA_ENTRIES: Final = 1_000
+"""Maximum number of components or values of one entity with quotas, or of components of a filter."""
+MAX_LEAVING_MEMBERS: Final = 20_000
+
+
+def count_error(entries: Sequence[object], maximum: int, kind: str) -> InvalidRequestError | None:
+    """Return the error for a resource with more than ``maximum`` entries, else None. ``kind`` names the entries."""
+    if len(entries) <= maximum:
+        return None
+    return InvalidRequestError(f"{len(entries)} {kind} are more than the {maximum} that are allowed at once")
+
+
+def check_count(entries: Sequence[object], maximum: int, kind: str) -> None:
+    """Check the number of entries of a resource.
+
+    Raises:
+        InvalidRequestError: There are more than ``maximum``.
+    """
+    error = count_error(entries, maximum, kind)
+    if error is not None:
+        raise error

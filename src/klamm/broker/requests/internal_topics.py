@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from klamm.broker.services import Services
+    from klamm.broker.context import Services
     from klamm.broker.topics.catalog import Topic
 
 logger: Final = logging.getLogger(__name__)

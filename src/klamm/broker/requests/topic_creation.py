@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.quotas.mutations import MutationQuota
+    from klamm.broker.quotas import MutationQuota
     from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
 

@@ -26,7 +26,7 @@ from klamm.storage.metadata.changes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.server.author import Author
+    from klamm.server.session import Author
     from klamm.server.time_slice import TimeSlice
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from klamm.broker.random_ids import random_uuid
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from klamm.server.author import BROKER_ITSELF, Author
+from klamm.protocol.primitives import random_uuid
+from klamm.server.session import BROKER_ITSELF, Author
 from klamm.storage.metadata.changes import DropTopic, PutTopic
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
-from klamm.broker.transactions.errors import (
+from klamm.broker.transactions.model import (
     ConcurrentTransactionsError,
     ProducerFencedError,
     TransactionAbortableError,
+    TransactionPartition,
 )
-from klamm.broker.transactions.model import TransactionPartition
 from klamm.protocol.errors import ErrorCode, InvalidProducerEpochError, InvalidTxnStateError, KafkaApiError
 from klamm.protocol.records import BATCH_OVERHEAD
 from klamm.protocol.records.layout import FLAGS_AT, PRODUCER, PRODUCER_AT, TRANSACTIONAL

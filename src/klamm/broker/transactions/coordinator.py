@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,16 @@ from klamm.broker.groups.errors import CoordinatorNotAvailableError
 from klamm.broker.groups.registry import log_failure, until_durable
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
-from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
 from klamm.broker.transactions.markers import end_decided, end_hanging, write_markers
-from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
-from klamm.broker.transactions.settings import TransactionSettings
-from klamm.broker.transactions.snapshot import from_payload, to_payload
+from klamm.broker.transactions.model import (
+    ConcurrentTransactionsError,
+    Transaction,
+    TransactionalIdNotFoundError,
+    TransactionPartition,
+    TransactionState,
+    from_payload,
+    to_payload,
+)
 from klamm.protocol.errors import InvalidProducerIdMappingError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DataDirectoryError
@@ -53,6 +59,31 @@ if TYPE_CHECKING:
     from klamm.storage.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """Broker configs of transactions. The defaults are those of Kafka 4.4."""
+
+    max_timeout_ms: int = 900_000
+    """``transaction.max.timeout.ms``"""
+    abort_interval_s: float = 10.0
+    """``transaction.abort.timed.out.transaction.cleanup.interval.ms``, in seconds."""
+    expiration_ms: int = 604_800_000
+    """``transactional.id.expiration.ms``"""
+    expiration_interval_s: float = 3600.0
+    """``transaction.remove.expired.transaction.cleanup.interval.ms``, in seconds."""
+
+    @classmethod
+    def from_config(cls, get: Callable[[str], Any]) -> TransactionSettings:
+        """Read every config by Kafka's name; ``get`` returns numbers, or strings that contain numbers."""
+        return cls(
+            max_timeout_ms=int(get("transaction.max.timeout.ms")),
+            abort_interval_s=int(get("transaction.abort.timed.out.transaction.cleanup.interval.ms")) / 1000,
+            expiration_ms=int(get("transactional.id.expiration.ms")),
+            expiration_interval_s=int(get("transaction.remove.expired.transaction.cleanup.interval.ms")) / 1000,
+        )
+
 
 _SETTLE_S = 10.0
 """Interval in seconds at which markers are made durable, so that their decisions can be dropped."""

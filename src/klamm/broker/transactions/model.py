@@ -1,16 +1,17 @@
-"""The state of a transactional id."""
+"""The state of a transactional id, its stored form (readable JSON), and the errors of the transaction coordinator."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from klamm.protocol.types import ProducerIdentity
-
-if TYPE_CHECKING:
-    from uuid import UUID
+from klamm.storage.errors import DAMAGED_VALUE
 
 NO_TIME: Final = -1
 MAX_EPOCH: Final = 32_766
@@ -100,3 +101,74 @@ class Transaction:
     def is_epoch_exhausted(self) -> bool:
         """Return whether the producer has the last epoch that can still be fenced."""
         return self.producer_epoch >= MAX_EPOCH
+
+
+class InvalidTransactionTimeoutError(KafkaApiError):
+    """The transaction timeout is not positive, or above ``transaction.max.timeout.ms``."""
+
+    error_code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+class ConcurrentTransactionsError(KafkaApiError):
+    """The previous transaction of the transactional id is still being ended. Retriable after a short wait."""
+
+    error_code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+class ProducerFencedError(KafkaApiError):
+    """A newer producer uses the transactional id."""
+
+    error_code = ErrorCode.PRODUCER_FENCED
+
+
+class TransactionAbortableError(KafkaApiError):
+    """The transaction cannot be committed. The producer may abort it and continue (KIP-890)."""
+
+    error_code = ErrorCode.TRANSACTION_ABORTABLE
+
+
+class TransactionalIdNotFoundError(KafkaApiError):
+    """The transactional id is unknown."""
+
+    error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+_PLAIN = (
+    "producer_id",
+    "producer_epoch",
+    "last_producer_epoch",
+    "previous_producer_id",
+    "next_producer_id",
+    "timeout_ms",
+    "started_ms",
+    "updated_ms",
+    "bumps_epoch",
+)
+
+
+def to_payload(transaction: Transaction) -> bytes:
+    """Return the stored form of a transactional id; ``from_payload`` reverses it."""
+    facts: dict[str, Any] = {"state": transaction.state.value}
+    facts |= {name: getattr(transaction, name) for name in _PLAIN}
+    facts["partitions"] = [[item.topic_id.hex, item.partition] for item in sorted(transaction.partitions)]
+    facts["groups"] = sorted(transaction.groups)
+    return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def from_payload(transactional_id: str, payload: bytes) -> Transaction:
+    """Return the transactional id of a stored form.
+
+    Raises:
+        ValueError: The payload is damaged or of another format.
+    """
+    try:
+        facts = json.loads(payload)
+        return Transaction(
+            transactional_id=transactional_id,
+            state=TransactionState(facts["state"]),
+            partitions=frozenset(TransactionPartition(UUID(hex=topic), index) for topic, index in facts["partitions"]),
+            groups=frozenset(facts["groups"]),
+            **{name: facts[name] for name in _PLAIN},
+        )
+    except DAMAGED_VALUE as error:
+        raise ValueError(f"Stored transactional id {transactional_id!r} cannot be read: {error!r}") from error

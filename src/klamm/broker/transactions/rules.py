@@ -13,13 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from klamm.broker.transactions.errors import (
+from klamm.broker.transactions.model import (
+    MAX_EPOCH,
+    NO_TIME,
     ConcurrentTransactionsError,
     InvalidTransactionTimeoutError,
     ProducerFencedError,
+    Transaction,
     TransactionAbortableError,
+    TransactionPartition,
+    TransactionState,
 )
-from klamm.broker.transactions.model import MAX_EPOCH, NO_TIME, Transaction, TransactionPartition, TransactionState
 from klamm.protocol.errors import (
     InvalidProducerIdMappingError,
     InvalidRequestError,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from klamm.client_configs.plan import ClientConfigChange
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 logger = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from klamm.gateway.client_configs.topic_image import FollowedTopic
     from klamm.gateway.upstream.internal_topic import TransactionalTopic
     from klamm.protocol.records import Record
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")

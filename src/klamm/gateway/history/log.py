@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from klamm.gateway.history.recorded_api import Change
     from klamm.kafka_client.connection.transport import ConnectionSettings
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 TOPIC: Final = "__klamm_change_history"
 CLIENT_CONFIGS_TOPIC: Final = HISTORY_TOPIC

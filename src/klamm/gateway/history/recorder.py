@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from klamm.gateway.history.writer import HistoryWriter
     from klamm.gateway.relay.interceptors import InterceptedCall
     from klamm.protocol.schema import Message
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 logger = logging.getLogger(__name__)
 

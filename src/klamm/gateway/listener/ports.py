@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.peer import Peer
 from klamm.properties import SettingsError
-from klamm.server.acceptor import Acceptor
 from klamm.server.listeners import ANY_HOSTS, MAX_PORT, Address, own_host_name
-from klamm.server.sockets import bind
+from klamm.server.sockets import Acceptor, bind
 
 if TYPE_CHECKING:
     import socket

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from klamm.policy.details import Details
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 SHARE_GROUP_HEARTBEAT: Final = 76
 JOINS_UNSEEN: Final = frozenset({SHARE_GROUP_HEARTBEAT})

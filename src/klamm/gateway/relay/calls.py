@@ -13,8 +13,8 @@ from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseErr
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from klamm.server.author import Author
 from klamm.server.codec import coded
+from klamm.server.session import Author
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
     from klamm.server.attempt import ApiError
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 AnyResponse = TypeVar("AnyResponse", bound="Message")
 

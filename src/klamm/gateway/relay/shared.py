@@ -13,7 +13,7 @@ from klamm.gateway.relay.interceptors import NO_INTERCEPTION
 from klamm.gateway.relay.pacing import Pacer
 from klamm.gateway.relay.streams import Backlog
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
-from klamm.server.turns import Turns
+from klamm.server.time_slice import Turns
 
 if TYPE_CHECKING:
     from collections import deque

@@ -1,6 +1,10 @@
 """The log flusher: threads that make logs durable, and the partitions that are offline because that failed.
 
-Linux can make a whole file system durable (``syncfs``), which is faster for many logs.
+A stop with 20,000 changed logs needs 80,000 fsyncs, each with a barrier on the disk. On Linux, one ``syncfs`` makes the
+whole file system durable instead. It is used only where its result can be trusted:
+
+* since Linux 5.8, whose ``syncfs`` reports errors of earlier writebacks to descriptors that were open at that time;
+* on file systems that pass the call and its errors on: ext4 and xfs. An overlay or a network file system need not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 """A log segment: a file of record batches with its indexes, and the lookup of an offset in a log.
 
 The indexes have Kafka's file formats (OffsetIndex, TimeIndex, TransactionIndex).
+
+The offset index and the time index only give a position at which a search starts. A missing or doubtful one is rebuilt
+from the segment. New entries are buffered and written together, because a recovery adds the entries that a crash lost.
+
+The index of aborted transactions is needed for correct responses. It lists the transactions whose ABORT marker is in
+the segment, in the order of the markers. Most segments have none, and then no file. It is made durable with its
+segment, and a recovery rebuilds the entries after the recovery point.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class PutTransaction:
 
     transactional_id: str
     payload: bytes
-    """JSON in UTF-8, written and read only by ``klamm.broker.transactions.snapshot``."""
+    """JSON in UTF-8, written and read only by ``klamm.broker.transactions.model``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

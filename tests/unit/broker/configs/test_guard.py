@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from klamm.broker.configs.service import ConfigService
     from klamm.configs.decision import ConfigDecision
     from klamm.policy import Override
-    from klamm.server.author import Author
+    from klamm.server.session import Author
 
 TOPIC = ResourceType.TOPIC
 

@@ -12,7 +12,7 @@ import pytest
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
 from klamm.protocol.types import ResourceType
-from klamm.server.author import Author
+from klamm.server.session import Author
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutConfig, PutHistory
 from tests.support.configs import (

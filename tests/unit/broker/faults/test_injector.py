@@ -31,7 +31,7 @@ from tests.support.sample_requests import TOPIC_IDS, TOPICS, sample
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from klamm.broker.services import Services
+    from klamm.broker.context import Services
     from klamm.broker.topics.catalog import TopicCatalog
     from klamm.protocol.schema import Message
 

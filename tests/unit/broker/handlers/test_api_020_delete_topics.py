@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from klamm.broker.services import Services
+    from klamm.broker.context import Services
     from klamm.policy.details import DeleteTopicDetails
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.broker.client_configs.service import ClientConfigService
+from klamm.broker.client_configs import ClientConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.handlers.api_050_describe_client_configs import ROUTE, decode_raw, handle
 from klamm.broker.security.authorizer import AllowAll

@@ -16,8 +16,7 @@ from klamm.broker.handlers import (
     api_037_create_partitions,
     api_044_incremental_alter_configs,
 )
-from klamm.broker.quotas.mutations import MutationQuotas
-from klamm.broker.quotas.service import QuotaService
+from klamm.broker.quotas import MutationQuotas, QuotaService
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.policy_runtime import Policies
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
@@ -27,7 +26,7 @@ from klamm.protocol.messages.delete_topics import DeleteTopicsRequest
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.messages.metadata import MetadataRequest
-from klamm.server.author import BROKER_ITSELF
+from klamm.server.session import BROKER_ITSELF
 from klamm.storage.log import LogManager
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.configs import make_context, make_service, message_of

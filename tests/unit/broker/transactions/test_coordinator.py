@@ -13,8 +13,12 @@ import pytest
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
 from klamm.broker.transactions.coordinator import TransactionCoordinator
-from klamm.broker.transactions.errors import ConcurrentTransactionsError, ProducerFencedError
-from klamm.broker.transactions.model import TransactionPartition, TransactionState
+from klamm.broker.transactions.model import (
+    ConcurrentTransactionsError,
+    ProducerFencedError,
+    TransactionPartition,
+    TransactionState,
+)
 from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError
 from klamm.protocol.types import ProducerIdentity
 from klamm.storage.metadata.store import MetadataStore

@@ -10,14 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from klamm.broker.transactions import rules
-from klamm.broker.transactions.errors import (
+from klamm.broker.transactions.model import (
+    MAX_EPOCH,
     ConcurrentTransactionsError,
     InvalidTransactionTimeoutError,
     ProducerFencedError,
+    Transaction,
     TransactionAbortableError,
+    TransactionPartition,
+    TransactionState,
+    from_payload,
+    to_payload,
 )
-from klamm.broker.transactions.model import MAX_EPOCH, Transaction, TransactionPartition, TransactionState
-from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import (
     InvalidProducerIdMappingError,
     InvalidRequestError,

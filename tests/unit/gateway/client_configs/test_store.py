@@ -25,7 +25,7 @@ from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record
-from klamm.server.author import Author
+from klamm.server.session import Author
 from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.fenced_log import FencedLog, FencedWriter
 

@@ -14,7 +14,7 @@ from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, change_entrie
 from klamm.gateway.history.recorded_api import Change
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.protocol.records import Record
-from klamm.server.author import Author
+from klamm.server.session import Author
 from klamm.storage.metadata.changes import PutHistory
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from klamm.server.author import Author
+from klamm.server.session import Author
 from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
 from tests.support.wire import request_frame
 

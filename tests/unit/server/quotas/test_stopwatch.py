@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from klamm.configs.quotas import QuotaLimit
-from klamm.server.quotas.stopwatch import Stopwatch, timed
+from klamm.server.quotas.throttles import Stopwatch, timed
 
 BUSY_S = 0.02
 

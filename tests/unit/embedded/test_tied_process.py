@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.embedded.process import TiedProcess
+from klamm.embedded.server_process import TiedProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from klamm.broker.random_ids import random_uuid
-from klamm.protocol.primitives import uuid_text
+from klamm.protocol.primitives import random_uuid, uuid_text
 
 
 def test_an_id_never_begins_with_a_dash() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.broker.client_metrics import export as module
-from klamm.broker.client_metrics.export import OtlpExport, file_export, http_export
+from klamm.broker import client_metrics as module
+from klamm.broker.client_metrics import OtlpExport, file_export, http_export
 from klamm.properties import SettingsError
 from klamm.telemetry.otlp import decode_metrics
 from tests.support.otlp import twenty_metrics

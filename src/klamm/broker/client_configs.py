@@ -6,7 +6,6 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from klamm.broker.long_decision import decide_in_slices
 from klamm.client_config_runtime.source import SkippedRecords
 from klamm.client_configs.definitions import usable_configs
 from klamm.client_configs.description import DescribedEntity, describe
@@ -20,7 +19,7 @@ from klamm.client_configs.plan import (
 )
 from klamm.client_configs.resolution import resolve
 from klamm.policy_runtime.decision import Revision
-from klamm.server.time_slice import TimeSlice
+from klamm.server.time_slice import TimeSlice, decide_in_slices
 from klamm.storage.metadata.changes import PutClientConfig, PutHistory
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.client_metrics import service as module
-from klamm.broker.client_metrics.service import DECOMPRESSED_FACTOR, ClientMetricsService
+from klamm.broker import client_metrics as module
+from klamm.broker.client_metrics import DECOMPRESSED_FACTOR, ClientMetricsService
 from klamm.broker.handlers import api_071_get_telemetry_subscriptions as get_api
 from klamm.broker.handlers import api_072_push_telemetry as push_api
 from klamm.protocol.codec import decode, encode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.broker.quotas.service import QuotaService
+from klamm.broker.quotas import QuotaService
 from klamm.configs.quotas import QuotaChange
-from klamm.server.author import Author
+from klamm.server.session import Author
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutHistory, PutQuota
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from klamm.broker.quotas.mutations import UNLIMITED, MutationQuota, MutationQuotas
+from klamm.broker.quotas import UNLIMITED, MutationQuota, MutationQuotas
 from klamm.configs.quotas import QuotaLimit, find_limit
 from klamm.protocol.errors import ThrottlingQuotaExceededError
 from klamm.server.session import Session

@@ -45,8 +45,8 @@ from klamm.storage.log.directories import segment_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from klamm.broker.context import Services
     from klamm.broker.groups.coordinator import DescribedGroup
-    from klamm.broker.services import Services
     from klamm.broker.topics.catalog import Topic
     from klamm.monitoring.http import View
     from klamm.page.html import Query

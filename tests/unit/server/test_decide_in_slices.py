@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.broker.long_decision import decide_in_slices
 from klamm.policy_runtime.decision import Revision
-from klamm.server.time_slice import TimeSlice
+from klamm.server.time_slice import TimeSlice, decide_in_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable

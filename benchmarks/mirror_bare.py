@@ -96,7 +96,7 @@ class BareLoop:
             self._requests -= 1
             codes = {each.error_code for topic in response.responses for each in topic.partition_responses}
             if codes != {ErrorCode.NONE}:
-                raise RuntimeError(f"The target refused: {codes}")
+                raise RuntimeError(f"The target rejected: {codes}")
             for _, view, memory in taken:
                 self._pending_bytes -= len(view)
                 memory.release()

@@ -35,7 +35,7 @@ _ROUNDS: Final = 3
 
 
 def run(plan: Plan) -> Iterator[Measurement]:
-    """Measure klamm alone: MirrorMaker 2 asks for all topics in one request, which a controller of 4.1 refuses."""
+    """Measure klamm alone: MirrorMaker 2 asks for all topics in one request, which a controller of 4.1 rejects."""
     rest_s = _REST_S / 4 if plan.quick else _REST_S
     sides = {
         "klamm": functools.partial(_measure, rest_s, ""),

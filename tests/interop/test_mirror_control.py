@@ -55,10 +55,10 @@ def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_reported(ca
         # then
         assert topic_configs(there.bootstrap_servers, "A.orders") == {"cleanup.policy": "compact"}
         assert published == [(("orders", "A.orders", 2),)]
-        ((name, reason),) = status.snapshot()[0].refused
+        ((name, reason),) = status.snapshot()[0].rejected
         assert name == f"A.{LONGEST}"
         assert reason.startswith("INVALID_TOPIC")
-        assert f"topic A.orders: left out, cluster B does not know it: {VENDOR}" in caplog.text
+        assert f"topic A.orders: skipping configs that cluster B does not know: {VENDOR}" in caplog.text
         source.close()
         target.close()
 

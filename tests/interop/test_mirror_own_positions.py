@@ -27,7 +27,7 @@ from klamm.mirror.records.source_offsets import (
     topic_id_value,
     value_bytes,
 )
-from klamm.mirror.records.worker_offsets import carry_positions, mirrored_offsets
+from klamm.mirror.records.worker_offsets import copy_worker_offsets, mirrored_offsets
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.verify import verify_flow
 from klamm.properties import parse_properties
@@ -104,7 +104,7 @@ def test_the_flows_own_topic_counts_and_the_workers_for_what_it_lacks(target: st
     topics.write(topics.workers, at("gone", 8), at("gone", None), at("elsewhere", 9, cluster="C"))
     topics.write(topics.own, at("both", 50), at("own", 60), at("removed", 70), at("removed", None))
     # when
-    carry_positions(topics.flow())
+    copy_worker_offsets(topics.flow())
     # then
     first = topics.written()
     assert topics.stored().offsets == {
@@ -113,7 +113,7 @@ def test_the_flows_own_topic_counts_and_the_workers_for_what_it_lacks(target: st
         ("workers", 0): 6,
         ("fresh", 0): -1,
     }
-    carry_positions(topics.flow())
+    copy_worker_offsets(topics.flow())
     assert topics.written() == first == 6
 
 
@@ -125,14 +125,14 @@ def test_what_klamm_remembers_beside_positions_comes_with_them(target: str) -> N
     topics.write(topics.workers, plan(3))
     topics.write(topics.own, at("both", 50))
     # when
-    carry_positions(topics.flow())
+    copy_worker_offsets(topics.flow())
     # then
     stored = topics.stored()
     assert stored.topic_ids == {("workers", 0): NEW}
     assert stored.shard_plan == ShardPlan(3)
     # when both have a plan
     topics.write(topics.own, plan(5))
-    carry_positions(topics.flow())
+    copy_worker_offsets(topics.flow())
     # then
     assert topics.stored().shard_plan == ShardPlan(5)
 
@@ -140,7 +140,7 @@ def test_what_klamm_remembers_beside_positions_comes_with_them(target: str) -> N
 def test_without_a_topic_of_the_worker_there_is_nothing_to_carry(target: str) -> None:
     more = "offset.storage.topic = nowhere\nA->B.offsets.storage.topic = not-there-yet\n"
     (flow,) = parse_settings(parse_properties(properties("a:1", target, more, topics="x"))).flows
-    carry_positions(flow)
+    copy_worker_offsets(flow)
 
 
 def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is_missing(target: str) -> None:
@@ -155,13 +155,13 @@ def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is
     producer.produce(topics.own, key=key, value=value, partition=partition_for_key(key, PARTITIONS))
     assert producer.flush(10) == 0
     # then
-    carry_positions(topics.flow())
+    copy_worker_offsets(topics.flow())
     topics.write(topics.workers, at("workers", 6))
     with pytest.raises(ConnectionLostError, match=f"An open transaction hides source offsets in {topics.own}"):
-        carry_positions(topics.flow())
+        copy_worker_offsets(topics.flow())
     # when
     producer.commit_transaction(10)
-    carry_positions(topics.flow())
+    copy_worker_offsets(topics.flow())
     # then
     assert topics.stored().offsets == {("both", 0): 50, ("workers", 0): 60}
 
@@ -174,7 +174,7 @@ def test_a_worker_that_is_ahead_is_reported(target: str, caplog: pytest.LogCaptu
     topics.write(topics.own, at("orders", 50), at("users", 5))
     # when
     with caplog.at_level(logging.WARNING):
-        carry_positions(topics.flow())
+        copy_worker_offsets(topics.flow())
     # then
     told = (
         f"A->B: 1 source offsets in {topics.workers} are ahead of those in {topics.own}, for example that of orders-0"

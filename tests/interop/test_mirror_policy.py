@@ -1,4 +1,4 @@
-"""A mirror whose target has a policy: the topic that is refused is told, the others go on."""
+"""A mirror whose target has a policy: the topic that is rejected is told, the others go on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_topic_that_the_targets_policy_refuses_is_told_and_the_others_go_on(
         assert published == [(("orders", "A.orders", 2),)]
         assert topic_configs(there.bootstrap_servers, "A.orders") == {}
         (progress,) = status.snapshot()
-        ((name, reason),) = progress.refused
+        ((name, reason),) = progress.rejected
         assert name == "A.salaries"
         assert reason.startswith("POLICY_VIOLATION")
         assert "leave them where they are" in reason

@@ -209,7 +209,7 @@ def test_an_offset_that_the_source_refuses_is_a_loss_however_long_its_log_is_by_
 ) -> None:
     """OFFSET_OUT_OF_RANGE for an offset that the log has a moment later is no glitch: it has other records there."""
     # given
-    topic = "refused"
+    topic = "rejected"
     partitions = create_both(address, topic)
     write(address, topic, numbered(100, 20))
     mirrored_up_to(address, topic, 24, leader_epoch=-1)
@@ -226,7 +226,7 @@ def test_an_offset_that_the_source_refuses_is_a_loss_however_long_its_log_is_by_
     (stopped,) = copy_all(copy_settings(address, address, alias="A"), *partitions)
     # then
     assert stopped.state is CopyState.STOPPED
-    assert "it refused offset 25 as out of range, and holds 0 to 30 now" in stopped.reason
+    assert "it rejected offset 25 as out of range, and holds 0 to 30 now" in stopped.reason
 
 
 def test_after_a_takeover_the_topic_of_that_moment_is_the_one_that_is_meant(address: str) -> None:

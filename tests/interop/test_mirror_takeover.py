@@ -249,8 +249,8 @@ def _wait_for_position(flow: FlowSettings, names: Names, offset: int, mirrormake
 
 def _put_back(flow: FlowSettings, names: Names, offset: int) -> None:
     """Let the worker's topic hold an old position, as if repeating later ones there had failed: Kafka warns."""
-    assert flow.worker_positions_topic is not None
-    with _positions(flow, flow.worker_positions_topic) as store:
+    assert flow.worker_offsets_topic is not None
+    with _positions(flow, flow.worker_offsets_topic) as store:
         store.write({(names.topic, 0): SourceOffset(offset + 1)})
 
 

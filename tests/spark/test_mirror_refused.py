@@ -87,7 +87,7 @@ def test_flows_that_only_an_operator_can_correct_end_a_job_and_fail_its_plan(
         with MirrorProcess(file, tmp_path, "--until-caught-up", as_users_run_it=True) as mirror:
             code, log = mirror.wait(60), mirror.text()
         planned = klamm_mirror([str(tmp_path / "mm2.properties"), "--plan"])
-        plan = [line for line in capsys.readouterr().out.splitlines() if "would be refused" in line]
+        plan = [line for line in capsys.readouterr().out.splitlines() if "would be rejected" in line]
     # then
     assert code == 1, log
     assert "Spark" not in log

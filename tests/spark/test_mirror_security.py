@@ -173,10 +173,10 @@ def test_refused_flows_name_the_cluster_the_principal_and_the_reason(
         more += f"{alias}.bootstrap.servers = {guarded.outside}\n"
         more += "".join(f"{alias}.{key} = {value}\n" for key, value in keys.items())
     reasons = {
-        "badpw->good": "cluster badpw refuses this client: .*Login as alice by PLAIN failed: Authentication failed",
-        "good->badpw": "cluster badpw refuses this client: .*Login as alice by PLAIN failed: Authentication failed",
-        "good->expired": "cluster expired refuses this client: .*certificate has expired",
-        "stranger->good": "cluster stranger refuses this client: .*unable to get local issuer certificate",
+        "badpw->good": "cluster badpw rejects this client: .*Login as alice by PLAIN failed: Authentication failed",
+        "good->badpw": "cluster badpw rejects this client: .*Login as alice by PLAIN failed: Authentication failed",
+        "good->expired": "cluster expired rejects this client: .*certificate has expired",
+        "stranger->good": "cluster stranger rejects this client: .*unable to get local issuer certificate",
     }
     more += "".join(f"{flow}.enabled = true\n" for flow in reasons)
     # when

@@ -48,7 +48,7 @@ def copy_settings(
         source=ConnectionSettings(bootstrap_servers=tuple(source.split(",")), client_id="copier"),
         target=ConnectionSettings(bootstrap_servers=tuple(target.split(",")), client_id="copier"),
         source_offsets_topic=f"mm2-offsets.{alias}.internal",
-        positions_interval_s=0.05,
+        source_offsets_interval_s=0.05,
         read_committed=True,
         fetch_limits=FetchLimits(max_bytes=8 * _MIB, partition_max_bytes=_MIB, min_bytes=1, max_wait_ms=50),
         buffer_bytes=16 * _MIB,

@@ -214,7 +214,7 @@ def grow_topic(address: str, name: str, partitions: int) -> None:
 def wait_for_partitions(address: str, name: str, partitions: int, topic_id: UUID | None = None) -> None:
     """Wait until every partition has a leader that serves it, of the topic with an id if one is given.
 
-    Brokers of Kafka report a leader before it has opened the partition. Until then, it refuses records with
+    Brokers of Kafka report a leader before it has opened the partition. Until then, it rejects records with
     NOT_LEADER_OR_FOLLOWER, which a client without retries would report. Nor have they forgotten a deleted topic of the
     same name at once, which would take the records with it.
     """

@@ -77,7 +77,7 @@ class FakeCluster(AdminClient):
         self.topics = dict(partition_counts)
         self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
         self.created: list[NewTopic] = []
-        self.refuses: dict[str, KafkaApiError] = {}
+        self.rejects: dict[str, KafkaApiError] = {}
         self.away: Callable[[], bool] = lambda: False
         self.incompatible = False
         self.keeps_no_acls = False
@@ -141,8 +141,8 @@ class FakeCluster(AdminClient):
             return rejection("INVALID_CONFIG", "Unknown topic config name")
         if topic.name in self.topics:
             return rejection("TOPIC_ALREADY_EXISTS")
-        if topic.name in self.refuses:
-            return self.refuses[topic.name]
+        if topic.name in self.rejects:
+            return self.rejects[topic.name]
         if not validate_only:
             self.created.append(topic)
             self.topics[topic.name] = topic.num_partitions
@@ -152,10 +152,10 @@ class FakeCluster(AdminClient):
     def create_partitions(
         self, new_partitions: Mapping[str, NewPartitions], *, validate_only: bool = False, timeout_ms: int | None = None
     ) -> CreatePartitionsResult:
-        grown = {name: new.total_count for name, new in new_partitions.items() if name not in self.refuses}
+        grown = {name: new.total_count for name, new in new_partitions.items() if name not in self.rejects}
         self.topics |= {} if validate_only else grown
         return settled(
-            CreatePartitionsResult(new_partitions), {name: self.refuses.get(name) for name in new_partitions}
+            CreatePartitionsResult(new_partitions), {name: self.rejects.get(name) for name in new_partitions}
         )
 
     def incremental_alter_configs(
@@ -164,7 +164,7 @@ class FakeCluster(AdminClient):
         options: AlterConfigsOptions | None = None,
     ) -> AlterConfigsResult:
         lacking = UnsupportedVersionError("not offered") if self.incompatible else None
-        outcomes = {topic: lacking or (self.refuses.get(topic.name) if ops else None) for topic, ops in configs.items()}
+        outcomes = {topic: lacking or (self.rejects.get(topic.name) if ops else None) for topic, ops in configs.items()}
         return settled(AlterConfigsResult(configs), outcomes)
 
     def describe_acls(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.topics.names import parse_pattern
 from klamm.mirror.filters import PatternList
 from klamm.patterns import compile_pattern, java_pattern
@@ -23,7 +23,7 @@ def test_every_invalid_expression_is_the_same_error(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", TOO_MUCH)
 def test_an_expression_that_is_too_much_for_python_is_reported(expression: str) -> None:
-    with pytest.raises(RefusedError, match="is an invalid regex"):
+    with pytest.raises(RequestError, match="is an invalid regex"):
         parse_pattern(expression)
     with pytest.raises(SettingsError, match="expected a list of regular expressions"):
         PatternList.compile("topics", (expression,))

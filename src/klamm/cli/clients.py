@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from klamm.cli.arguments import ToolParser
-from klamm.cli.connection import RefusedError, guarded
+from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error, print_line, print_result
 from klamm.display import counted, printable
 from klamm.properties import did_you_mean
@@ -144,7 +144,7 @@ def _wait(clients: list[Client], options: argparse.Namespace) -> list[Client]:
         if found and not any(client["standing"] in _NOT_IN_LINE for client in found):
             break
         time.sleep(min(options.interval, left_s))
-        with suppress(RefusedError):
+        with suppress(RequestError):
             clients = fetch(options.metrics)
     return clients
 
@@ -173,7 +173,7 @@ def _fetch_again(address: str, interval_s: float) -> list[Client]:
         time.sleep(interval_s)
         try:
             return fetch(address)
-        except RefusedError as error:
+        except RequestError as error:
             if not is_reported:
                 print_error(f"{_PROG}: {error}; retrying every {interval_s:g} s")
             is_reported = True
@@ -183,32 +183,32 @@ def fetch(address: str) -> list[Client]:
     """Fetch the list of clients from a broker's metrics listener.
 
     Raises:
-        RefusedError: The address does not answer, or not as a klamm broker, or some of the processes of a gateway are
+        RequestError: The address does not answer, or not as a klamm broker, or some of the processes of a gateway are
             missing. The message contains the address.
     """
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port, timeout=_TIMEOUT_S)
     except (ValueError, http.client.InvalidURL) as error:
-        raise RefusedError(f"--metrics {address}: expected HOST:PORT") from error
+        raise RequestError(f"--metrics {address}: expected HOST:PORT") from error
     try:
         # The listener serves public names to no browser; this is none.
         connection.request("GET", _PATH, headers={"Host": "localhost"})
         response = connection.getresponse()
         body = response.read()
         if response.status != http.client.OK:
-            raise RefusedError(f"{address} answers with HTTP status {response.status}; {_IS_IT}")
+            raise RequestError(f"{address} answers with HTTP status {response.status}; {_IS_IT}")
         document = json.loads(body)
         clients: list[Client] = document["clients"]
         silent = document.get("silent_processes", 0)
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        raise RefusedError(f"{address} returned no list of clients; {_IS_IT} ({error!r})") from error
+        raise RequestError(f"{address} returned no list of clients; {_IS_IT} ({error!r})") from error
     except OSError as error:
-        raise RefusedError(f"{address} does not answer: {error.strerror or error}") from error
+        raise RequestError(f"{address} does not answer: {error.strerror or error}") from error
     finally:
         connection.close()
     if silent:
-        raise RefusedError(f"{address}: {silent} of its processes did not report their clients in time; try again")
+        raise RequestError(f"{address}: {silent} of its processes did not report their clients in time; try again")
     return clients
 
 

@@ -32,7 +32,7 @@ _SILENCE_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 1.0
 
 
-class RefusedError(Exception):
+class RequestError(Exception):
     """A request that cannot be carried out; the message is for the user."""
 
 
@@ -177,7 +177,7 @@ def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], N
     try:
         code = work()
         sys.stdout.flush()
-    except (RefusedError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
+    except (RequestError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
             raise  # klamm.cli.main ends all commands alike when the output takes no more
         line = escaped(" ".join(explain(error).split("\n")))

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import print_document, print_error, print_line
@@ -56,7 +56,7 @@ def parser() -> ToolParser:
         "and print.value (true or false; only print.value is true by default), key.separator (default: tab),\n"
         "line.separator, headers.separator (default: comma), null.literal (default: null), key.deserializer,\n"
         "value.deserializer and headers.deserializer.\n\n"
-        "Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags, 130 interrupted.",
+        "Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 130 interrupted.",
     )
     add_common(found, timeout_ms=None)
     found.add_value("--topic", metavar="TOPIC", help="the topic to read")
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     _check(flags, options)
     try:
         offset = parse_offset(options.offset, from_beginning=options.from_beginning)
-    except RefusedError as error:
+    except RequestError as error:
         flags.error(str(error))
     return guarded(_PROG, lambda: _run(flags, options, offset))
 
@@ -123,7 +123,7 @@ def parse_offset(text: str | None, *, from_beginning: bool) -> int:
     """Parse an ``--offset`` value: return the offset, ``EARLIEST`` or ``LATEST``.
 
     Raises:
-        RefusedError: The value is neither a name nor a number from 0.
+        RequestError: The value is neither a name nor a number from 0.
     """
     if text is None:
         return EARLIEST if from_beginning else LATEST
@@ -131,7 +131,7 @@ def parse_offset(text: str | None, *, from_beginning: bool) -> int:
     if text.lower() in names:
         return names[text.lower()]
     if not re.fullmatch(r"\+?[0-9]+", text) or int(text) > _INT64_MAX:
-        raise RefusedError(
+        raise RequestError(
             f"The provided offset value '{text}' is incorrect. Valid values are 'earliest', 'latest', or a"
             " non-negative long."
         )
@@ -196,7 +196,7 @@ def _writer(options: argparse.Namespace, formatter: RecordFormatter) -> Callable
     def write(record: ConsumedRecord) -> None:
         try:
             line = formatter.line(record)
-        except RefusedError as error:
+        except RequestError as error:
             if not options.skip_message_on_error:
                 raise
             print_error(f"Error processing message, skipping this message: {error}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RefusedError, connect, explain, guarded
+from klamm.cli.connection import RequestError, connect, explain, guarded
 from klamm.cli.output import print_error, print_result
 from klamm.cli.topics.names import parse_pattern
 
@@ -43,7 +43,7 @@ def parser() -> ToolParser:
     found = ToolParser(
         prog=_PROG,
         description="Print offsets of topic partitions, with the flags and the output of kafka-get-offsets.sh.",
-        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found)
     found.add_value("--topic", metavar="TOPIC", help="regular expression for the topics (default: all)")
@@ -119,7 +119,7 @@ def _offsets(
         key=str_of,
     )
     if not partitions:
-        raise RefusedError("Could not match any topic-partitions with the specified filters")
+        raise RequestError("Could not match any topic-partitions with the specified filters")
     offsets: dict[TopicPartition, int] = {}
     for partition, found in admin.list_offsets(dict.fromkeys(partitions, spec)).values().items():
         if (error := found.exception()) is not None:
@@ -133,14 +133,14 @@ def parse_time(text: str) -> int:
     """Parse a ``--time`` value and return the timestamp of a ListOffsets request.
 
     Raises:
-        RefusedError: The value is neither a name nor a number.
+        RequestError: The value is neither a name nor a number.
     """
     if text in _SPECS:
         return _SPECS[text]
     try:
         return int(text)
     except ValueError as error:
-        raise RefusedError(
+        raise RequestError(
             f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp"
             " / -4 or earliest-local / -5 or latest-tiered / -6 or earliest-pending-upload, or a specified long format"
             " timestamp"
@@ -165,12 +165,12 @@ def parse_topic_and_partitions(topic: str | None, partitions: str | None) -> Par
     """Parse ``--topic`` and ``--partitions``; None selects all.
 
     Raises:
-        RefusedError: A partition is not a number, or the topic is not a regular expression.
+        RequestError: A partition is not a number, or the topic is not a regular expression.
     """
     try:
         wanted = {int(part) for part in partitions.split(",")} if partitions else set()
     except ValueError as error:
-        raise RefusedError(
+        raise RequestError(
             f"--partitions expects a comma separated list of numeric partition ids, but received: {partitions}"
         ) from error
     return PartitionRule(
@@ -182,7 +182,7 @@ def parse_rules(text: str) -> list[PartitionRule]:
     """Parse ``--topic-partitions``.
 
     Raises:
-        RefusedError: A rule is malformed, or its topic is not a regular expression.
+        RequestError: A rule is malformed, or its topic is not a regular expression.
     """
     return [_rule(part) for part in text.split(",")]
 
@@ -190,7 +190,7 @@ def parse_rules(text: str) -> list[PartitionRule]:
 def _rule(text: str) -> PartitionRule:
     found = _RULE.fullmatch(text)
     if found is None:
-        raise RefusedError(f"Invalid rule specification: {text}")
+        raise RequestError(f"Invalid rule specification: {text}")
     topic, only, lowest, limit = found.groups()
     first, end = (int(only), int(only) + 1) if only else (int(lowest or 0), int(limit) if limit else math.inf)
     return PartitionRule(topic=parse_pattern(topic or ".*"), partitions=lambda partition: first <= partition < end)

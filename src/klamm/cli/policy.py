@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_result
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
@@ -185,7 +185,7 @@ def _test(options: argparse.Namespace) -> int:
             spec = _spec(name, kinds)
             policy = load_policy(spec, properties).policy
     except PolicyLoadError as error:
-        raise RefusedError(str(error)) from error
+        raise RequestError(str(error)) from error
     if options.topics_file is not None:
         topics = _declared(options.topics_file)
     else:
@@ -237,20 +237,20 @@ def _locate(name: str) -> tuple[str, str]:
     if not file.endswith(".py"):
         module, _, class_name = name.rpartition(":" if ":" in name else ".")
         if not module or not class_name:
-            raise RefusedError(f"{name}: expected FILE.py, FILE.py:Class or module:Class")
+            raise RequestError(f"{name}: expected FILE.py, FILE.py:Class or module:Class")
         sys.path.insert(0, "")  # as with python -m, so that modules of the working directory can be imported
         return module, class_name
     path = Path(file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise RefusedError(f"{file}: no such file")
+        raise RequestError(f"{file}: no such file")
     sys.path.insert(0, str(path.parent.resolve()))
     module_object = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module_object
     try:
         spec.loader.exec_module(module_object)
     except (Exception, SystemExit) as error:
-        raise RefusedError(f"{file}: {type(error).__name__}: {error}") from error
+        raise RequestError(f"{file}: {type(error).__name__}: {error}") from error
     return path.stem, class_name or _only_policy(file, vars(module_object), path.stem)
 
 
@@ -265,7 +265,7 @@ def _only_policy(file: str, names: Mapping[str, Any], module: str) -> str:
     ]
     if len(found) != 1:
         listed = ", ".join(found) or "none"
-        raise RefusedError(f"{file}: expected one policy in it, or FILE.py:Class; there is {listed}")
+        raise RequestError(f"{file}: expected one policy in it, or FILE.py:Class; there is {listed}")
     return found[0]
 
 
@@ -291,7 +291,7 @@ def _check_upstream(policy: object, described: Sequence[Mapping[str, ConfigEntry
         try:
             policy.check_upstream({entry.name: entry.config_type for entry in described[0].values()})
         except RuleFileError as error:
-            raise RefusedError(str(error)) from error
+            raise RequestError(str(error)) from error
 
 
 def _described(options: argparse.Namespace) -> list[tuple[ExistingTopic, Mapping[str, ConfigEntry]]]:
@@ -339,7 +339,7 @@ def _values(described: Mapping[str, ConfigEntry], *, are_own: bool) -> dict[str,
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise RefusedError(f"--property {text}: expected NAME=VALUE")
+        raise RequestError(f"--property {text}: expected NAME=VALUE")
     return name.strip(), value.strip()
 
 

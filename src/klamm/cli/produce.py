@@ -20,7 +20,7 @@ from io import IncrementalNewlineDecoder
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.line_reader import Interrupts, LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import print_error
@@ -190,12 +190,12 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dic
     if (settings["acks"] != -1 or settings.get("retries") == 0) and "enable.idempotence" not in properties:
         settings["enable_idempotence"] = False  # as in Java, where idempotence needs all replicas and retries
     if "transactional_id" in settings:
-        raise RefusedError("transactional.id: this command writes without transactions")
+        raise RequestError("transactional.id: this command writes without transactions")
     return settings
 
 
 def _acks(text: str | int) -> int:
     allowed = {"all": -1, "-1": -1, "0": 0, "1": 1}
     if str(text) not in allowed:
-        raise RefusedError(f"acks={text}: expected 0, 1, -1 or all")
+        raise RequestError(f"acks={text}: expected 0, 1, -1 or all")
     return allowed[str(text)]

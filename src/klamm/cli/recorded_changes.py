@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connection import RefusedError, client_properties, connect, parse_addresses
+from klamm.cli.connection import RequestError, client_properties, connect, parse_addresses
 from klamm.cli.output import print_error
 from klamm.display import escaped
 from klamm.protocol.errors import (
@@ -45,7 +45,7 @@ def read_changes(options: argparse.Namespace, resource: str | None, *, limit: in
         limit: Largest number of changes.
 
     Raises:
-        RefusedError: No changes are recorded in this place.
+        RequestError: No changes are recorded in this place.
     """
     if options.data_dir is not None:
         return _of_directory(Path(options.data_dir), resource, limit)
@@ -55,7 +55,7 @@ def read_changes(options: argparse.Namespace, resource: str | None, *, limit: in
     if directory is not None:
         return _of_directory(directory, resource, limit)
     if not topics:
-        raise RefusedError(
+        raise RequestError(
             "No history was found: the broker's data directory is not on this machine (name it with --data-dir), and"
             " the cluster has no history of a klamm gateway that this principal may read"
         )
@@ -74,7 +74,7 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
     try:
         changes = read_config_history(directory, resource=resource, limit=limit)
     except DataDirectoryError as error:
-        raise RefusedError(str(error)) from error
+        raise RequestError(str(error)) from error
     print_error(
         f"Read from {escaped(str(directory))}: all changes that this broker made, except those that"
         " config.history.max.entries has removed."
@@ -92,7 +92,7 @@ def _of_gateways(
     if resource is not None:
         wanted, what = (CLIENT_CONFIGS_TOPIC, "client configs") if is_client_resource(resource) else (TOPIC, "others")
         if wanted not in topics:
-            raise RefusedError(
+            raise RequestError(
                 f"{resource}: the gateways of this cluster record no such changes, or this principal may not read"
                 f" them. The history of {what} is in the topic {wanted}"
             )
@@ -103,9 +103,9 @@ def _of_gateways(
     try:
         changes = read_change_history(settings, topics, resource=resource, limit=limit)
     except InternalTopicGoneError as error:
-        raise RefusedError(str(error)) from error
+        raise RequestError(str(error)) from error
     except UnsupportedVersionError as error:
-        raise RefusedError(
+        raise RequestError(
             f"{', '.join(servers)} serves no Fetch, as a gateway with --admin-only: name the brokers in"
             " --bootstrap-server"
         ) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser
 from klamm.cli.clients import fetch
-from klamm.cli.connection import RefusedError, connect, guarded, read_client_properties
+from klamm.cli.connection import RequestError, connect, guarded, read_client_properties
 from klamm.client_configs.definitions import ClientKind
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError
@@ -88,7 +88,7 @@ def _sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
         for address in addresses:
             try:
                 latest[address] = sightings(fetch(address))
-            except (RefusedError, OSError) as error:  # --follow continues while a broker restarts
+            except (RequestError, OSError) as error:  # --follow continues while a broker restarts
                 sys.stderr.write(f"klamm registrations: {address}: {error}; its last response is used\n")
         return [one for of_broker in latest.values() for one in of_broker]
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_MOST_RECORDS: Final = 2_000
+_MAX_RECORDS: Final = 2_000
 """Most metadata records that one request may lead to.
 
 Far below Kafka's limit, so that the controller serves other clients in between.
@@ -107,8 +107,8 @@ def check_reachable(admin: AdminClient, alias: str) -> None:
     try:
         admin.check_connection().result()
     except CLUSTER_ERRORS as error:
-        is_refused = isinstance(error, (SaslAuthenticationFailedError, SslAuthenticationFailedError))
-        verb = "refuses this client" if is_refused else "does not answer"
+        is_rejected = isinstance(error, (SaslAuthenticationFailedError, SslAuthenticationFailedError))
+        verb = "rejects this client" if is_rejected else "does not answer"
         raise ConnectionLostError(f"cluster {alias} {verb}: {error_text(error)}") from error
 
 
@@ -255,7 +255,7 @@ def portions(items: Iterable[Key], weight: Callable[[Key], int]) -> Iterator[lis
     portion: list[Key] = []
     total = 0
     for item in items:
-        if portion and total + weight(item) > _MOST_RECORDS:
+        if portion and total + weight(item) > _MAX_RECORDS:
             yield portion
             portion, total = [], 0
         portion.append(item)
@@ -277,7 +277,7 @@ def _topic(name: str) -> ConfigResource:
 
 
 def _by_name(result: PerKeyResult[ConfigResource, Any]) -> dict[str, KafkaApiError | None]:
-    return {resource.name: refused for resource, refused in rejections(result).items()}
+    return {resource.name: rejected for resource, rejected in rejections(result).items()}
 
 
 KNOWN_AFTER_S: Final = 10.0
@@ -304,14 +304,14 @@ def create_internal_topic(
         name, replication_factor=replication_factor, partition_count=partition_count, configs=configs
     )
     try:
-        refused = create_topics(admin, [topic]).get(name)
-        if refused is None or refused.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
+        rejected = create_topics(admin, [topic]).get(name)
+        if rejected is None or rejected.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
             return None
-        if is_denial(refused) and name in partition_counts(admin):
+        if is_denial(rejected) and name in partition_counts(admin):
             return None
     except UnsupportedVersionError:
         return None
-    return refused
+    return rejected
 
 
 def internal_topic(

@@ -34,7 +34,7 @@ EXIT_USAGE: Final = 2
 
 _THREADS_END_S: Final = 2.5
 """Seconds that control loops get to end. A loop that waits for an unavailable cluster has nothing to lose."""
-_AT_MOST_EVERY_S: Final = 60.0
+_MIN_INTERVAL_S: Final = 60.0
 """Shortest interval in seconds between log lines whose figures change all the time."""
 
 
@@ -128,7 +128,7 @@ def _mirror(
 
 def exit_code(flows: Sequence[FlowProgress]) -> int:
     """Return the exit code of a mirror: 0 only if no operator has to act."""
-    failed = any(flow.state is FlowState.FAILED or flow.stopped or flow.refused for flow in flows)
+    failed = any(flow.state is FlowState.FAILED or flow.stopped or flow.rejected for flow in flows)
     return EXIT_FAILED if failed else EXIT_OK
 
 
@@ -151,11 +151,11 @@ class ProgressLines:
     def __call__(self, flows: Sequence[FlowProgress]) -> None:
         """Log the progress of the flows if it changed."""
         now = self._clock()
-        self._standings = {key: at for key, at in self._standings.items() if now - at < _AT_MOST_EVERY_S}
+        self._standings = {key: at for key, at in self._standings.items() if now - at < _MIN_INTERVAL_S}
         for flow in flows:
             line, standing = describe(flow), self._standing(flow)
-            before, at = self._logged.get(flow.flow, ("", -_AT_MOST_EVERY_S))
-            if line != before and (standing not in self._standings or now - at >= _AT_MOST_EVERY_S):
+            before, at = self._logged.get(flow.flow, ("", -_MIN_INTERVAL_S))
+            if line != before and (standing not in self._standings or now - at >= _MIN_INTERVAL_S):
                 self._log(flow.flow, line, standing, now)
 
     def finish(self, flows: Sequence[FlowProgress]) -> None:
@@ -173,7 +173,7 @@ class ProgressLines:
         """Return the part of a flow's progress that an operator may have to react to."""
         if flow.caught_up:
             self._caught_up.add(flow.flow)
-        return flow.flow, flow.state, flow.reason, len(flow.stopped), flow.refused, flow.flow in self._caught_up
+        return flow.flow, flow.state, flow.reason, len(flow.stopped), flow.rejected, flow.flow in self._caught_up
 
 
 def stop_on_signals(stopping: threading.Event) -> Mapping[int, Any]:

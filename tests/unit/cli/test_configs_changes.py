@@ -8,7 +8,7 @@ import pytest
 
 from klamm.cli.configs.changes import Changes, parse_pairs, read_changes
 from klamm.cli.configs.options import parse
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_brackets_keep_the_commas_of_a_value_together(text: str | None, pairs: d
 
 @pytest.mark.parametrize("text", ["a", "a=1=2", "a,b=1", "=1=", "a=x,y"])
 def test_what_is_no_pair_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError, match='must be in the format "key=val"'):
+    with pytest.raises(RequestError, match='must be in the format "key=val"'):
         parse_pairs(text)
 
 

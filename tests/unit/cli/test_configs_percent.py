@@ -10,7 +10,7 @@ import klamm
 from klamm import cli
 from klamm.admin import ClientConfigEntity, ClientConfigOp
 from klamm.cli.configs.clients import stage
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,7 +135,7 @@ def test_a_percent_becomes_an_operation_on_the_roll_out() -> None:
     alice = ClientConfigEntity.of_user("alice")
     assert stage(alice, {}, ("acks", "all"), 0.5).operation == ClientConfigOp("rollout.acks", "0.5:all")
     assert stage(alice, {"rollout.acks": "10:0"}, ("acks", "0"), 0).operation == ClientConfigOp("rollout.acks", None)
-    with pytest.raises(RefusedError, match="no roll-out of acks"):
+    with pytest.raises(RequestError, match="no roll-out of acks"):
         stage(alice, {"rollout.heartbeat.interval.ms": "10:5"}, ("acks", "0"), 0)
 
 

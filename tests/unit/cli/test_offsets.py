@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from klamm import cli
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.offsets import parse_rules, parse_time, parse_topic_and_partitions
 
 
@@ -30,7 +30,7 @@ def test_a_rule_selects_topics_and_ranges_of_partitions(text: str, selected: lis
 
 @pytest.mark.parametrize("text", ["a:b", "a:1:2", "a:1-2-3", "[:1"])
 def test_what_is_no_rule_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError, match=r"Invalid rule specification|is an invalid regex"):
+    with pytest.raises(RequestError, match=r"Invalid rule specification|is an invalid regex"):
         parse_rules(text)
 
 
@@ -46,7 +46,7 @@ def test_a_time_is_a_name_or_a_timestamp(text: str, timestamp: int) -> None:
 
 
 def test_a_wrong_time_is_named() -> None:
-    with pytest.raises(RefusedError, match="Malformed time argument soon"):
+    with pytest.raises(RequestError, match="Malformed time argument soon"):
         parse_time("soon")
 
 

@@ -11,7 +11,7 @@ import pytest
 import klamm
 from klamm import cli
 from klamm.admin import ConfigEntry, ConfigSource, PartitionDescription, TopicDescription
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.topics.description import TopicReport, lines
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 
@@ -48,7 +48,7 @@ def test_internal_topics_can_be_left_out() -> None:
 
 
 def test_what_is_no_regular_expression_is_named() -> None:
-    with pytest.raises(RefusedError, match=r"\[ is an invalid regex\."):
+    with pytest.raises(RequestError, match=r"\[ is an invalid regex\."):
         matching([], "[", exclude_internal=False)
 
 
@@ -63,7 +63,7 @@ def test_durations_and_sizes_of_configs_may_have_units() -> None:
 
 @pytest.mark.parametrize("text", ["a", "a=", "a=b=c", "=b=c"])
 def test_configs_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(RefusedError, match="must be in the format"):
+    with pytest.raises(RequestError, match="must be in the format"):
         parse_configs([text])
 
 
@@ -80,7 +80,7 @@ def test_an_assignment_lists_the_brokers_of_each_partition() -> None:
     ],
 )
 def test_assignments_that_cannot_be_are_refused(text: str, complaint: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestError) as refused:
         parse_assignment(text)
     assert str(refused.value) == complaint
 
@@ -93,7 +93,7 @@ def test_topic_ids_are_read_as_they_are_written() -> None:
 
 @pytest.mark.parametrize("text", ["xyz", "9QJfG5owRba7ryKrZGef7A9QJfG5owRba7ryKrZGef7A", "!"])
 def test_other_topic_ids_are_refused(text: str) -> None:
-    with pytest.raises(RefusedError, match="Input string"):
+    with pytest.raises(RequestError, match="Input string"):
         parse_topic_id(text)
 
 

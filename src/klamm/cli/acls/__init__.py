@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.cli.acls.options import parse
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_line
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def work() -> int:
         if options.bootstrap_controller is not None:
-            raise RefusedError("--bootstrap-controller: klamm has no separate controllers; use --bootstrap-server")
+            raise RequestError("--bootstrap-controller: klamm has no separate controllers; use --bootstrap-server")
         from klamm.cli.acls import actions  # noqa: PLC0415  # wrong flags need no network library
 
         do = {"add": actions.add, "remove": actions.remove, "list": actions.list_acls}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.acls.rules import RESOURCES, rules_of
 from klamm.cli.arguments import ToolParser, add_common, check_conflicts, given_flags
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.security.acls import AclOperation, PatternType
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def parser() -> ToolParser:
     found = ToolParser(
         prog="klamm acls",
         description="List, add or remove ACLs, with the flags and the output of kafka-acls.sh.",
-        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found)
     found.add_value("--bootstrap-controller", metavar="HOST:PORT", help=argparse.SUPPRESS)
@@ -108,7 +108,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         flags.error(f"A '--resource-pattern-type' value of '{name}' is not valid when adding acls.")
     try:
         options.rules = rules_of(options)
-    except RefusedError as error:
+    except RequestError as error:
         flags.error(str(error))
     if options.cluster and not options.rules:
         name = options.resource_pattern_type.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -127,7 +127,7 @@ def rules_of(options: argparse.Namespace) -> Rules:
     """Return the selected resources, in order, with the ACLs that the flags describe.
 
     Raises:
-        RefusedError: An operation does not exist for a resource, or ``--add`` has no principal.
+        RequestError: An operation does not exist for a resource, or ``--add`` has no principal.
     """
     resources = _resources(options)
     if not options.producer and not options.consumer:
@@ -143,7 +143,7 @@ def rules_of(options: argparse.Namespace) -> Rules:
     for resource, rules in found.items():
         _check_operations(resource.resource_type, rules)
         if options.add and not rules:
-            raise RefusedError("You must specify one of: --allow-principal, --deny-principal when trying to add ACLs.")
+            raise RequestError("You must specify one of: --allow-principal, --deny-principal when trying to add ACLs.")
     return found
 
 
@@ -197,16 +197,16 @@ def _check_operations(resource_type: AclResourceType, rules: Iterable[AccessRule
     allowed = (AclOperation.ALL, *_SUPPORTED[resource_type])
     if any(rule.operation not in allowed for rule in rules):
         listed = ", ".join(operation.name for operation in sorted(allowed))
-        raise RefusedError(f"ResourceType {resource_type.name} only supports operations [{listed}]")
+        raise RequestError(f"ResourceType {resource_type.name} only supports operations [{listed}]")
 
 
 def check_principals(principals: Iterable[str]) -> None:
     """Check that principals have a type and a name.
 
     Raises:
-        RefusedError: A principal lacks its type or its name. The message is Kafka's.
+        RequestError: A principal lacks its type or its name. The message is Kafka's.
     """
     for text in principals:
         kind, colon, name = text.partition(":")
         if not (kind and colon and name):
-            raise RefusedError(f"expected a string in format principalType:principalName but got {text}")
+            raise RequestError(f"expected a string in format principalType:principalName but got {text}")

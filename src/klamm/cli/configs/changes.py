@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.configs.durations import without_unit
 from klamm.properties import read_properties
 from klamm.security.scram import ScramMechanism
@@ -73,7 +73,7 @@ def read_changes(options: argparse.Namespace) -> Changes:
     """Parse the changes that the flags of ``--alter`` request.
 
     Raises:
-        RefusedError: An entry is not of the form ``k=v``.
+        RequestError: An entry is not of the form ``k=v``.
         SettingsError: The file of ``--add-config-file`` cannot be read.
     """
     if options.add_config_file is not None:
@@ -94,7 +94,7 @@ def parse_pairs(text: str | None) -> dict[str, str]:
     """Parse ``k1=v1,k2=[a,b]``; brackets protect the commas of a value and are removed from it, as are units.
 
     Raises:
-        RefusedError: An entry is not of this form, or a key has a character that no config name contains.
+        RequestError: An entry is not of this form, or a key has a character that no config name contains.
     """
     if text is None:
         return {}
@@ -103,7 +103,7 @@ def parse_pairs(text: str | None) -> dict[str, str]:
         parts.pop()
     pairs = [_EQUALS.split(part) for part in parts]
     if any(len(pair) != _PAIR for pair in pairs):
-        raise RefusedError(
+        raise RequestError(
             'Invalid entity config: all configs to be added must be in the format "key=val" or '
             '"key=[val1,val2]" to group values which contain commas.'
         )

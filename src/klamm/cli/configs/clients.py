@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.output import print_error
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
 from klamm.display import escaped
@@ -51,12 +51,12 @@ def alter(
         With a percentage, one line per config that shows the values in force for the clients after the change.
 
     Raises:
-        RefusedError: A key to delete is not set, or there is no roll-out to undo. Nothing is sent.
+        RequestError: A key to delete is not set, or there is no roll-out to undo. Nothing is sent.
     """
     entity = entity_of(target)
     present = configs_of(admin, entity) if changes.deleted or percent is not None else {}
     if wrong := [key for key in changes.deleted if key not in present and rollout_key(key) not in present]:
-        raise RefusedError(f"Invalid config(s): {','.join(wrong)}")
+        raise RequestError(f"Invalid config(s): {','.join(wrong)}")
     stages = [] if percent is None else [stage(entity, present, pair, percent) for pair in changes.added.items()]
     operations = [
         *(each.operation for each in stages),
@@ -96,7 +96,7 @@ def stage(entity: ClientConfigEntity, present: Mapping[str, str], pair: tuple[st
         percent: Percentage of the clients, 0 to 100.
 
     Raises:
-        RefusedError: The percentage is 0 and the config has no roll-out.
+        RequestError: The percentage is 0 and the config has no roll-out.
     """
     key, value = pair
     name = rollout_key(key)
@@ -104,7 +104,7 @@ def stage(entity: ClientConfigEntity, present: Mapping[str, str], pair: tuple[st
     plain = present.get(key)
     if percent == 0:
         if under_way is None:
-            raise RefusedError(_nothing_to_take_back(entity, key, plain))
+            raise RequestError(_nothing_to_take_back(entity, key, plain))
         return Stage(operation=ClientConfigOp(name, None), effect=f"  {_plainly(entity, key, plain)}")
     if under_way is not None and under_way.is_complete and under_way.value != value:
         plain = under_way.value  # the broker gives this value to the clients outside the new roll-out
@@ -140,10 +140,10 @@ def check(target: Target) -> None:
     """Check that the selected entity can own dynamic client configs.
 
     Raises:
-        RefusedError: A client id is given without a user.
+        RequestError: A client id is given without a user.
     """
     if "users" not in target.types:
-        raise RefusedError(
+        raise RequestError(
             "A user must be specified with --user or --user-defaults: dynamic configs belong to a user, "
             "or to a client id of a user"
         )

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialDeletion, UserScramCredentialUpsertion
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.security.scram import MIN_ITERATIONS
 
@@ -41,7 +41,7 @@ def read(user: str, changes: Changes) -> Sequence[UserScramCredentialUpsertion |
     """Parse ``SCRAM-SHA-256=iterations=8192,password=...``.
 
     Raises:
-        RefusedError: The value has another form, or too few iterations. The message does not contain the password.
+        RequestError: The value has another form, or too few iterations. The message does not contain the password.
     """
     return [
         *(UserScramCredentialDeletion(user, ScramMechanism.from_name(name)) for name in changes.deleted),
@@ -53,13 +53,13 @@ def _upsertion(user: str, mechanism: ScramMechanism, text: str) -> UserScramCred
     name = mechanism.mechanism_name
     found = _CREDENTIAL.fullmatch(text)
     if found is None:
-        raise RefusedError(
+        raise RequestError(
             f"Invalid credential property {name}: expected {name}=[password=...] or"
             f" {name}=[iterations=NUMBER,password=...]"
         )
     iterations = DEFAULT_ITERATIONS if found[1] in {None, "-1"} else int(found[1])
     if iterations < MIN_ITERATIONS:
-        raise RefusedError(f"Iterations {iterations} is less than the minimum {MIN_ITERATIONS} required for {name}")
+        raise RequestError(f"Iterations {iterations} is less than the minimum {MIN_ITERATIONS} required for {name}")
     return UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, iterations), found[2])
 
 

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 
 ENTITY_TYPES: Final = (
     "topics",
@@ -46,7 +46,7 @@ class Target:
         """Check that broker ids are numbers, and that the names of ``ips`` are IP addresses or resolvable hosts.
 
         Raises:
-            RefusedError: A name is invalid for its type.
+            RequestError: A name is invalid for its type.
         """
         kind = self.types[0]
         if kind == "ips":
@@ -55,7 +55,7 @@ class Target:
         if kind in {"brokers", "broker-loggers"}:
             for name in self.names:
                 if name and _INTEGER.fullmatch(name) is None:
-                    raise RefusedError(
+                    raise RequestError(
                         f"The entity name for {kind} must be a valid integer broker id, but it is: {name}"
                     )
 
@@ -76,6 +76,6 @@ def _check_address(name: str) -> None:
     try:
         socket.getaddrinfo(name, None)
     except (OSError, UnicodeError) as error:
-        raise RefusedError(
+        raise RequestError(
             f"The entity name for ips must be a valid IP or resolvable host, but it is: {name}"
         ) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_error
 from klamm.cli.topics.names import matching
 from klamm.display import counted, escaped
@@ -31,7 +31,7 @@ def parser() -> ToolParser:
     found = ToolParser(
         prog=_PROG,
         description="Write the topics of a cluster and the configs set on them to a file for klamm configs plan.",
-        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
     found.add_argument(
         "file", nargs="?", default=_STDOUT, metavar="FILE", help="file to write or replace; - for stdout (default)"
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         Path(options.file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RefusedError(f"{options.file}: cannot be written: {error.strerror}") from error
+        raise RequestError(f"{options.file}: cannot be written: {error.strerror}") from error
     print_error(f"Wrote {counted(len(topics), 'topic')} to {options.file}.")
     return code
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment, whole_number
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import override_lines, print_error, print_result
 from klamm.cli.recorded_changes import is_client_resource, read_changes
 from klamm.configs.durations import with_duration
@@ -171,7 +171,7 @@ def _revert(options: argparse.Namespace) -> int:
     plan = plan_revert(changes, resource=resource, to_ms=_to_ms(options.to), live=live)
     unknown = [reversal.name for reversal in plan if not reversal.is_known]
     if unknown:
-        raise RefusedError(
+        raise RequestError(
             f"{', '.join(unknown)}: the old value is not kept, as that of a secret; set it with klamm configs --alter"
         )
     override = change(plan, options) if plan else None
@@ -197,11 +197,11 @@ def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace
     """Return the function that sends the reverting changes of a resource, given by its name in the history.
 
     Raises:
-        RefusedError: Changes of this type cannot be reverted, or only by another command, which the message names.
+        RequestError: Changes of this type cannot be reverted, or only by another command, which the message names.
     """
     kind, _, name = resource.partition(":")
     if kind == _SCRAM:
-        raise RefusedError(
+        raise RequestError(
             f"{resource}: SCRAM credentials cannot be reverted, because the history does not keep passwords; set them"
             " with klamm configs --alter --user"
         )
@@ -209,7 +209,7 @@ def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace
         return partial(_send_quotas, entity=parse_quota_resource(name))
     if kind in _KINDS:
         return partial(_send_configs, kind=_KINDS[kind], name=name)
-    raise RefusedError(f"{resource}: client configs are reverted by klamm clients revert")
+    raise RequestError(f"{resource}: client configs are reverted by klamm clients revert")
 
 
 def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: QuotaEntity) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, given_flags
 from klamm.cli.configs.entities import ENTITY_TYPES, Target
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def parser() -> ToolParser:
         "  klamm configs history       show past config changes with time and principal\n"
         "  klamm configs revert        restore the configs that a topic, broker, ... had at a time\n"
         "The configs of users and clients have klamm clients history and klamm clients revert.",
-        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found)
     found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # always rejected with a reason
@@ -135,7 +135,7 @@ def target(options: argparse.Namespace) -> Target:
     """Return the entities to describe or alter.
 
     Raises:
-        RefusedError: Kafka's tool rejects these flags too; the message is that of Kafka's tool.
+        RequestError: Kafka's tool rejects these flags too; the message is that of Kafka's tool.
     """
     short_types = [kind for flag, (kind, _) in _NAME_FLAGS.items() if _value(options, flag) is not None]
     short_types += [kind for flag, kind in _DEFAULT_FLAGS.items() if _value(options, flag)]
@@ -145,7 +145,7 @@ def target(options: argparse.Namespace) -> Target:
     names = _without_principal_type(types, (*(options.entity_names or ()), *short_names))
     _check_types(types)
     if (options.entity_type or options.entity_names) and short_types:
-        raise RefusedError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+        raise RequestError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
     _check_connection(options)
     found = Target(types=types, names=names)
     found.check_ids()
@@ -169,22 +169,22 @@ def _value(options: argparse.Namespace, flag: str) -> Any:
 def _check_types(types: Sequence[str]) -> None:
     duplicates = [kind for kind in dict.fromkeys(types) if types.count(kind) > 1]
     if duplicates:
-        raise RefusedError(f"Duplicate entity type(s) specified: {','.join(duplicates)}")
+        raise RequestError(f"Duplicate entity type(s) specified: {','.join(duplicates)}")
     for kind in types:
         if kind not in ENTITY_TYPES:
-            raise RefusedError(
+            raise RequestError(
                 f"Invalid entity type {kind}, the entity type must be one of {', '.join(ENTITY_TYPES)} "
                 "with a --bootstrap-server or --bootstrap-controller argument"
             )
     if not types:
-        raise RefusedError("At least one entity type must be specified")
+        raise RequestError("At least one entity type must be specified")
     if len(types) > 1 and set(types) != {"users", "clients"}:
-        raise RefusedError("Only 'users' and 'clients' entity types may be specified together")
+        raise RequestError("Only 'users' and 'clients' entity types may be specified together")
 
 
 def _check_connection(options: argparse.Namespace) -> None:
     if options.bootstrap_controller is not None:
-        raise RefusedError(
+        raise RequestError(
             "--bootstrap-controller is not served: klamm's brokers are their own controllers, use --bootstrap-server"
         )
 
@@ -192,36 +192,36 @@ def _check_connection(options: argparse.Namespace) -> None:
 def _check_describe(options: argparse.Namespace, found: Target) -> None:
     listed = ",".join(found.types)
     if options.entity_default and not any(kind in _WITH_DEFAULT for kind in found.types):
-        raise RefusedError(f"--entity-default must not be specified with --describe of {listed}")
+        raise RequestError(f"--entity-default must not be specified with --describe of {listed}")
     if "broker-loggers" in found.types and not any(found.names):
-        raise RefusedError(f"An entity name must be specified with --describe of {listed}")
+        raise RequestError(f"An entity name must be specified with --describe of {listed}")
     if len(found.names) > len(found.types):
-        raise RefusedError("More entity names specified than entity types")
+        raise RequestError("More entity names specified than entity types")
 
 
 def _check_percent(options: argparse.Namespace, found: Target) -> None:
     if options.percent is None:
         return
     if found.types != ("users",):
-        raise RefusedError("--percent is for the clients of a user: --entity-type users, or --user or --user-defaults")
+        raise RequestError("--percent is for the clients of a user: --entity-type users, or --user or --user-defaults")
     if options.add_config is None and options.add_config_file is None:
-        raise RefusedError("--percent needs --add-config: the value that some of the clients get")
+        raise RequestError("--percent needs --add-config: the value that some of the clients get")
 
 
 def _check_alter(options: argparse.Namespace, found: Target) -> None:
     _check_percent(options, found)
     if any(kind in _WITH_DEFAULT for kind in found.types):
         if not found.names:
-            raise RefusedError(
+            raise RequestError(
                 "An entity-name or default entity must be specified with --alter of users, clients, brokers or ips"
             )
     elif not any(found.names):
-        raise RefusedError(f"An entity name must be specified with --alter of {','.join(found.types)}")
+        raise RequestError(f"An entity name must be specified with --alter of {','.join(found.types)}")
     if options.add_config is not None and options.add_config_file is not None:
-        raise RefusedError("Only one of --add-config or --add-config-file must be specified")
+        raise RequestError("Only one of --add-config or --add-config-file must be specified")
     if not any(_value(options, flag) for flag in _CHANGES):
-        raise RefusedError(
+        raise RequestError(
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         )
     if len(found.types) != len(found.names):
-        raise RefusedError("An entity name must be specified for every entity type")
+        raise RequestError("An entity name must be specified for every entity type")

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,13 +47,13 @@ def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only
     """Send the changes of one entity.
 
     Raises:
-        RefusedError: A value is not a number, or a quota to delete is not set. Nothing is sent.
+        RequestError: A value is not a number, or a quota to delete is not set. Nothing is sent.
     """
     operations = [ClientQuotaOp(key, _number(key, value)) for key, value in changes.added.items()]
     if changes.deleted:
         present = {key for quotas in find(admin, target).values() for key in quotas}
         if wrong := [key for key in changes.deleted if key not in present]:
-            raise RefusedError(f"Invalid config(s): {','.join(wrong)}")
+            raise RequestError(f"Invalid config(s): {','.join(wrong)}")
         operations += (ClientQuotaOp(key, None) for key in changes.deleted)
     entity = ClientQuotaEntity.of({_TYPES[kind]: target.name_of(kind) or None for kind in target.types})
     admin.alter_client_quotas({entity: operations}, validate_only=validate_only).all().result()
@@ -86,5 +86,5 @@ def _scientific(value: float) -> tuple[str, str, str]:
 
 def _number(key: str, text: str) -> float:
     if _NUMBER.fullmatch(text.strip()) is None:
-        raise RefusedError(f"Cannot parse quota configuration value for {key}: {text}")
+        raise RequestError(f"Cannot parse quota configuration value for {key}: {text}")
     return float(text.strip().rstrip("dDfF"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import AlterConfigOp, AlterConfigsOptions, ConfigEntry, ConfigResource, ConfigSource, OpType
 from klamm.admin import ResourceType as Kind
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.output import print_result
 from klamm.protocol.errors import UnknownTopicOrPartitionError, UnsupportedVersionError
 
@@ -62,13 +62,13 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
         What a policy of klamm stored in place of requested values.
 
     Raises:
-        RefusedError: A logger does not exist. Nothing is sent.
+        RequestError: A logger does not exist. Nothing is sent.
     """
     kind, name = target.types[0], target.names[0]
     if kind == "broker-loggers":
         known = {entry.name for entry in _entries(admin, kind, name, everything=False)}
         if wrong := [logger for logger in (*changes.deleted, *changes.added) if logger not in known]:
-            raise RefusedError(f"Invalid broker logger(s): {','.join(wrong)}")
+            raise RequestError(f"Invalid broker logger(s): {','.join(wrong)}")
     operations = [
         *_operations(changes.added, OpType.SET),
         *(AlterConfigOp(ConfigEntry(key, None), OpType.DELETE) for key in changes.deleted),
@@ -114,7 +114,7 @@ def _entries(admin: AdminClient, kind: str, name: str, *, everything: bool) -> l
     try:
         entries = admin.describe_configs([resource], include_synonyms=True).all().result()[resource]
     except UnknownTopicOrPartitionError as error:
-        raise RefusedError(f"Topic '{name}' does not exist") from error
+        raise RequestError(f"Topic '{name}' does not exist") from error
     return sorted(
         (entry for entry in entries.values() if everything or source is None or entry.source is source),
         key=lambda entry: entry.name,

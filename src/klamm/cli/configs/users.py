@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.configs import clients, credentials, quotas
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.output import print_result
 from klamm.client_configs.definitions import SETTABLE
 from klamm.protocol.errors import UnsupportedVersionError
@@ -78,10 +78,10 @@ def route(target: Target, changes: Changes) -> Routed:
     """Split the changes by API.
 
     Raises:
-        RefusedError: A key is unknown to all three APIs, or the changes cannot be combined. Nothing is sent.
+        RequestError: A key is unknown to all three APIs, or the changes cannot be combined. Nothing is sent.
     """
     if changes.appended or changes.subtracted:
-        raise RefusedError(
+        raise RequestError(
             "--append-config and --subtract-config are for lists; configs of users and clients are not lists"
         )
     if target.types == ("ips",):
@@ -98,7 +98,7 @@ def route(target: Target, changes: Changes) -> Routed:
     for verb, keys in (("added", changes.added), ("deleted", changes.deleted)):
         if unknown := [key for key in keys if key not in served]:
             kinds = "Only quotas, SCRAM credentials" if is_of_users else "Only quotas"
-            raise RefusedError(
+            raise RequestError(
                 f"{kinds} and dynamic client configs ({', '.join(sorted(SETTABLE))}) can be {verb} for"
                 f" '{','.join(target.types)}'. Unexpected config names: {','.join(unknown)}"
             )
@@ -112,7 +112,7 @@ def route(target: Target, changes: Changes) -> Routed:
 def _route_of_addresses(changes: Changes) -> Routed:
     nothing = changes.only(lambda _: False)
     if unknown := [key for key in (*changes.added, *changes.deleted) if key not in quotas.IP_QUOTAS]:
-        raise RefusedError(
+        raise RequestError(
             "Only connection quota configs can be added for 'ips' using --bootstrap-server. "
             f"Unexpected config names: {','.join(unknown)}"
         )
@@ -121,12 +121,12 @@ def _route_of_addresses(changes: Changes) -> Routed:
 
 def _check_credentials(target: Target, found: Routed) -> None:
     if "" in target.names:
-        raise RefusedError(
+        raise RequestError(
             "The use of --entity-default or --user-defaults is not allowed with User SCRAM Credentials using"
             " --bootstrap-server."
         )
     if found.quotas.is_any:
-        raise RefusedError(
+        raise RequestError(
             "Cannot alter both quota and SCRAM credential configs simultaneously for 'users' using --bootstrap-server."
         )
     credentials.read(target.names[0], found.credentials)
@@ -139,13 +139,13 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
         Lines about the effect, for people; empty without ``--percent``.
 
     Raises:
-        RefusedError: The requested change is not possible. Nothing is sent.
+        RequestError: The requested change is not possible. Nothing is sent.
     """
     found = route(target, changes)
     if options.percent is not None and (found.quotas.is_any or found.credentials.is_any):
-        raise RefusedError(f"--percent is for dynamic client configs: {', '.join(sorted(SETTABLE))}")
+        raise RequestError(f"--percent is for dynamic client configs: {', '.join(sorted(SETTABLE))}")
     if options.validate_only and found.credentials.is_any:
-        raise RefusedError("--validate-only: Kafka has no way to check a SCRAM credential without setting it")
+        raise RequestError("--validate-only: Kafka has no way to check a SCRAM credential without setting it")
     rounds = [True] if options.validate_only else [False]
     if sum(part.is_any for part in (found.quotas, found.credentials, found.dynamic)) > 1:
         rounds.insert(0, True)

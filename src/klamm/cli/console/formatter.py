@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ class RecordFormatter:
         """Return the formatter for properties; unknown ones are ignored, as in Kafka.
 
         Raises:
-            RefusedError: A deserializer is unknown.
+            RequestError: A deserializer is unknown.
         """
         shown = {"print.value": "true", **properties}
         deserializers = {
@@ -84,7 +84,7 @@ class RecordFormatter:
         """Return the bytes to print for a record, with the end of the line.
 
         Raises:
-            RefusedError: A field does not fit its deserializer.
+            RequestError: A field does not fit its deserializer.
         """
         fields: dict[str, Callable[[], bytes]] = {
             "print.timestamp": lambda: _timestamp(record).encode(),
@@ -112,7 +112,7 @@ class RecordFormatter:
         try:
             return deserializer(content).encode()
         except (struct.error, ValueError) as error:
-            raise RefusedError(f"The {field} {content!r} does not fit its deserializer: {error}") from error
+            raise RequestError(f"The {field} {content!r} does not fit its deserializer: {error}") from error
 
 
 def document(record: ConsumedRecord) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _deserializer(key: str, name: str) -> Deserializer:
     short = name.removeprefix(_JAVA_PACKAGE)
     if short not in _DESERIALIZERS:
         allowed = ", ".join(_DESERIALIZERS)
-        raise RefusedError(f"{key}={name}: expected one of {allowed}, with or without {_JAVA_PACKAGE}")
+        raise RequestError(f"{key}={name}: expected one of {allowed}, with or without {_JAVA_PACKAGE}")
     return _DESERIALIZERS[short]
 
 

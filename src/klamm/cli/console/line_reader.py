@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.patterns import compile_pattern
 
 if TYPE_CHECKING:
@@ -132,18 +132,18 @@ class LineReader:
         """Return the reader for properties by the names in ``DEFAULTS``; others are ignored, as in Kafka.
 
         Raises:
-            RefusedError: Two properties that must differ are equal, or ``headers.separator`` is not a regular
+            RequestError: Two properties that must differ are equal, or ``headers.separator`` is not a regular
                 expression.
         """
         found = DEFAULTS | {name: value for name, value in properties.items() if name in DEFAULTS}
         marker = properties.get("null.marker")
         for one, other in _DISTINCT:
             if (one != "null.marker" or marker is not None) and found[one] == found[other]:
-                raise RefusedError(f"{one} and {other} may not be equal")
+                raise RequestError(f"{one} and {other} may not be equal")
         try:
             separator = compile_pattern(found["headers.separator"])
         except re.error as error:
-            raise RefusedError(f"headers.separator={found['headers.separator']}: {error}") from error
+            raise RequestError(f"headers.separator={found['headers.separator']}: {error}") from error
         return cls(
             has_key=_is_true(found["parse.key"]),
             key_separator=found["key.separator"],
@@ -163,7 +163,7 @@ class LineReader:
             number: Number of the line, from 1, for messages.
 
         Raises:
-            RefusedError: A separator is missing, or the name of a header is the null marker.
+            RequestError: A separator is missing, or the name of a header is the null marker.
         """
         rest = line
         headers = key = None
@@ -183,7 +183,7 @@ class LineReader:
             return before, after
         if self.ignores_errors:
             return None, rest
-        raise RefusedError(f"No {what.replace('on line', 'on line number')}: '{line}'")
+        raise RequestError(f"No {what.replace('on line', 'on line number')}: '{line}'")
 
     def _headers(self, text: str, number: int) -> list[tuple[str, bytes | None]]:
         return [self._header(pair, number) for pair in _without_empty_end(self.headers_separator.split(text))]
@@ -193,9 +193,9 @@ class LineReader:
         if not found:
             if self.ignores_errors:
                 return _text(pair), None
-            raise RefusedError(f"No header key separator found in pair '{pair}' on line number {number}")
+            raise RequestError(f"No header key separator found in pair '{pair}' on line number {number}")
         if name == self.null_marker:
-            raise RefusedError(
+            raise RequestError(
                 f"Header keys should not be equal to the null marker '{self.null_marker}' as they can't be null"
             )
         return _text(name), self._bytes_of(value)

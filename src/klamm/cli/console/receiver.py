@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.console.codecs import add_codecs
 from klamm.cli.console.formatter import ConsumedRecord
 from klamm.cli.console.settings import explain_client_error
@@ -56,7 +56,7 @@ class RecordReceiver:
 
     Raises:
         InvalidTopicError: The name of the topic is invalid.
-        RefusedError: A setting has a wrong value, or the regular expression is invalid.
+        RequestError: A setting has a wrong value, or the regular expression is invalid.
     """
 
     def __init__(self, interest: Interest, settings: Mapping[str, Any], *, flush: Callable[[], object]) -> None:
@@ -71,7 +71,7 @@ class RecordReceiver:
         try:
             self._consumer = KafkaConsumer(**settings, enable_dynamic_config=False)
         except (KafkaError, AssertionError, ValueError, TypeError) as error:
-            raise RefusedError(explain_client_error(error)) from error
+            raise RequestError(explain_client_error(error)) from error
         try:
             self._begin(interest)
         except BaseException:
@@ -121,7 +121,7 @@ class RecordReceiver:
             timeout_ms: Time without a record after which the iteration ends. None or a negative number means no limit.
 
         Raises:
-            RefusedError: The cluster rejects a request.
+            RequestError: The cluster rejects a request.
         """
         limit = None if at_most is None or at_most < 0 else at_most
         while limit is None or self.count < limit:
@@ -149,7 +149,7 @@ class RecordReceiver:
                     timeout_ms=wait_ms, max_records=min(wanted or _MAX_RECORDS, _MAX_RECORDS)
                 )
             except KafkaError as error:
-                raise RefusedError(explain_client_error(error)) from error
+                raise RequestError(explain_client_error(error)) from error
             if found or (until is not None and time.monotonic() >= until):
                 return found
 
@@ -158,7 +158,7 @@ def _whole(expression: str) -> str:
     """Return a regular expression that matches a name only as a whole.
 
     Raises:
-        RefusedError: The expression, the value of ``--include``, is invalid.
+        RequestError: The expression, the value of ``--include``, is invalid.
     """
     found = _LEADING_FLAGS.match(expression)
     flags = found[0] if found else ""  # Python allows them only at the start
@@ -167,7 +167,7 @@ def _whole(expression: str) -> str:
         compile_pattern(expression)
         compile_pattern(whole)
     except re.error as error:
-        raise RefusedError(f"--include {expression}: {error}") from error
+        raise RequestError(f"--include {expression}: {error}") from error
     return whole
 
 

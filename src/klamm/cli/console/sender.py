@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.serializer import Serializer
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.console.codecs import add_codecs
 from klamm.cli.console.settings import explain_client_error
 from klamm.cli.output import print_document, print_error
@@ -50,7 +50,7 @@ class RecordSender:
         waits: Whether ``send`` waits for the acknowledgement.
 
     Raises:
-        RefusedError: A setting has a wrong value.
+        RequestError: A setting has a wrong value.
     """
 
     def __init__(self, topic: str, settings: Mapping[str, Any], *, max_bytes: int, output: str, waits: bool) -> None:
@@ -68,7 +68,7 @@ class RecordSender:
         try:
             self._producer = KafkaProducer(**settings, value_serializer=_NullableValues())
         except (KafkaError, AssertionError, ValueError, TypeError) as error:
-            raise RefusedError(explain_client_error(error)) from error
+            raise RequestError(explain_client_error(error)) from error
         self._limit_s: float = self._producer.config["delivery_timeout_ms"] / 1000 + _MARGIN_S
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class RecordSender:
         """Send one record. Wait while the memory limit is reached.
 
         Raises:
-            RefusedError: The value of a header is null, which kafka-python cannot send, or the memory limit is reached
+            RequestError: The value of a header is null, which kafka-python cannot send, or the memory limit is reached
                 and the cluster does not respond.
         """
         try:
@@ -104,10 +104,10 @@ class RecordSender:
             if not self._changed.wait_for(
                 lambda: self._used_bytes == 0 or self._used_bytes + size <= self._max_bytes, self._limit_s
             ):
-                raise RefusedError(f"No record was acknowledged within {self._limit_s:g} s")
+                raise RequestError(f"No record was acknowledged within {self._limit_s:g} s")
             self._used_bytes += size
         if (null := next((name for name, content in line.headers if content is None), None)) is not None:
-            raise RefusedError(f"Header {null!r}: this command cannot send a header without a value")
+            raise RequestError(f"Header {null!r}: this command cannot send a header without a value")
         value = _NULL if line.value is None else line.value
         try:
             sent = self._producer.send(self._topic, value=value, key=line.key, headers=line.headers)

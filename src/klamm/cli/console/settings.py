@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.connection import RefusedError, meaning_of
+from klamm.cli.connection import RequestError, meaning_of
 from klamm.properties import parse_bool, read_properties
 from klamm.protocol.errors import ErrorCode
 
@@ -29,13 +29,13 @@ def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
     """Parse ``name=value`` of a flag that may be repeated. The name alone means an empty value, as in Kafka's tools.
 
     Raises:
-        RefusedError: An entry has no name.
+        RequestError: An entry has no name.
     """
     pairs = {}
     for text in texts:
         name, _, value = text.partition("=")
         if not name:
-            raise RefusedError(f"{flag} {text}: expected name=value")
+            raise RequestError(f"{flag} {text}: expected name=value")
         pairs[name] = value
     return pairs
 
@@ -44,7 +44,7 @@ def read_pairs(path: str | None, texts: Sequence[str], flag: str) -> dict[str, s
     """Return the properties of a file, overridden by those of a flag.
 
     Raises:
-        RefusedError: An entry of the flag has no name.
+        RequestError: An entry of the flag has no name.
         SettingsError: The file cannot be read.
     """
     return {**({} if path is None else read_properties(Path(path))), **parse_pairs(texts, flag)}
@@ -58,7 +58,7 @@ def kafka_python_settings(properties: Mapping[str, str], known: Mapping[str, Any
         known: Settings of the kafka-python client with their defaults, by name.
 
     Raises:
-        RefusedError: A value is not a number.
+        RequestError: A value is not a number.
         SettingsError: A value is neither true nor false, or the connection cannot be made from the properties.
     """
     settings = _security(properties)
@@ -88,7 +88,7 @@ def _value(key: str, text: str, default: object) -> object:
         try:
             return int(text)
         except ValueError as error:
-            raise RefusedError(f"{key}={text}: expected a whole number") from error
+            raise RequestError(f"{key}={text}: expected a whole number") from error
     return text
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.cli.connection import RefusedError, connect, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.groups.description import reason
 from klamm.cli.groups.options import TIMEOUT_MS, parse
 from klamm.cli.output import print_error, print_line
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 return chosen(admin, options)
             except KafkaApiError as error:
-                raise RefusedError(reason(error)) from error
+                raise RequestError(reason(error)) from error
 
     if options.output != "human":
         return guarded(_PROG, work)

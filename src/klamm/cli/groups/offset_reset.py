@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import OffsetAndMetadata, OffsetSpec, TopicPartition
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.groups.description import chosen_groups, reason
 from klamm.cli.groups.partitions import in_order, parse_offsets
 from klamm.cli.output import print_error, print_line, print_result
@@ -29,7 +29,7 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
     """Show the new offsets of inactive groups, and set them with ``--execute``. Return 1 if a group is active.
 
     Raises:
-        RefusedError, KafkaApiError, OSError: The action failed. With ``--execute`` the offsets that were set before are
+        RequestError, KafkaApiError, OSError: The action failed. With ``--execute`` the offsets that were set before are
             shown first.
     """
     group_ids = chosen_groups(admin, options)
@@ -48,7 +48,7 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
                     f"Assignments can only be reset if the group '{group_id}' is inactive,"
                     f" but the current state is {state}."
                 )
-        except (RefusedError, KafkaApiError, OSError) as error:
+        except (RequestError, KafkaApiError, OSError) as error:
             failure = error
         if failure is not None:
             break
@@ -116,7 +116,7 @@ def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace)
     """Return the new offset of each partition.
 
     Raises:
-        RefusedError: A partition without a committed offset is shifted, or the file cannot be used.
+        RequestError: A partition without a committed offset is shifted, or the file cannot be used.
         KafkaApiError: A topic or a partition does not exist.
     """
     if options.from_file is not None:
@@ -141,7 +141,7 @@ def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace)
 def _shifted(committed: Mapping[TopicPartition, OffsetAndMetadata], partition: TopicPartition, shift: int) -> int:
     if partition not in committed:
         name = f"{partition.topic}-{partition.partition}"
-        raise RefusedError(f"Cannot shift offset for partition {name} since there is no current committed offset")
+        raise RequestError(f"Cannot shift offset for partition {name} since there is no current committed offset")
     return committed[partition].offset + shift
 
 
@@ -151,16 +151,16 @@ def _from_file(group_id: str, options: argparse.Namespace) -> Offsets:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise RefusedError(f"Unable to read file {path}: {why}") from error
+        raise RequestError(f"Unable to read file {path}: {why}") from error
     try:
         lines = parse_offsets(text, has_one_group=not options.all_groups and len(options.group) == 1)
-    except RefusedError as error:
-        raise RefusedError(f"{path}: {error}") from error
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from error
     found = {
         TopicPartition(line.topic, line.partition): line.offset for line in lines if line.group in (None, group_id)
     }
     if not found:
-        raise RefusedError(f"No reset plan for group {group_id} found")
+        raise RequestError(f"No reset plan for group {group_id} found")
     return found
 
 
@@ -183,7 +183,7 @@ def _listed(admin: AdminClient, partitions: Collection[TopicPartition], spec: in
         try:
             found[partition] = listed.result().offset
         except KafkaApiError as error:
-            raise RefusedError(f"{partition.topic}-{partition.partition}: {reason(error)}") from error
+            raise RequestError(f"{partition.topic}-{partition.partition}: {reason(error)}") from error
     return found
 
 

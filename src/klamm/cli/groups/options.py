@@ -13,7 +13,7 @@ from klamm.cli.arguments import (
     moment_ms,
     whole_number,
 )
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.groups.partitions import duration_ms, parse_topic
 from klamm.cli.output import print_error
 
@@ -68,7 +68,7 @@ def parser() -> ToolParser:
         prog="klamm groups",
         description="List, describe or delete consumer groups and reset their offsets, with the flags and the output of"
         "\nkafka-consumer-groups.sh.",
-        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found, timeout_ms=TIMEOUT_MS)
     for action, text in (
@@ -188,7 +188,7 @@ def _parse_values(flags: ToolParser, options: argparse.Namespace) -> None:
     options.types = _parse_list(flags, options.type, TYPES, "types")
     try:
         options.topics = [parse_topic(text) for text in options.topic or ()]
-    except RefusedError as error:
+    except RequestError as error:
         flags.error(str(error))
 
 

@@ -7,7 +7,7 @@ import csv
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,16 +47,16 @@ def parse_topic(text: str) -> ChosenTopic:
     """Parse a ``--topic`` value: a topic, or a topic and some of its partitions.
 
     Raises:
-        RefusedError: The value is neither of them. The message is Kafka's.
+        RequestError: The value is neither of them. The message is Kafka's.
     """
     if ":" not in text:
         return ChosenTopic(text, None)
     parts = text.split(":")
     if len(parts) != 2:  # noqa: PLR2004 - a topic and its partitions
-        raise RefusedError(f"Invalid topic arg '{text}', expected topic name and partitions")
+        raise RequestError(f"Invalid topic arg '{text}', expected topic name and partitions")
     for part in parts[1].split(","):
         if not _NUMBER.fullmatch(part):
-            raise RefusedError(f"Invalid partition '{part}' specified in topic arg '{text}''")
+            raise RequestError(f"Invalid partition '{part}' specified in topic arg '{text}''")
     return ChosenTopic(parts[0], tuple(map(int, parts[1].split(","))))
 
 
@@ -82,7 +82,7 @@ def parse_offsets(text: str, *, has_one_group: bool) -> tuple[PlannedOffset, ...
         has_one_group: Whether the command is for one group, so that lines without a group are allowed.
 
     Raises:
-        RefusedError: A line has the wrong number of columns, or a partition or an offset is not a number.
+        RequestError: A line has the wrong number of columns, or a partition or an offset is not a number.
     """
     found = []
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
@@ -91,7 +91,7 @@ def parse_offsets(text: str, *, has_one_group: bool) -> tuple[PlannedOffset, ...
         allowed = {_WITH_GROUP, _WITHOUT_GROUP} if has_one_group else {_WITH_GROUP}
         if len(row) not in allowed or not all(_NUMBER.fullmatch(cell.strip()) for cell in row[-2:]):
             columns = "topic,partition,offset or " if has_one_group else ""
-            raise RefusedError(f"line {number}: expected {columns}group,topic,partition,offset, got {','.join(row)}")
+            raise RequestError(f"line {number}: expected {columns}group,topic,partition,offset, got {','.join(row)}")
         *group, topic, partition, offset = row
         found.append(PlannedOffset(group[0] if group else None, topic, int(partition), int(offset)))
     return tuple(found)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.progress.flow_progress import FlowProgress, PartitionStatus
 
-_MOST_TOPICS: Final = 20
+_MAX_TOPICS: Final = 20
 """Maximum number of topics in the table, so that it fits a terminal."""
 _COLUMNS: Final = ("topic", "copied", "total", "", "lag", "state")
 
@@ -91,9 +91,9 @@ def _shown(partitions: Sequence[PartitionStatus]) -> tuple[Mapping[str, Sequence
     by_topic: dict[str, list[PartitionStatus]] = {}
     for partition in partitions:
         by_topic.setdefault(partition.topic, []).append(partition)
-    if len(by_topic) > _MOST_TOPICS:
-        first = sorted(by_topic, key=lambda topic: _urgency(by_topic[topic]), reverse=True)[:_MOST_TOPICS]
-        return {topic: by_topic[topic] for topic in sorted(first)}, len(by_topic) - _MOST_TOPICS
+    if len(by_topic) > _MAX_TOPICS:
+        first = sorted(by_topic, key=lambda topic: _urgency(by_topic[topic]), reverse=True)[:_MAX_TOPICS]
+        return {topic: by_topic[topic] for topic in sorted(first)}, len(by_topic) - _MAX_TOPICS
     return {topic: by_topic[topic] for topic in sorted(by_topic)}, 0
 
 

@@ -18,7 +18,7 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.report import age_s, as_document
-from klamm.mirror.status.target_reader import Wanted, list_topics, look, source_aliases
+from klamm.mirror.status.target_reader import FlowQuery, list_topics, read_status, source_aliases
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
-    from klamm.mirror.status.report import FlowSight, MirroredTopic
+    from klamm.mirror.status.report import FlowStatus, MirroredTopic
 
 _PROG: Final = "klamm mirror status"
 _OK: Final = 0
@@ -54,21 +54,21 @@ def main(arguments: Sequence[str]) -> int:
     if options.source_bootstrap_server and not options.source:
         parser.error("--source-bootstrap-server needs --source: its alias")
     try:
-        return _show(_wanted(options), options.output)
+        return _show(_queries(options), options.output)
     except (SettingsError, OSError, *CLUSTER_ERRORS) as error:
         wrong = isinstance(error, SettingsError)
         print_error(f"{_PROG}: {' '.join(error_text(error).split())}")
         return _USAGE if wrong else _FAILED
 
 
-def _wanted(options: argparse.Namespace) -> list[Wanted]:
+def _queries(options: argparse.Namespace) -> list[FlowQuery]:
     if options.properties is not None:
         flows = _flows_of_file(options.properties, options.clusters or ())
-        return [Wanted(flow=flow, ask_source=not options.target_only) for flow in flows]
+        return [FlowQuery(flow=flow, ask_source=not options.target_only) for flow in flows]
     client = read_client_properties(options.command_config)
     aliases = [options.source] if options.source else _aliases(options, client)
     return [
-        Wanted(
+        FlowQuery(
             flow=_settings(alias, options, client).flows[0],
             ask_source=options.source_bootstrap_server is not None and not options.target_only,
             knows_selection=False,
@@ -119,22 +119,22 @@ def _settings(alias: str, options: argparse.Namespace, client: Mapping[str, str]
     )
 
 
-def _show(wanted: Sequence[Wanted], output: str) -> int:
-    sights: list[FlowSight] = []
-    for one in wanted:
+def _show(queries: Sequence[FlowQuery], output: str) -> int:
+    statuses: list[FlowStatus] = []
+    for query in queries:
         try:
-            sights.append(look(one))
+            statuses.append(read_status(query))
         except CLUSTER_ERRORS as error:
             print_error(
-                f"{_PROG}: {one.flow.name}: cluster {one.flow.target.alias} cannot be reached: {error_text(error)}"
+                f"{_PROG}: {query.flow.name}: cluster {query.flow.target.alias} cannot be reached: {error_text(error)}"
             )
     now_ms = wall_clock_ms()
-    document: dict[str, Any] = {"flows": [as_document(sight, now_ms) for sight in sights]}
-    print_result(output, document, lambda: [line for sight in sights for line in lines(sight, now_ms)])
-    for sight in sights:
-        if not sight.is_there:
-            print_error(f"{_PROG}: {sight.name}: the target shows no trace of this flow")
-    return _OK if len(sights) == len(wanted) and all(sight.is_there for sight in sights) else _FAILED
+    document: dict[str, Any] = {"flows": [as_document(status, now_ms) for status in statuses]}
+    print_result(output, document, lambda: [line for status in statuses for line in lines(status, now_ms)])
+    for status in statuses:
+        if not status.exists:
+            print_error(f"{_PROG}: {status.name}: the target shows no trace of this flow")
+    return _OK if len(statuses) == len(queries) and all(status.exists for status in statuses) else _FAILED
 
 
 def _parser() -> ToolParser:
@@ -157,20 +157,20 @@ def _parser() -> ToolParser:
     return parser
 
 
-_TOPICS: Final = ("TOPIC", "REMOTE TOPIC", "PARTITIONS", "MIRRORED TO", "POSITION WRITTEN", "NEWEST RECORD", "LAG")
+_TOPICS: Final = ("TOPIC", "REMOTE TOPIC", "PARTITIONS", "MIRRORED TO", "OFFSET WRITTEN", "NEWEST RECORD", "LAG")
 _GROUPS: Final = ("GROUP", "TOPICS", "PARTITIONS", "NEWEST CHECKPOINT", "TO READ")
 _NONE: Final = "-"
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-def lines(sight: FlowSight, now_ms: int) -> list[str]:
+def lines(status: FlowStatus, now_ms: int) -> list[str]:
     """Return the lines for one flow: a summary, its topics, its groups, and the list of unknown facts with reasons."""
-    out = [sight.name]
-    for label, text in _summary(sight, now_ms):
+    out = [status.name]
+    for label, text in _summary(status, now_ms):
         out.append(f"  {label:<22}{text}")
-    if sight.topics:
-        out += ["", *_table([_TOPICS, *(_topic(topic, now_ms) for topic in sight.topics)])]
-    if sight.groups:
+    if status.topics:
+        out += ["", *_table([_TOPICS, *(_topic(topic, now_ms) for topic in status.topics)])]
+    if status.groups:
         rows = [
             (
                 group.group,
@@ -179,46 +179,46 @@ def lines(sight: FlowSight, now_ms: int) -> list[str]:
                 ago(group.newest_checkpoint_ms, now_ms),
                 _number(group.to_read),
             )
-            for group in sight.groups
+            for group in status.groups
         ]
         out += ["", *_table([_GROUPS, *rows])]
-    if sight.unknown:
-        out += ["", "  Not known from here:", *(f"  - {what}" for what in sight.unknown)]
+    if status.unknown:
+        out += ["", "  Not known from here:", *(f"  - {what}" for what in status.unknown)]
     return [*out, ""]
 
 
-def _summary(sight: FlowSight, now_ms: int) -> list[tuple[str, str]]:
-    data = [topic for topic in sight.topics if not topic.is_heartbeats]
+def _summary(status: FlowStatus, now_ms: int) -> list[tuple[str, str]]:
+    data = [topic for topic in status.topics if not topic.is_heartbeats]
     missing = sum(not topic.exists for topic in data)
     rows = [
         ("topics", f"{len(data)}" + (f", {missing} of them not on the target" if missing else "")),
-        ("newest record", ago(sight.newest_record_ms, now_ms)),
-        ("position written", ago(sight.position_written_ms, now_ms)),
-        ("lag", _number(sight.lag)),
+        ("newest record", ago(status.newest_record_ms, now_ms)),
+        ("offset written", ago(status.source_offset_written_ms, now_ms)),
+        ("lag", _number(status.lag)),
     ]
     rows += [
         (f"heartbeat {beat.source_alias}->{beat.target_alias}", ago(beat.timestamp, now_ms))
-        for beat in sight.heartbeats
+        for beat in status.heartbeats
     ]
-    if sight.groups is not None:
-        rows.append(("groups", f"{len(sight.groups)} with checkpoints"))
-    if sight.syncs is not None:
-        of = f"{counted(sight.syncs.partitions, 'partition')} in {sight.syncs.topic}"
-        rows.append(("offset syncs", f"{of}, newest {ago(sight.syncs.newest_ms, now_ms)}"))
-    if sight.shards is not None:
-        before = f", before that {','.join(map(str, sight.shards.before))}" if sight.shards.before else ""
-        rows.append(("exactly once", f"{counted(sight.shards.count, 'shard')}{before}"))
+    if status.groups is not None:
+        rows.append(("groups", f"{len(status.groups)} with checkpoints"))
+    if status.syncs is not None:
+        of = f"{counted(status.syncs.partitions, 'partition')} in {status.syncs.topic}"
+        rows.append(("offset syncs", f"{of}, newest {ago(status.syncs.newest_ms, now_ms)}"))
+    if status.shards is not None:
+        before = f", before that {','.join(map(str, status.shards.before))}" if status.shards.before else ""
+        rows.append(("exactly once", f"{counted(status.shards.count, 'shard')}{before}"))
     return rows
 
 
 def _topic(topic: MirroredTopic, now_ms: int) -> tuple[str, ...]:
-    positions = [one.next_offset for one in topic.partitions if one.next_offset is not None]
+    offsets = [one.next_offset for one in topic.partitions if one.next_offset is not None]
     written = [one.written_at_ms for one in topic.partitions if one.written_at_ms is not None]
     return (
         topic.topic,
         topic.remote_topic if topic.exists else f"{topic.remote_topic} (missing)",
         f"{len(topic.partitions)}",
-        f"{sum(positions):,}" if positions else _NONE,
+        f"{sum(offsets):,}" if offsets else _NONE,
         ago(max(written, default=None), now_ms),
         ago(topic.newest_record_ms, now_ms),
         _number(topic.lag),

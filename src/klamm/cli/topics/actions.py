@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.output import override_document, override_lines, print_line, print_result
 from klamm.cli.topics import description
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
@@ -39,9 +39,9 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
             "collide. To avoid issues it is best to use either, but not both."
         )
     if options.replication_factor is not None and not 1 <= options.replication_factor <= MAX_REPLICATION_FACTOR:
-        raise RefusedError(f"The replication factor must be between 1 and {MAX_REPLICATION_FACTOR} inclusive")
+        raise RequestError(f"The replication factor must be between 1 and {MAX_REPLICATION_FACTOR} inclusive")
     if options.partitions is not None and options.partitions < 1:
-        raise RefusedError("The partitions must be greater than 0")
+        raise RequestError("The partitions must be greater than 0")
     topic = NewTopic(
         name=options.topic,
         num_partitions=options.partitions or -1,
@@ -183,7 +183,7 @@ def _existing(admin: AdminClient, options: argparse.Namespace) -> tuple[str, ...
     """Return the topics that the flags select; finding none is an error unless ``--if-exists`` is given."""
     names = _topics(admin, options)
     if not names and options.topic and not options.if_exists:
-        raise RefusedError(f"Topic '{options.topic}' does not exist as expected")
+        raise RequestError(f"Topic '{options.topic}' does not exist as expected")
     return names
 
 
@@ -196,5 +196,5 @@ def _by_id(admin: AdminClient, options: argparse.Namespace) -> Sequence[str]:
     everything = admin.list_topics(include_internal=not options.exclude_internal).result()
     names = [topic.name for topic in everything.values() if topic.topic_id == wanted]
     if not names and not options.if_exists:
-        raise RefusedError(f"TopicId '{format_topic_id(wanted)}' does not exist as expected")
+        raise RequestError(f"TopicId '{format_topic_id(wanted)}' does not exist as expected")
     return names

@@ -45,7 +45,7 @@ def parser() -> ToolParser:
     found = ToolParser(
         prog="klamm topics",
         description="Create, delete, describe or change topics, with the flags and the output of kafka-topics.sh.",
-        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found)
     for action, text in (

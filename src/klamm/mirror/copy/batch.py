@@ -8,7 +8,7 @@ Each batch of a fetch response gets one treatment (``klamm.kafka_client.data.bat
   batch with offset gaps (compaction), for one that begins before the fetch offset, and for LogAppendTime (each record
   then carries that timestamp itself). ``Outgoing.offsets`` keeps the source offset of each record.
 - DROP: no record reaches the target: a control batch, an empty batch or a batch of an aborted transaction. The batch
-  becomes a ``LeftOut``, which only advances the source offset.
+  becomes a ``SkippedOffsets``, which only advances the source offset.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Outgoing:
             self.memory = None
 
 
-class LeftOut(NamedTuple):
+class SkippedOffsets(NamedTuple):
     """Source batch of which no record is sent to the target. It only advances the source offset."""
 
     next_offset: int
@@ -122,7 +122,7 @@ def outgoing_of(
     *,
     join_up_to: int,
     is_far: bool = False,
-) -> Iterator[Outgoing | LeftOut]:
+) -> Iterator[Outgoing | SkippedOffsets]:
     """Yield the batches of a fetch response in offset order.
 
     Args:
@@ -150,7 +150,7 @@ def outgoing_of(
         elif first.treatment is Treatment.REBUILD:
             yield _rebuilt(first, fetch_offset)
         else:
-            yield LeftOut(first.next_offset, first.batch.partition_leader_epoch)
+            yield SkippedOffsets(first.next_offset, first.batch.partition_leader_epoch)
 
 
 def _dense(group: Sequence[FetchedBatch], view: memoryview, memory: FrameBuffer | None) -> Outgoing:
@@ -168,10 +168,10 @@ def _dense(group: Sequence[FetchedBatch], view: memoryview, memory: FrameBuffer 
     )
 
 
-def _rebuilt(fetched: FetchedBatch, fetch_offset: int) -> Outgoing | LeftOut:
+def _rebuilt(fetched: FetchedBatch, fetch_offset: int) -> Outgoing | SkippedOffsets:
     view, offsets = batches.rebuild(fetched.batch, fetch_offset)
     if not offsets:
-        return LeftOut(fetched.next_offset, fetched.batch.partition_leader_epoch)
+        return SkippedOffsets(fetched.next_offset, fetched.batch.partition_leader_epoch)
     return Outgoing(
         view,
         len(offsets),

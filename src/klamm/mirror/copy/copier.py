@@ -65,7 +65,7 @@ _LAST_BACKOFF_S: Final = 5.0
 _IDLE_WAIT_S: Final = 0.1
 _DRAIN_S: Final = 20.0
 _START_EVERY_S: Final = 0.5
-_START_AT_LEAST_EVERY_S: Final = 2.0
+_MAX_START_BACKOFF_S: Final = 2.0
 
 _FAR_S: Final = 0.005
 """Round trip from which on the target counts as far, in seconds. At this round trip, five batches of 16 KiB in flight
@@ -112,7 +112,7 @@ class Copier:
         self._backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         self._lost_backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         self._not_before = 0.0
-        self._positions_due = 0.0
+        self._source_offsets_due = 0.0
         self._held_up_by = ""
         """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
         self._start_due = 0.0
@@ -127,13 +127,13 @@ class Copier:
         self._store = SourceOffsetStore(
             settings.target, self._small, topic=settings.source_offsets_topic, source_alias=settings.source_alias
         )
-        self._positions = SourceOffsetWriter(self._store, self._syncs, flow=settings.flow)
+        self._source_offset_writer = SourceOffsetWriter(self._store, self._syncs, flow=settings.flow)
         self._transactions: ShardTransactions | None = None
         if settings.transactions is not None:
             self._transactions = ShardTransactions(
                 settings.transactions,
                 self._store,
-                positions_interval_s=settings.positions_interval_s,
+                source_offsets_interval_s=settings.source_offsets_interval_s,
                 on_acknowledged=self._acknowledged,
                 clock=self._clock,
             )
@@ -172,9 +172,9 @@ class Copier:
             report()
             if deadline is not None and (not self._is_busy or now >= deadline):
                 break
-        self._note_positions(wait=True)
-        self._begin_positions()
-        self._note_positions(wait=True)
+        self._collect_source_offsets(wait=True)
+        self._begin_source_offsets()
+        self._collect_source_offsets(wait=True)
 
     @property
     def _is_busy(self) -> bool:
@@ -193,10 +193,10 @@ class Copier:
             self._poll(_IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now))
             self._fetcher.sweep(now)
             self._producer.sweep(now)
-            self._note_positions()
+            self._collect_source_offsets()
             syncs_are_full = self._syncs is not None and self._syncs.is_full
-            if (now >= self._positions_due or syncs_are_full) and not self._positions.is_busy:
-                self._begin_positions()
+            if (now >= self._source_offsets_due or syncs_are_full) and not self._source_offset_writer.is_busy:
+                self._begin_source_offsets()
         except (ConnectionLostError, UnsupportedVersionError, ProtocolError) as error:
             self._back_off(now, str(error))
         except TransactionLostError as error:
@@ -264,7 +264,7 @@ class Copier:
             return
         if self._transactions is not None and not self._transactions.is_idle:
             return
-        if self._positions.is_busy:
+        if self._source_offset_writer.is_busy:
             return  # an offset of the deleted topic must not be written after those of the new one
         self._start_due = now + self._start_backoff.next_s()
         start = Start(self._settings, self._source, self._target, self._store, self._transactions)
@@ -306,19 +306,21 @@ class Copier:
         if self._syncs is not None:
             self._syncs.acknowledged(partition_id, outgoing, base_offset)
 
-    def _begin_positions(self) -> None:
+    def _begin_source_offsets(self) -> None:
         """Queue changed source offsets and due offset syncs for the writer thread.
 
-        ``_note_positions`` collects the result.
+        ``_collect_source_offsets`` collects the result.
         """
-        self._positions_due = self._clock() + self._settings.positions_interval_s
+        self._source_offsets_due = self._clock() + self._settings.source_offsets_interval_s
         moved = self._copies.items() if self._transactions is None else ()
-        self._positions.begin({key: copy.position for key, copy in moved if copy.acked_offset > copy.committed_offset})
+        self._source_offset_writer.begin(
+            {key: copy.source_offset for key, copy in moved if copy.acked_offset > copy.committed_offset}
+        )
 
-    def _note_positions(self, *, wait: bool = False) -> None:
-        for key, position in self._positions.collect(wait=wait).items():
+    def _collect_source_offsets(self, *, wait: bool = False) -> None:
+        for key, source_offset in self._source_offset_writer.collect(wait=wait).items():
             if (copy := self._copies.get(key)) is not None:
-                copy.committed_offset = position.next_offset
+                copy.committed_offset = source_offset.next_offset
 
     def progress(self) -> Sequence[PartitionProgress]:
         """Return the progress of each partition. Rows that did not change are the same objects as in the last call."""
@@ -392,7 +394,7 @@ class Copier:
             self._syncs.close()
 
     def _disconnect(self) -> None:
-        self._positions.close()
+        self._source_offset_writer.close()
         self._source.close()
         self._target.close()
         self._store.close()

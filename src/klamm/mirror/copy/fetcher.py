@@ -283,7 +283,7 @@ class Fetcher:
         offsets = {(entry.topic, entry.partition): entry.fetch_offset for entry in wanted}
 
         def on_response(response: FetchResponse, memory: FrameBuffer, version: int) -> None:
-            if self._is_refused(response, offsets):
+            if self._is_rejected(response, offsets):
                 return
             for fetched in self._partitions(response, names, version):
                 self._take(fetched, offsets[fetched.topic, fetched.partition], memory)
@@ -296,7 +296,7 @@ class Fetcher:
         def on_response(response: FetchResponse, memory: FrameBuffer, version: int) -> None:
             if self._sessions.get(leader) is not session:
                 return
-            if self._is_refused(response, session):
+            if self._is_rejected(response, session):
                 session.reset()
                 return
             session.answered(response.session_id)
@@ -350,7 +350,7 @@ class Fetcher:
             read_committed=self._settings.read_committed,
         )
 
-    def _is_refused(self, response: FetchResponse, keys: Iterable[Key]) -> bool:
+    def _is_rejected(self, response: FetchResponse, keys: Iterable[Key]) -> bool:
         """Return whether the broker rejected the whole fetch, and let its partitions wait.
 
         After the loss of a fetch session they do not wait: the next request opens a new one.
@@ -379,7 +379,7 @@ class Fetcher:
             copy.source_failed("a replica near the mirror does not have the next records", self._clock())
             return
         if fetched.error_code != ErrorCode.NONE:
-            self._refused(copy, fetched.error_code, self._clock())
+            self._rejected(copy, fetched.error_code, self._clock())
             return
         if fetched.diverging is not None:
             self._diverged(copy, fetched.diverging, self._clock())
@@ -405,7 +405,7 @@ class Fetcher:
             else:
                 copy.is_held = True
 
-    def _refused(self, copy: PartitionCopy, error_code: int, now: float) -> None:
+    def _rejected(self, copy: PartitionCopy, error_code: int, now: float) -> None:
         if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(copy, now)
             return
@@ -434,7 +434,7 @@ class Fetcher:
             # A broker does not reject an offset up to its log end. The log was shorter when it answered and has grown
             # since.
             what = (
-                f"the source lost records that were mirrored: it refused offset {copy.fetch_offset} as out of range, "
+                f"the source lost records that were mirrored: it rejected offset {copy.fetch_offset} as out of range, "
                 f"and holds {first} to {end} now"
             )
             self._lost(copy, what, SourceOffset(first), now)

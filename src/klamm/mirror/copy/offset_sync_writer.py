@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 5.0
 _MANY_DUE: Final = 500
 """Number of due syncs that triggers a write before the interval has passed."""
-_MOST_PER_PARTITION: Final = 1_000
+_MAX_PER_PARTITION: Final = 1_000
 """Most syncs kept per partition while they cannot be written. Beyond it every second one is dropped; the oldest and the
 newest stay.
 """
@@ -159,5 +159,5 @@ class SyncWriter:
 
 def _thin_out(due: list[RunSync]) -> None:
     """Drop every second sync of a list that is too long, except the first and the last one."""
-    if len(due) > _MOST_PER_PARTITION:
+    if len(due) > _MAX_PER_PARTITION:
         del due[1:-1:2]

@@ -300,11 +300,11 @@ class PartitionCopy:
         self.fetch_offset = offset
         self._epochs.begin(offset - 1, -1)
 
-    def rewind(self, position: SourceOffset) -> None:
+    def rewind(self, source_offset: SourceOffset) -> None:
         """Resume at an earlier source offset. Only allowed while ``is_settled``."""
-        self.fetch_offset = self.acked_offset = position.next_offset
+        self.fetch_offset = self.acked_offset = source_offset.next_offset
         self.committed_offset = self.end_offset = self._ahead_offset = -1
-        self._epochs = FetchedEpochs(position.leader_epoch)
+        self._epochs = FetchedEpochs(source_offset.leader_epoch)
 
     @property
     def is_settled(self) -> bool:
@@ -312,7 +312,7 @@ class PartitionCopy:
         return not (self.pending or self.in_flight) and self.committed_offset == self.acked_offset
 
     @property
-    def position(self) -> SourceOffset:
+    def source_offset(self) -> SourceOffset:
         """Source offset and leader epoch to commit to the offsets topic."""
         return SourceOffset(self.acked_offset, self._epochs.before(self.acked_offset))
 

@@ -291,7 +291,7 @@ class CopyProducer:
                 self._note(copy, outgoing, answer.base_offset if is_new else -1)
                 copy.acknowledge(outgoing)
             else:
-                self._refused(copy, outgoing, answer, now)
+                self._rejected(copy, outgoing, answer, now)
 
     def _note(self, copy: PartitionCopy, outgoing: Outgoing, base_offset: int) -> None:
         if self._transactions is None:
@@ -299,7 +299,7 @@ class CopyProducer:
         else:
             self._transactions.acknowledged(copy, outgoing, base_offset)
 
-    def _refused(
+    def _rejected(
         self, copy: PartitionCopy, outgoing: Outgoing, answer: ProduceResponse.PartitionProduceResponse, now: float
     ) -> None:
         code = answer.error_code

@@ -30,7 +30,7 @@ class CopySettings:
     source: ConnectionSettings
     target: ConnectionSettings
     source_offsets_topic: str
-    positions_interval_s: float
+    source_offsets_interval_s: float
     read_committed: bool
     fetch_limits: FetchLimits
     buffer_bytes: int
@@ -68,7 +68,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         source=ConnectionSettings.of(flow.source.bootstrap_servers, consumer, f"klamm-mirror-{flow.name}"),
         target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
         source_offsets_topic=flow.source_offsets_topic,
-        positions_interval_s=flow.positions_interval.total_seconds(),
+        source_offsets_interval_s=flow.source_offsets_interval.total_seconds(),
         read_committed=flow.isolation_level is IsolationLevel.READ_COMMITTED,
         auto_offset_reset=flow.auto_offset_reset,
         reset_duration_ms=flow.reset_duration // timedelta(milliseconds=1),

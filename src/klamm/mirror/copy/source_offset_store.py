@@ -144,8 +144,8 @@ class SourceOffsetStore:
     ) -> dict[int, list[Record]]:
         """Return the records for source offsets and topic ids, by partition of the offsets topic. See ``write``."""
         placed = [
-            (self._place(key), source_offsets.value_bytes(position.next_offset - 1, position.leader_epoch))
-            for key, position in moved.items()
+            (self._place(key), source_offsets.value_bytes(offset.next_offset - 1, offset.leader_epoch))
+            for key, offset in moved.items()
         ]
         for (topic, partition), topic_id in topic_ids.items():
             key = source_offsets.topic_id_key(SourcePartition(self._source_alias, topic, partition))
@@ -198,13 +198,13 @@ def _put(found: dict[PartitionTuple, Value], key: PartitionTuple, value: Value |
         found[key] = value
 
 
-_REFUSALS: Final = (ConnectionLostError, UnsupportedVersionError, ProtocolError)
+_REJECTIONS: Final = (ConnectionLostError, UnsupportedVersionError, ProtocolError)
 
 
 class _Outcome(NamedTuple):
     """Result of one write."""
 
-    positions: Mapping[PartitionTuple, SourceOffset]
+    offsets: Mapping[PartitionTuple, SourceOffset]
     """Source offsets that are on the target."""
     syncs: Exception | None
     """Error that kept the offset syncs from being written. None: they are written."""
@@ -227,7 +227,7 @@ class SourceOffsetWriter:
         self._store = store
         self._syncs = syncs
         self._flow = flow
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="positions")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="source-offsets")
         self._running: Future[_Outcome] | None = None
         self._logged = LoggedReasons()
         """Logged reasons of failed writes. Confined to the writer thread."""
@@ -237,32 +237,32 @@ class SourceOffsetWriter:
         """Return whether a write is running, or its result was not collected yet."""
         return self._running is not None
 
-    def begin(self, positions: Mapping[PartitionTuple, SourceOffset]) -> None:
+    def begin(self, offsets: Mapping[PartitionTuple, SourceOffset]) -> None:
         """Start to write source offsets and the offset syncs that are due. Not allowed while ``is_busy``.
 
         Args:
-            positions: Source offsets by source topic and partition number.
+            offsets: Source offsets by source topic and partition number.
         """
         syncs = [] if self._syncs is None else self._syncs.take()
-        if positions or syncs:
-            self._running = self._thread.submit(self._write, positions, syncs)
+        if offsets or syncs:
+            self._running = self._thread.submit(self._write, offsets, syncs)
 
-    def _write(self, positions: Mapping[PartitionTuple, SourceOffset], syncs: Sequence[Record]) -> _Outcome:
-        refusal: Exception | None = None
+    def _write(self, offsets: Mapping[PartitionTuple, SourceOffset], syncs: Sequence[Record]) -> _Outcome:
+        rejection: Exception | None = None
         if self._syncs is not None and syncs:
             try:
                 self._syncs.send(syncs)
-            except _REFUSALS as error:
-                refusal = error
+            except _REJECTIONS as error:
+                rejection = error
         try:
-            if positions:
-                self._store.write(positions)
+            if offsets:
+                self._store.write(offsets)
                 self._logged.clear()
-        except _REFUSALS as error:
+        except _REJECTIONS as error:
             if self._logged.is_new(str(error)):
                 logger.warning("%s: source offsets could not be committed: %s", self._flow, error)
-            positions = {}
-        return _Outcome(positions, refusal)
+            offsets = {}
+        return _Outcome(offsets, rejection)
 
     def collect(self, *, wait: bool = False) -> Mapping[PartitionTuple, SourceOffset]:
         """Return the source offsets written since the last call.
@@ -277,7 +277,7 @@ class SourceOffsetWriter:
         outcome = running.result()
         if self._syncs is not None:
             self._syncs.settle(outcome.syncs)
-        return outcome.positions
+        return outcome.offsets
 
     def close(self) -> None:
         """Wait for the running write and end the thread."""

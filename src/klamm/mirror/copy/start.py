@@ -77,7 +77,7 @@ class Start:
         ready = [partition for partition in partitions if self._has_leaders(partition)]
         if not ready:
             return []
-        known = self._positions()
+        known = self._read_source_offsets()
         fresh = [partition for partition in ready if _key(partition) not in known.offsets]
         again = [partition for partition in ready if partition not in fresh and self._is_another(partition, known)]
         going_on = [partition for partition in ready if partition not in fresh and partition not in again]
@@ -89,7 +89,7 @@ class Start:
             out += [self._stopped(self._resumed(partition, known), _created_again(partition)) for partition in again]
         return out + self._first_time(fresh)
 
-    def _positions(self) -> StoredSourceOffsets:
+    def _read_source_offsets(self) -> StoredSourceOffsets:
         """Return the stored source offsets. With transactions, fence all other writers of the shard first."""
         if self._transactions is None:
             return self._store.read()

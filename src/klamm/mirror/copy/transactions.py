@@ -193,7 +193,7 @@ class ShardTransactions:
         settings: ShardSettings,
         store: SourceOffsetStore,
         *,
-        positions_interval_s: float,
+        source_offsets_interval_s: float,
         on_acknowledged: Acknowledged,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -202,14 +202,14 @@ class ShardTransactions:
         Args:
             settings: Settings of the shard.
             store: Store of the source offsets.
-            positions_interval_s: Seconds between commits of source offsets that advanced without records.
+            source_offsets_interval_s: Seconds between commits of source offsets that advanced without records.
             on_acknowledged: Called for each batch after the commit, with the target offset of its first record.
             clock: Monotonic clock in seconds.
         """
         self._settings = settings
         self._store = store
         self._on_acknowledged = on_acknowledged
-        self._positions_interval_s = positions_interval_s
+        self._source_offsets_interval_s = source_offsets_interval_s
         self._coordinator = TransactionManager(store.cluster, settings.transactional_id)
         self._identity: ProducerStamp | None = None
         self._phase = _Phase.IDLE
@@ -221,7 +221,7 @@ class ShardTransactions:
         self._sequences: dict[int, int] = {}
         self._close_at = self._close_from = 0.0
         self._overhead = TransactionOverhead(clock)
-        self._positions_due = 0.0
+        self._source_offsets_due = 0.0
         self._touched: dict[PartitionTuple, PartitionCopy] = {}
         """Partitions whose source offset may have advanced since the last commit.
 
@@ -360,7 +360,7 @@ class ShardTransactions:
                 self._add_more(active, now)
         if self._phase is _Phase.CLOSING and self._is_settled(active, now, busy=busy):
             self._look_for_moved(copies, now)
-            self._moved = {key: copy.position for key, copy in self._touched.items() if _has_moved(copy)}
+            self._moved = {key: copy.source_offset for key, copy in self._touched.items() if _has_moved(copy)}
             self._records = self._numbered(self._store.records(self._moved))
             self._phase = _Phase.ENDING
         if self._phase is _Phase.ENDING:
@@ -381,8 +381,8 @@ class ShardTransactions:
 
         Nothing else reports them: their batches were all dropped.
         """
-        if now >= self._positions_due:
-            self._positions_due = now + self._positions_interval_s
+        if now >= self._source_offsets_due:
+            self._source_offsets_due = now + self._source_offsets_interval_s
             self._touched |= {_source(copy): copy for copy in copies if _has_moved(copy)}
 
     def _has_all(self, copies: Iterable[PartitionCopy]) -> bool:
@@ -399,22 +399,22 @@ class ShardTransactions:
         # Add the offsets-topic partitions for their source offsets in the same request.
         wanted |= {(self._store.topic, self._store.partition_of(copy.partition_id)) for copy in new.values()}
         with self._overhead.counted():
-            refused = self._try_to_add(wanted - self._added)
-        for key, code in refused.items():
+            rejected = self._try_to_add(wanted - self._added)
+        for key, code in rejected.items():
             if key in new and code != ErrorCode.OPERATION_NOT_ATTEMPTED:
                 reason = f"the target did not add {key[0]}-{key[1]} to the transaction: {error_name(code)}"
                 new[key].wait(reason, retry_at=now + _RETRY_S)
 
     def _add(self, partitions: set[PartitionTuple]) -> None:
-        if partitions and (refused := self._try_to_add(partitions)):
-            names = ", ".join(sorted({error_name(code) for code in refused.values()}))
+        if partitions and (rejected := self._try_to_add(partitions)):
+            names = ", ".join(sorted({error_name(code) for code in rejected.values()}))
             raise ConnectionLostError(f"{self._store.topic} cannot be added to a transaction: {names}")
 
     def _try_to_add(self, partitions: set[PartitionTuple]) -> dict[PartitionTuple, int]:
-        refused = self._coordinator.add(self.identity, sorted(partitions))
-        if not refused:
+        rejected = self._coordinator.add(self.identity, sorted(partitions))
+        if not rejected:
             self._added |= partitions
-        return refused
+        return rejected
 
     def _is_settled(self, copies: Iterable[PartitionCopy], now: float, *, busy: bool) -> bool:
         undecided = [copy for copy in copies if copy.is_undecided]
@@ -470,8 +470,8 @@ class ShardTransactions:
                 self._sequences.clear()
 
     def _committed(self) -> None:
-        for key, position in self._moved.items():
-            self._touched[key].committed_offset = position.next_offset
+        for key, source_offset in self._moved.items():
+            self._touched[key].committed_offset = source_offset.next_offset
         self._moved, self._touched = {}, {}
         self._begun.clear()
         for partition_id, outgoing, base_offset in self._acknowledged:

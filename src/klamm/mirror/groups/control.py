@@ -53,7 +53,7 @@ from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress.partition_progress import RecentAges
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.records.worker_offsets import mirrored_offsets
-from klamm.mirror.topics.config_sync import log_refusal
+from klamm.mirror.topics.config_sync import log_rejection
 from klamm.properties import SettingsError
 from klamm.retries import Backoff, LoggedReasons
 
@@ -199,12 +199,12 @@ class GroupControl:
     def _load(self) -> None:
         settings = self._settings
         factor = settings.checkpoints_replication_factor
-        refused = create_internal_topic(self._target, settings.checkpoints_topic, replication_factor=factor)
-        if refused is not None:
+        rejected = create_internal_topic(self._target, settings.checkpoints_topic, replication_factor=factor)
+        if rejected is not None:
             raise api_error(
-                refused.error_code,
+                rejected.error_code,
                 f"{settings.checkpoints_topic} could not be created with "
-                f"checkpoints.topic.replication.factor={factor}: {error_text(refused)}",
+                f"checkpoints.topic.replication.factor={factor}: {error_text(rejected)}",
             )
         try:
             self._checkpoints.load()
@@ -281,7 +281,7 @@ class GroupControl:
         out: dict[str, CommittedOffsets] = {}
         for group, offsets in group_offsets(self._source, self._groups).items():
             if isinstance(offsets, KafkaApiError):
-                log_refusal(offsets, f"list offsets for consumer group {group} on cluster {self._flow.source.alias}")
+                log_rejection(offsets, f"list offsets for consumer group {group} on cluster {self._flow.source.alias}")
             else:
                 out[group] = accepted(self._flow, offsets)
         return out
@@ -363,13 +363,13 @@ class GroupControl:
         checkpoints = self._checkpoints.of_group(group)
         due = offsets_to_commit(checkpoints, current)
         reasons: dict[PartitionTuple, str] = {}
-        for where, refused in commit_offsets(self._target, group, due).items():
-            if refused is None:
+        for where, rejected in commit_offsets(self._target, group, due).items():
+            if rejected is None:
                 logger.debug("%s: group %s: %s-%d set to %d", self._flow.name, group, *where, due[where].offset)
-            elif refused.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
+            elif rejected.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
                 reasons[where] = self._in_use("members")
             else:
-                reasons[where] = error_text(refused)
+                reasons[where] = error_text(rejected)
         done = {where: found.offset for where, found in due.items() if where not in reasons}
         have = {where: found.offset for where, found in current.items()} | done
         rows = self._rows.get(group, {})

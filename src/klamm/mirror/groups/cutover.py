@@ -18,7 +18,7 @@ from klamm.mirror.groups.plans import (
     translate_group,
 )
 from klamm.mirror.records.internal_topic import TopicGoneError
-from klamm.mirror.topics.config_sync import log_refusal
+from klamm.mirror.topics.config_sync import log_rejection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
             problems.append(f"it has {state.members} on cluster {alias}: stop its consumers first")
     found = group_offsets(sides.source, [group])[group]
     if isinstance(found, KafkaApiError):
-        log_refusal(found, f"list offsets for consumer group {group} on cluster {flow.source.alias}")
+        log_rejection(found, f"list offsets for consumer group {group} on cluster {flow.source.alias}")
         raise found
     offsets = accepted(flow, found)
     if not offsets:
@@ -166,7 +166,9 @@ def _write(plan: Cutover, flow: FlowSettings, target: AdminClient, checkpoints: 
     if isinstance(current, KafkaApiError):
         raise current
     due = offsets_to_commit(checkpoints, current)
-    refused = {at: why for at, why in commit_offsets(target, plan.group, due).items() if why is not None}
+    rejected = {at: why for at, why in commit_offsets(target, plan.group, due).items() if why is not None}
     on_target = f"on cluster {flow.target.alias}"
-    problems = tuple(f"{topic}-{at} was refused {on_target}: {error_text(why)}" for (topic, at), why in refused.items())
+    problems = tuple(
+        f"{topic}-{at} was rejected {on_target}: {error_text(why)}" for (topic, at), why in rejected.items()
+    )
     return replace(plan, problems=problems, is_done=not problems)

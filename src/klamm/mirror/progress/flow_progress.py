@@ -140,7 +140,7 @@ class FlowProgress:
     is_done: bool
     """Whether the progress of every partition of the flow is known and each has no lag or is STOPPED."""
 
-    refused: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
     """Remote topics that the target did not create or extend in the last round, each with the reason."""
     progressed_at: float | None = None
     """Time at which records were last copied, in seconds since the epoch. None: not in this run."""
@@ -246,7 +246,7 @@ class _Flow:
     """Reported records and bytes by lease session and partition. Each session counts from zero."""
     rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
     progressed_at: float | None = None
-    refused: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
     drift: tuple[ConfigDifference, ...] | None = None
     """Differences between the topic configs of the two clusters. None: not compared yet."""
     records: int = 0
@@ -282,10 +282,10 @@ class MirrorStatus:
         with self._lock:
             self._flows[flow].state, self._flows[flow].reason = state, reason
 
-    def set_refused(self, flow: str, reasons: Mapping[str, str]) -> None:
+    def set_rejected(self, flow: str, reasons: Mapping[str, str]) -> None:
         """Replace the remote topics that the target rejected in the latest round, each with the reason."""
         with self._lock:
-            self._flows[flow].refused = tuple(sorted(reasons.items()))
+            self._flows[flow].rejected = tuple(sorted(reasons.items()))
 
     def set_drift(self, flow: str, differences: tuple[ConfigDifference, ...]) -> None:
         """Replace the config differences of a flow's topics."""
@@ -408,7 +408,7 @@ class MirrorStatus:
             lag=lag,
             eta_s=None if lag is None or (lag and not records_per_s) else lag / records_per_s if lag else 0.0,
             partitions=tuple(map(flow.partitions.__getitem__, flow.order)),
-            refused=flow.refused,
+            rejected=flow.rejected,
             progressed_at=flow.progressed_at,
             is_done=flow.expected is not None and not totals.unfinished,
             is_blocked=(state is FlowState.WAITING and needs_person(reason))
@@ -433,10 +433,10 @@ def describe(progress: FlowProgress) -> str:
     eta = "" if not progress.eta_s else f", done in {progress.eta_s:.0f} s"
     stopped = f", {_partitions(len(progress.stopped))} stopped" if progress.stopped else ""
     waiting = _waiting(progress) if progress.state is FlowState.RUNNING else ""
-    refused = "".join(f", topic {name} refused: {reason}" for name, reason in progress.refused)
+    rejected = "".join(f", topic {name} rejected: {reason}" for name, reason in progress.rejected)
     return (
         f"{progress.flow} {state}: {share} records, {progress.records_per_s:,.0f} records/s, "
-        f"{progress.mb_per_s:.1f} MB/s, lag {lag}{eta}{stopped}{waiting}{refused}"
+        f"{progress.mb_per_s:.1f} MB/s, lag {lag}{eta}{stopped}{waiting}{rejected}"
     )
 
 

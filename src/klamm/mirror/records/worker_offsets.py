@@ -46,7 +46,7 @@ _POOL_BYTES: Final = 4 * 1024 * 1024
 class _Key(NamedTuple):
     """Subject of a record in an offsets topic: a source offset, a source topic id, or the flow's shard plan."""
 
-    kind: Literal["position", "topic id", "shard plan"]
+    kind: Literal["source offset", "topic id", "shard plan"]
     topic: str = ""
     partition: int = -1
 
@@ -66,7 +66,7 @@ class _Stored:
         return None if record is None else source_offsets.parse_value(record.value)
 
 
-def carry_positions(flow: FlowSettings) -> None:
+def copy_worker_offsets(flow: FlowSettings) -> None:
     """Copy source offsets that exist only in the worker's topic into the flow's topic, if the flow has one.
 
     Call this before any record is copied. Repeated calls are safe, because existing source offsets are kept.
@@ -74,10 +74,10 @@ def carry_positions(flow: FlowSettings) -> None:
     Raises:
         ConnectionLostError, KafkaApiError, ProtocolError: The source offsets cannot be read or written now.
     """
-    if flow.worker_positions_topic is None:
+    if flow.worker_offsets_topic is None:
         return
     with _target(flow) as cluster:
-        _carry(flow, cluster, flow.worker_positions_topic)
+        _carry(flow, cluster, flow.worker_offsets_topic)
 
 
 def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
@@ -89,7 +89,7 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
         ConnectionLostError, KafkaApiError, ProtocolError: The source offsets cannot be read now.
     """
     with _target(flow) as cluster:
-        topics = [topic for topic in (flow.worker_positions_topic, flow.source_offsets_topic) if topic is not None]
+        topics = [topic for topic in (flow.worker_offsets_topic, flow.source_offsets_topic) if topic is not None]
         cluster.refresh(topics)
         there = [topic for topic in topics if topic in cluster.topics]
         if not there:
@@ -100,7 +100,7 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
             if stored.hidden:
                 raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
             found.newest |= stored.newest
-    offsets = {key: found.offset(key) for key in found.newest if key.kind == "position"}
+    offsets = {key: found.offset(key) for key in found.newest if key.kind == "source offset"}
     return {(key.topic, key.partition): offset for key, offset in offsets.items() if offset is not None}
 
 
@@ -142,8 +142,8 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
 
 def _beside(carried: set[_Key], workers: _Stored, own: _Stored) -> Iterator[_Key]:
     """Yield klamm's topic ids and shard plan for the source offsets that are copied, if klamm wrote any."""
-    for position in sorted(carried):
-        topic_id = position._replace(kind="topic id")
+    for key in sorted(carried):
+        topic_id = key._replace(kind="topic id")
         if topic_id in workers.newest:
             yield topic_id
     plan = _Key("shard plan")
@@ -162,7 +162,7 @@ def _warn_of_newer(flow: FlowSettings, workers: _Stored, own: _Stored) -> None:
         logger.warning(
             "%s: %d source offsets in %s are ahead of those in %s, for example that of %s-%d. The latter are used, as "
             "in MirrorMaker, so records are mirrored again",
-            flow.name, len(ahead), flow.worker_positions_topic, flow.source_offsets_topic, ahead[0].topic,
+            flow.name, len(ahead), flow.worker_offsets_topic, flow.source_offsets_topic, ahead[0].topic,
             ahead[0].partition,
         )  # fmt: skip
 
@@ -180,7 +180,7 @@ def _read(cluster: Cluster, topic: str, source_alias: str, *, attempts: int = 1)
 def _key_of(record: Record, source_alias: str) -> _Key | None:
     match source_offsets.parse_key(record.key):
         case SourcePartition(cluster, topic, partition):
-            return _Key("position", topic, partition) if cluster == source_alias else None
+            return _Key("source offset", topic, partition) if cluster == source_alias else None
     match source_offsets.parse_own_key(record.key):
         case SourcePartition(cluster, topic, partition) if cluster == source_alias:
             return _Key("topic id", topic, partition)

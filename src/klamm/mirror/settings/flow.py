@@ -77,18 +77,18 @@ class FlowSettings:
     """Replication factor of new remote topics. -1: the target's default."""
     source_offsets_topic: str
     """Offsets topic: ``offsets.storage.topic`` of the flow, or else ``offset.storage.topic`` of the Connect worker."""
-    worker_positions_topic: str | None = None
+    worker_offsets_topic: str | None = None
     """``offset.storage.topic`` of the Connect worker if the flow has its own offsets topic.
 
     Source offsets found only here count as well. None: there is no second topic.
     """
-    positions_partitions: int = 25
+    source_offsets_partitions: int = 25
     """Number of partitions of the offsets topic. -1: the target's default."""
-    positions_replication_factor: int = 3
+    source_offsets_replication_factor: int = 3
     """Replication factor of the offsets topic. -1: the target's default."""
-    positions_topic_configs: Mapping[str, str] = field(default_factory=dict)
+    source_offsets_topic_configs: Mapping[str, str] = field(default_factory=dict)
     """Configs of the offsets topic, without its cleanup policy."""
-    positions_interval: timedelta = timedelta(seconds=1)
+    source_offsets_interval: timedelta = timedelta(seconds=1)
     """Interval between commits of source offsets. ``offset.flush.interval.ms`` if that is shorter."""
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     exactly_once: ExactlyOnce | None = None
@@ -141,7 +141,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     policy = _policy(reader, source_alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
     syncs_topic = _syncs_topic(reader, policy, source_alias, target_alias)
-    source_offsets_topic, worker_positions_topic = _positions_topics(reader, source.alias)
+    source_offsets_topic, worker_offsets_topic = _source_offsets_topics(reader, source.alias)
     groups, warnings = parse_groups(
         reader, checkpoints_topic=policy.checkpoints_topic(source_alias), has_syncs=syncs_topic is not None
     )
@@ -171,11 +171,11 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         refresh_topics_interval=refresh_topics_interval,
         replication_factor=reader.count("replication.factor", 2),
         source_offsets_topic=source_offsets_topic,
-        worker_positions_topic=worker_positions_topic,
-        positions_partitions=reader.count("offset.storage.partitions", 25, at_most=2**31 - 1, worker=True),
-        positions_replication_factor=reader.count("offset.storage.replication.factor", 3, worker=True),
-        positions_topic_configs=_positions_topic_configs(reader),
-        positions_interval=_positions_interval(reader),
+        worker_offsets_topic=worker_offsets_topic,
+        source_offsets_partitions=reader.count("offset.storage.partitions", 25, at_most=2**31 - 1, worker=True),
+        source_offsets_replication_factor=reader.count("offset.storage.replication.factor", 3, worker=True),
+        source_offsets_topic_configs=_source_offsets_topic_configs(reader),
+        source_offsets_interval=_source_offsets_interval(reader),
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
         on_source_loss=reader.choice("klamm.on.source.loss", OnSourceLoss.STOP),
@@ -193,21 +193,21 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     )
 
 
-def _positions_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | None]:
+def _source_offsets_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | None]:
     """Return the flow's offsets topic and the worker's, if that is another one.
 
     The precedence is that of KIP-618 (``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``).
     """
     workers = reader.topic("offset.storage.topic", naming.source_offsets_topic(source_alias), worker=True)
-    found = reader.find_in_flow(keys.OWN_POSITIONS_TOPIC)
+    found = reader.find_in_flow(keys.FLOW_OFFSETS_TOPIC)
     if found is None or found[1] == workers:
         return workers, None
     return check_topic(*found), workers
 
 
-def _positions_topic_configs(reader: KeyReader) -> Mapping[str, str]:
+def _source_offsets_topic_configs(reader: KeyReader) -> Mapping[str, str]:
     """Return the configs with which the offsets topic is created (KIP-605, ``DistributedConfig.topicSettings``)."""
-    said = reader.of_worker(keys.POSITIONS_TOPIC)
+    said = reader.of_worker(keys.WORKER_OFFSETS_PREFIX)
     return {"segment.bytes": str(_SEGMENT_BYTES), **{key: said[key] for key in said.keys() - _NOT_CONFIGS}}
 
 
@@ -230,7 +230,7 @@ def _offset_reset(consumer: ClientProperties) -> tuple[OffsetReset, timedelta]:
     return keys.parse_offset_reset(consumer.origins[key], value.strip())
 
 
-def _positions_interval(reader: KeyReader) -> timedelta:
+def _source_offsets_interval(reader: KeyReader) -> timedelta:
     flush = reader.integer("offset.flush.interval.ms", 60_000, at_least=1, at_most=keys.MAX_LONG, worker=True)
     return timedelta(milliseconds=min(flush, 1000))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
-_FROM_TOP: Final = keys.POSITIONS_TOPIC
+_FROM_TOP: Final = keys.WORKER_OFFSETS_PREFIX
 """Prefix of the Connect worker keys that MirrorMaker reads at top level of the file instead of at ``B.``."""
 
 

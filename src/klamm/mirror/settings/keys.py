@@ -58,11 +58,11 @@ MAX_LONG: Final = 2**63 - 1
 _LONGEST_S: Final = 10**9
 """Longest duration in seconds, 31 years. Longer ones count as this one, because threads cannot wait for longer."""
 
-POSITIONS_TOPIC: Final = "offset.storage."
+WORKER_OFFSETS_PREFIX: Final = "offset.storage."
 """Prefix of the Connect worker's keys for its offsets topic."""
-OWN_POSITIONS_TOPIC: Final = "offsets.storage.topic"
+FLOW_OFFSETS_TOPIC: Final = "offsets.storage.topic"
 ONLY_OF_FLOWS: Final[Mapping[str, str]] = {
-    OWN_POSITIONS_TOPIC: f"MirrorMaker takes it as A->B.{OWN_POSITIONS_TOPIC} only; offset.storage.topic counts here",
+    FLOW_OFFSETS_TOPIC: f"MirrorMaker takes it as A->B.{FLOW_OFFSETS_TOPIC} only; offset.storage.topic counts here",
 }
 """Keys that count only at ``A->B.``, with the note for any other place."""
 

@@ -47,8 +47,8 @@ _TASKS_END_S: Final = 3.0
 _LOSS_SHOWS_S: Final = 2.0
 """Time to wait for the exit code of the JVM after a failed call. The call fails shortly before the exit is visible."""
 _BLOCKED_S: Final = 10.0
-"""Time that a refusal must last before the flow counts as blocked. A new ACL takes a while to reach every broker."""
-_MOST_LOSSES: Final = 5
+"""Time that a rejection must last before the flow counts as blocked. A new ACL takes a while to reach every broker."""
+_MAX_LOSSES: Final = 5
 _LOSSES_WITHIN_S: Final = 600.0
 
 
@@ -85,7 +85,7 @@ class SparkRun:
         """Monotonic time at which a flow became blocked on something that only an operator can correct."""
         self.gave_up: tuple[str, ...] = ()
         """Flows that ended before they had caught up, because an operator has to correct something."""
-        self._losses: deque[float] = deque(maxlen=_MOST_LOSSES)
+        self._losses: deque[float] = deque(maxlen=_MAX_LOSSES)
 
     def run(self) -> None:
         """Mirror until ``stopping`` is set, everything is copied (if requested), or every flow has failed.
@@ -206,8 +206,8 @@ class SparkRun:
             "if it was not stopped on purpose, the kernel may have killed it to free memory "
             "(journalctl -k | grep -i oom): reduce spark.driver.memory or the number of tasks, or add memory"
         )
-        if len(self._losses) == _MOST_LOSSES and now - self._losses[0] < _LOSSES_WITHIN_S:
-            raise SparkFailedError(f"{how}, the {_MOST_LOSSES}th within {_LOSSES_WITHIN_S / 60:.0f} minutes; {memory}")
+        if len(self._losses) == _MAX_LOSSES and now - self._losses[0] < _LOSSES_WITHIN_S:
+            raise SparkFailedError(f"{how}, the {_MAX_LOSSES}th within {_LOSSES_WITHIN_S / 60:.0f} minutes; {memory}")
         logger.warning("%s; a new session is started and records in flight are copied again; %s", how, memory)
 
 

@@ -135,10 +135,10 @@ def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
         [(_flow_labels(flow.flow), len(flow.stopped)) for flow in flows],
     )
     page.family(
-        "klamm_mirror_refused_topics",
+        "klamm_mirror_rejected_topics",
         "gauge",
         "Remote topics that the target rejected when they were created or grown.",
-        [(_flow_labels(flow.flow), len(flow.refused)) for flow in flows],
+        [(_flow_labels(flow.flow), len(flow.rejected)) for flow in flows],
     )
     page.family(
         "klamm_mirror_last_progress_timestamp_seconds",

@@ -137,7 +137,7 @@ def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, gr
         f'<p class="soft">{flow.copied:,} of {flow.total:,} records, {flow.records_per_s:,.0f} records/s, '
         f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
         *_topics(flow),
-        *_refused(flow),
+        *_rejected(flow),
         *_differences(flow.flow, differences),
         *([] if groups is None else _groups(flow.flow, groups)),
     ]
@@ -229,13 +229,13 @@ def _share(line: _TopicLine) -> str:
     )
 
 
-def _refused(flow: FlowProgress) -> list[str]:
-    if not flow.refused:
+def _rejected(flow: FlowProgress) -> list[str]:
+    if not flow.rejected:
         return []
-    rows = [f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.refused[:MAX_ROWS]]
+    rows = [f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.rejected[:MAX_ROWS]]
     return [
         "<h3>Topics that the target rejected</h3>",
-        *_table(f"refused-{flow.flow}", "<th>Topic</th><th>Reason</th>", rows, of=len(flow.refused), kind="refused"),
+        *_table(f"rejected-{flow.flow}", "<th>Topic</th><th>Reason</th>", rows, of=len(flow.rejected), kind="rejected"),
     ]
 
 

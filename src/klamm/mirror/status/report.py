@@ -91,7 +91,7 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowSight:
+class FlowStatus:
     """Status of one flow, as far as the target cluster shows it."""
 
     source: str
@@ -115,7 +115,7 @@ class FlowSight:
         return f"{self.source}->{self.target}"
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the target shows any trace of the flow."""
         return bool(self.topics or self.heartbeats or self.groups or self.syncs or self.shards)
 
@@ -125,7 +125,7 @@ class FlowSight:
         return newest([topic.newest_record_ms for topic in self.topics if not topic.is_heartbeats])
 
     @property
-    def position_written_ms(self) -> int | None:
+    def source_offset_written_ms(self) -> int | None:
         """Time of the latest commit of a source offset, in milliseconds since the epoch."""
         return newest([one.written_at_ms for topic in self.topics for one in topic.partitions])
 
@@ -151,27 +151,27 @@ def age_s(then_ms: int | None, now_ms: int) -> float | None:
     return None if then_ms is None else max(0, now_ms - then_ms) / 1000
 
 
-def as_document(sight: FlowSight, now_ms: int) -> dict[str, Any]:
+def as_document(status: FlowStatus, now_ms: int) -> dict[str, Any]:
     """Return the status as JSON values. Times are ISO 8601 in UTC, ages are in seconds."""
     return {
-        "flow": sight.name,
-        "source": sight.source,
-        "target": sight.target,
-        "found": sight.is_there,
-        "lag": sight.lag,
-        **_times("newest_record", sight.newest_record_ms, now_ms),
-        **_times("position_written", sight.position_written_ms, now_ms),
+        "flow": status.name,
+        "source": status.source,
+        "target": status.target,
+        "found": status.exists,
+        "lag": status.lag,
+        **_times("newest_record", status.newest_record_ms, now_ms),
+        **_times("source_offset_written", status.source_offset_written_ms, now_ms),
         "heartbeats": [
             {
                 "source": beat.source_alias,
                 "target": beat.target_alias,
                 **_times("written", beat.timestamp, now_ms),
             }
-            for beat in sight.heartbeats
+            for beat in status.heartbeats
         ],
-        "topics": [_topic_document(topic, now_ms) for topic in sight.topics],
+        "topics": [_topic_document(topic, now_ms) for topic in status.topics],
         "groups": None
-        if sight.groups is None
+        if status.groups is None
         else [
             {
                 "group": group.group,
@@ -180,19 +180,19 @@ def as_document(sight: FlowSight, now_ms: int) -> dict[str, Any]:
                 "to_read": group.to_read,
                 **_times("newest_checkpoint", group.newest_checkpoint_ms, now_ms),
             }
-            for group in sight.groups
+            for group in status.groups
         ],
         "offset_syncs": None
-        if sight.syncs is None
+        if status.syncs is None
         else {
-            "topic": sight.syncs.topic,
-            "partitions": sight.syncs.partitions,
-            **_times("newest", sight.syncs.newest_ms, now_ms),
+            "topic": status.syncs.topic,
+            "partitions": status.syncs.partitions,
+            **_times("newest", status.syncs.newest_ms, now_ms),
         },
         "exactly_once_shards": None
-        if sight.shards is None
-        else {"count": sight.shards.count, "before": list(sight.shards.before)},
-        "unknown": list(sight.unknown),
+        if status.shards is None
+        else {"count": status.shards.count, "before": list(status.shards.before)},
+        "unknown": list(status.unknown),
     }
 
 
@@ -228,12 +228,12 @@ class ReportedSourceOffset(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class TargetState:
     """Everything that was read from the target, in the order of reading."""
 
     topics: Mapping[str, int]
     """Number of partitions of all topics of the target, by name."""
-    positions: dict[PartitionTuple, ReportedSourceOffset] = field(default_factory=dict)
+    source_offsets: dict[PartitionTuple, ReportedSourceOffset] = field(default_factory=dict)
     """Committed source offsets, by source topic and partition."""
     plan: ShardPlan | None = None
     heartbeats: list[Heartbeat] = field(default_factory=list)
@@ -250,7 +250,7 @@ class Found:
 
     def remote_topics(self, flow: FlowSettings) -> dict[str, str]:
         """Return the remote topic by source topic, for topics with a source offset or with a remote topic's name."""
-        out = {topic: self._remote(flow, topic) for topic, _ in self.positions}
+        out = {topic: self._remote(flow, topic) for topic, _ in self.source_offsets}
         if flow.keeps_names:
             return out  # a name does not show its source
         for name in self.topics:
@@ -266,87 +266,87 @@ class Found:
         return topic if remote not in self.topics and topic in self.topics else remote
 
 
-def piece_together(flow: FlowSettings, found: Found, selected: frozenset[str], *, any_target: bool) -> FlowSight:
+def flow_status(flow: FlowSettings, state: TargetState, selected: frozenset[str], *, any_target: bool) -> FlowStatus:
     """Return the status of a flow.
 
     Args:
         flow: Settings of the flow, or those that could be derived without a properties file.
-        found: Everything that was read from the target.
+        state: Everything that was read from the target.
         selected: Topics of the source that the flow mirrors. Empty if they are unknown.
         any_target: Whether the target's alias is unknown. The heartbeats then supply it, if all of them agree.
     """
     target = flow.target_alias
-    beats = sorted(found.heartbeats, key=lambda beat: (beat.target_alias != target, beat.target_alias))
+    beats = sorted(state.heartbeats, key=lambda beat: (beat.target_alias != target, beat.target_alias))
     if any_target and len({beat.target_alias for beat in beats}) == 1:
         target = beats[0].target_alias
     if not beats:
-        found.unknown.append(
+        state.unknown.append(
             f"whether a mirror runs: the topic heartbeats has no heartbeats of {flow.source.alias} (no mirror ran, or "
             "emit.heartbeats.enabled=false)"
         )
-    if found.plan is None and found.positions:
-        found.unknown.append(
+    if state.plan is None and state.source_offsets:
+        state.unknown.append(
             "exactly once: there is no shard plan of klamm; it is unknown whether MirrorMaker 2 used transactions"
         )
-    remote_topics = {topic: flow.remote_topic(topic) for topic in selected} | found.remote_topics(flow)
-    return FlowSight(
+    remote_topics = {topic: flow.remote_topic(topic) for topic in selected} | state.remote_topics(flow)
+    return FlowStatus(
         source=flow.source.alias,
         target=target,
-        topics=_topics(flow, found, remote_topics),
+        topics=_topics(flow, state, remote_topics),
         heartbeats=tuple(beats),
-        groups=_groups(found),
-        syncs=_syncs(found),
-        shards=None if found.plan is None else Shards(count=found.plan.shards, before=found.plan.before),
-        unknown=tuple(found.unknown),
+        groups=_groups(state),
+        syncs=_syncs(state),
+        shards=None if state.plan is None else Shards(count=state.plan.shards, before=state.plan.before),
+        unknown=tuple(state.unknown),
     )
 
 
-def _topics(flow: FlowSettings, found: Found, remote_topics: Mapping[str, str]) -> tuple[MirroredTopic, ...]:
+def _topics(flow: FlowSettings, state: TargetState, remote_topics: Mapping[str, str]) -> tuple[MirroredTopic, ...]:
     numbers: dict[str, set[int]] = {
-        topic: set(range(found.topics.get(remote, 0))) for topic, remote in remote_topics.items()
+        topic: set(range(state.topics.get(remote, 0))) for topic, remote in remote_topics.items()
     }
-    for topic, number in (*found.positions, *found.source_ends):
+    for topic, number in (*state.source_offsets, *state.source_ends):
         if topic in numbers:
             numbers[topic].add(number)
-    return tuple(_topic(flow, found, topic, remote_topics[topic], sorted(numbers[topic])) for topic in sorted(numbers))
+    return tuple(_topic(flow, state, topic, remote_topics[topic], sorted(numbers[topic])) for topic in sorted(numbers))
 
 
-def _topic(flow: FlowSettings, found: Found, topic: str, remote: str, numbers: Sequence[int]) -> MirroredTopic:
-    """Return the status of a topic from the offsets that were found."""
+def _topic(flow: FlowSettings, state: TargetState, topic: str, remote: str, numbers: Sequence[int]) -> MirroredTopic:
+    """Return the status of a topic from the offsets that were state."""
     partitions = []
     for number in numbers:
-        position = found.positions.get((topic, number))
+        source_offset = state.source_offsets.get((topic, number))
         partitions.append(
             MirroredPartition(
                 partition=number,
-                next_offset=None if position is None else position.next_offset,
-                written_at_ms=None if position is None else position.written_at_ms,
-                target_end=found.target_ends.get((remote, number)),
-                source_end=found.source_ends.get((topic, number)),
+                next_offset=None if source_offset is None else source_offset.next_offset,
+                written_at_ms=None if source_offset is None else source_offset.written_at_ms,
+                target_end=state.target_ends.get((remote, number)),
+                source_end=state.source_ends.get((topic, number)),
             )
         )
     return MirroredTopic(
         topic=topic,
         remote_topic=remote,
-        exists=remote in found.topics,
-        newest_record_ms=found.newest_records.get(remote),
+        exists=remote in state.topics,
+        newest_record_ms=state.newest_records.get(remote),
         partitions=tuple(partitions),
         is_heartbeats=is_heartbeats_topic(flow.policy, topic),
     )
 
 
-def _groups(found: Found) -> tuple[CheckpointedGroup, ...] | None:
-    if found.checkpoints is None:
+def _groups(state: TargetState) -> tuple[CheckpointedGroup, ...] | None:
+    if state.checkpoints is None:
         return None
     by_group: dict[str, list[tuple[Checkpoint, int]]] = {}
-    for checkpoint, written_at_ms in found.checkpoints:
+    for checkpoint, written_at_ms in state.checkpoints:
         by_group.setdefault(checkpoint.group, []).append((checkpoint, written_at_ms))
-    return tuple(_group(found, group, by_group[group]) for group in sorted(by_group))
+    return tuple(_group(state, group, by_group[group]) for group in sorted(by_group))
 
 
-def _group(found: Found, group: str, checkpoints: list[tuple[Checkpoint, int]]) -> CheckpointedGroup:
+def _group(state: TargetState, group: str, checkpoints: list[tuple[Checkpoint, int]]) -> CheckpointedGroup:
     """Return the status of a group from its checkpoints."""
-    ends = [found.target_ends.get((one.topic, one.partition)) for one, _ in checkpoints]
+    ends = [state.target_ends.get((one.topic, one.partition)) for one, _ in checkpoints]
     return CheckpointedGroup(
         group=group,
         topics=tuple(sorted({one.topic for one, _ in checkpoints})),
@@ -361,9 +361,9 @@ def _group(found: Found, group: str, checkpoints: list[tuple[Checkpoint, int]]) 
     )
 
 
-def _syncs(found: Found) -> OffsetSyncs | None:
-    if found.syncs_topic is None:
+def _syncs(state: TargetState) -> OffsetSyncs | None:
+    if state.syncs_topic is None:
         return None
     return OffsetSyncs(
-        topic=found.syncs_topic, partitions=len(found.syncs), newest_ms=newest([at for _, at in found.syncs])
+        topic=state.syncs_topic, partitions=len(state.syncs), newest_ms=newest([at for _, at in state.syncs])
     )

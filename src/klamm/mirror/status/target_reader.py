@@ -22,7 +22,7 @@ from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from klamm.mirror.settings.keys import SyncsLocation
-from klamm.mirror.status.report import Found, ReportedSourceOffset, piece_together
+from klamm.mirror.status.report import ReportedSourceOffset, TargetState, flow_status
 from klamm.mirror.status.tail_reader import Tail, newest_timestamps, read_tail
 from klamm.mirror.topics.plans import selected_topics
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.mirror.status.report import FlowSight
+    from klamm.mirror.status.report import FlowStatus
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 
@@ -39,7 +39,7 @@ _BUDGET_S: Final = 0.4
 """Time for reading each internal topic backwards from its end, in seconds."""
 _SOURCE_PATIENCE_S: Final = 3.0
 _POOL_BYTES: Final = 4 * 1024 * 1024
-_POSITIONS: Final = re.compile(r"mm2-offsets\.(?P<alias>.+)\.internal")
+_SOURCE_OFFSETS: Final = re.compile(r"mm2-offsets\.(?P<alias>.+)\.internal")
 _CHECKPOINTS: Final = re.compile(r"(?P<alias>.+)\.checkpoints\.internal")
 
 
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FlowQuery:
     """Flow to report on, and what is known about it."""
 
     flow: FlowSettings
@@ -63,7 +63,7 @@ class Wanted:
     knows_target_alias: bool = True
 
 
-def look(wanted: Wanted) -> FlowSight:
+def read_status(query: FlowQuery) -> FlowStatus:
     """Read the status of one flow. Nothing is written. A source that does not answer delays the result by 3 s at most.
 
     Raises:
@@ -71,25 +71,25 @@ def look(wanted: Wanted) -> FlowSight:
         KafkaApiError: The target rejects a required request.
         SettingsError: The flow has a client property that klamm does not support.
     """
-    flow = wanted.flow
+    flow = query.flow
     # The source is asked at the same time as the target, so that the delays of both do not add up.
-    source = _Asking(wanted) if wanted.ask_source else None
+    source = _SourceRequest(query) if query.ask_source else None
     cluster = _connect(flow, "target")
     try:
         topics = _topics(cluster, flow, "target", timeout_ms=_ADMIN_TIMEOUT_MS)
-        found = _Looking(wanted, cluster, topics).found()
+        state = _TargetReader(query, cluster, topics).read()
     finally:
         cluster.close()
     selected: frozenset[str] = frozenset()
     if source is None:
-        found.unknown.append(
+        state.unknown.append(
             f"lag: unknown without the address of cluster {flow.source.alias}, as are topics that were never mirrored"
         )
     elif isinstance(answer := source.answer(), Source):
-        found.source_ends, selected = answer
+        state.source_ends, selected = answer
     else:
-        found.unknown.append(f"lag: cluster {flow.source.alias} cannot be reached: {answer}")
-    return piece_together(flow, found, selected, any_target=not wanted.knows_target_alias)
+        state.unknown.append(f"lag: cluster {flow.source.alias} cannot be reached: {answer}")
+    return flow_status(flow, state, selected, any_target=not query.knows_target_alias)
 
 
 def list_topics(flow: FlowSettings) -> Mapping[str, int]:
@@ -122,76 +122,76 @@ def _topics(
 
 def source_aliases(topics: Iterable[str]) -> list[str]:
     """Return the source aliases contained in the names of a mirror's internal topics."""
-    found = (pattern.fullmatch(topic) for topic in topics for pattern in (_POSITIONS, _CHECKPOINTS))
-    return sorted({match["alias"] for match in found if match is not None})
+    matches = (pattern.fullmatch(topic) for topic in topics for pattern in (_SOURCE_OFFSETS, _CHECKPOINTS))
+    return sorted({match["alias"] for match in matches if match is not None})
 
 
-class _Looking:
+class _TargetReader:
     """Collector of a flow's status on the target. Each part fails separately: a missing ACL hides one part only."""
 
-    def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, int]) -> None:
-        self._wanted = wanted
-        self._flow = wanted.flow
+    def __init__(self, query: FlowQuery, cluster: Cluster, topics: Mapping[str, int]) -> None:
+        self._query = query
+        self._flow = query.flow
         self._cluster = cluster
-        self._found = Found(topics=dict(topics))
+        self._state = TargetState(topics=dict(topics))
 
-    def found(self) -> Found:
-        """Read all parts and return what was found."""
-        flow, found = self._flow, self._found
-        self._part("source offsets", self._positions)
+    def read(self) -> TargetState:
+        """Read all parts and return the state of the target."""
+        flow, state = self._flow, self._state
+        self._part("source offsets", self._read_source_offsets)
         self._part("heartbeats", self._heartbeats)
         self._part("groups", self._checkpoints)
         self._part("offset syncs", self._syncs)
         partitions = [
             (remote, number)
-            for remote in {*found.remote_topics(flow).values()}
-            for number in range(found.topics.get(remote, 0))
+            for remote in {*state.remote_topics(flow).values()}
+            for number in range(state.topics.get(remote, 0))
         ]
         self._part("ends of the remote topics", lambda: self._ends(partitions))
         self._part("age of the newest record", self._newest_records)
-        return found
+        return state
 
     def _part(self, name: str, work: Callable[[], None]) -> None:
         try:
             work()
         except CLUSTER_ERRORS as error:
-            self._found.unknown.append(f"{name}: {error_text(error)}")
+            self._state.unknown.append(f"{name}: {error_text(error)}")
 
     def _tail(
         self, what: str, topic: str, enough: Callable[[Mapping[bytes, Record]], bool] = lambda _: False
     ) -> Tail | None:
-        if topic not in self._found.topics:
+        if topic not in self._state.topics:
             return None
         tail = read_tail(self._cluster, topic, budget_s=_BUDGET_S, enough=enough)
         if tail is not None and not tail.is_complete:
-            self._found.unknown.append(f"{what}: {topic} is too long to read it all; only its latest records were read")
+            self._state.unknown.append(f"{what}: {topic} is too long to read it all; only its latest records were read")
         return tail
 
-    def _positions(self) -> None:
+    def _read_source_offsets(self) -> None:
         # The flow's own topic has precedence over the worker's topic, so it is read last.
-        topics = [topic for topic in (self._flow.worker_positions_topic, self._flow.source_offsets_topic) if topic]
+        topics = [topic for topic in (self._flow.worker_offsets_topic, self._flow.source_offsets_topic) if topic]
         tails = [tail for topic in topics if (tail := self._tail("source offsets", topic)) is not None]
         if not tails:
-            self._found.unknown.append(f"source offsets: {topics[-1]} does not exist or cannot be described")
+            self._state.unknown.append(f"source offsets: {topics[-1]} does not exist or cannot be described")
         for tail in tails:
-            self._keep_positions(tail)
+            self._keep_source_offsets(tail)
 
-    def _keep_positions(self, tail: Tail) -> None:
+    def _keep_source_offsets(self, tail: Tail) -> None:
         alias = self._flow.source_alias
         for key, record in tail.newest.items():
             where, offset = source_offsets.parse_key(key), source_offsets.parse_value(record.value)
             if where is not None and where.cluster == alias:
                 if offset is None:
-                    self._found.positions.pop((where.topic, where.partition), None)
+                    self._state.source_offsets.pop((where.topic, where.partition), None)
                 else:
-                    self._found.positions[where.topic, where.partition] = ReportedSourceOffset(
+                    self._state.source_offsets[where.topic, where.partition] = ReportedSourceOffset(
                         offset + 1, record.timestamp
                     )
             elif source_offsets.parse_own_key(key) == alias:
-                self._found.plan = source_offsets.parse_shard_plan(record.value)
+                self._state.plan = source_offsets.parse_shard_plan(record.value)
 
     def _heartbeats(self) -> None:
-        any_target = not self._wanted.knows_target_alias
+        any_target = not self._query.knows_target_alias
         alias = self._flow.source_alias
         sought = Heartbeat(source_alias=alias, target_alias=self._flow.target_alias, timestamp=0).key()
         tail = self._tail("heartbeats", HEARTBEATS_TOPIC, (lambda _: False) if any_target else newest_has(sought))
@@ -199,51 +199,51 @@ class _Looking:
             with contextlib.suppress(FormatError):
                 beat = Heartbeat.parse(key, record.value or b"")
                 if beat.source_alias == alias:
-                    self._found.heartbeats.append(beat)
+                    self._state.heartbeats.append(beat)
 
     def _checkpoints(self) -> None:
         topic = self._flow.policy.checkpoints_topic(self._flow.source_alias)
         tail = self._tail("groups", topic)
         if tail is None:
-            self._found.unknown.append(f"groups: {topic} does not exist or cannot be described: no checkpoints")
+            self._state.unknown.append(f"groups: {topic} does not exist or cannot be described: no checkpoints")
             return
-        self._found.checkpoints = []
+        self._state.checkpoints = []
         for key, record in tail.newest.items():
             with contextlib.suppress(FormatError):
                 if record.value is not None:
-                    self._found.checkpoints.append((Checkpoint.parse(key, record.value), record.timestamp))
+                    self._state.checkpoints.append((Checkpoint.parse(key, record.value), record.timestamp))
 
     def _syncs(self) -> None:
         flow = self._flow
         topic = flow.policy.offset_syncs_topic(flow.source_alias)
         on_source = flow.syncs_location is SyncsLocation.SOURCE
         # The opposite flow may keep a topic of the same name here, because this cluster is its source.
-        may_be_here = not (on_source and self._wanted.knows_selection)
+        may_be_here = not (on_source and self._query.knows_selection)
         tail = self._tail("offset syncs", topic) if may_be_here else None
         syncs = list(self._own_syncs(tail)) if tail is not None else []
         if not syncs:
             where = f": the source keeps them (offset-syncs.topic.location={flow.syncs_location})"
-            self._found.unknown.append(f"offset syncs: none on the target{where if on_source else ''}")
+            self._state.unknown.append(f"offset syncs: none on the target{where if on_source else ''}")
             return
-        self._found.syncs_topic, self._found.syncs = topic, syncs
+        self._state.syncs_topic, self._state.syncs = topic, syncs
 
     def _own_syncs(self, tail: Tail) -> Iterator[tuple[OffsetSync, int]]:
         """Yield the offset syncs of partitions with a source offset. Those of the opposite flow have none here."""
         for key, record in tail.newest.items():
             with contextlib.suppress(FormatError):
                 sync = OffsetSync.parse(key, record.value or b"")
-                if (sync.topic, sync.partition) in self._found.positions and sync.topic != HEARTBEATS_TOPIC:
+                if (sync.topic, sync.partition) in self._state.source_offsets and sync.topic != HEARTBEATS_TOPIC:
                     yield sync, record.timestamp
 
     def _ends(self, partitions: Sequence[PartitionTuple]) -> None:
         self._cluster.refresh(sorted({topic for topic, _ in partitions}))
-        self._found.target_ends.update(self._cluster.list_offsets(partitions, clusters.LATEST))
+        self._state.target_ends.update(self._cluster.list_offsets(partitions, clusters.LATEST))
 
     def _newest_records(self) -> None:
-        newest, is_complete = newest_timestamps(self._cluster, self._found.target_ends, budget_s=_BUDGET_S)
-        self._found.newest_records.update(newest)
+        newest, is_complete = newest_timestamps(self._cluster, self._state.target_ends, budget_s=_BUDGET_S)
+        self._state.newest_records.update(newest)
         if not is_complete:
-            self._found.unknown.append(
+            self._state.unknown.append(
                 "age of the newest record: unknown for some topics, as there are too many to read"
             )
 
@@ -253,11 +253,11 @@ def newest_has(key: bytes) -> Callable[[Mapping[bytes, Record]], bool]:
     return lambda newest: key in newest
 
 
-class _Asking:
+class _SourceRequest:
     """Request to the source that runs in a separate thread, with a time limit."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
+    def __init__(self, query: FlowQuery) -> None:
+        self._query = query
         self._answer: Source | Exception | None = None
         # A daemon thread, so that a source that drops packets does not keep the command from ending.
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -278,7 +278,7 @@ class _Asking:
 
     def _ask(self) -> Source:
         """Return log end offsets and selected topics of the source."""
-        flow = self._wanted.flow
+        flow = self._query.flow
         cluster = _connect(flow, "source")
         try:
             topics = _topics(cluster, flow, "source", timeout_ms=int(_SOURCE_PATIENCE_S * 1000))
@@ -290,4 +290,4 @@ class _Asking:
             ends = cluster.list_offsets(partitions, clusters.LATEST)
         finally:
             cluster.close()
-        return Source(ends, frozenset(selected) if self._wanted.knows_selection else frozenset())
+        return Source(ends, frozenset(selected) if self._query.knows_selection else frozenset())

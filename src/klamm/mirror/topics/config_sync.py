@@ -77,7 +77,7 @@ class ConfigSync:
         self._is_offered = False
         self._logged_unknown: dict[tuple[str, str], str | None] = {}
         """Values already logged, by remote topic and name of a config that the target does not know."""
-        self._logged_refusals: dict[str, str] = {}
+        self._logged_rejections: dict[str, str] = {}
         self._known: dict[str, frozenset[str]] = {}
         """Names of all configs by remote topic. Contains the topics that could be described in the latest round."""
 
@@ -183,7 +183,7 @@ class ConfigSync:
         for (topic, name), value in unknown.items():
             if (topic, name) not in self._logged_unknown or self._logged_unknown[topic, name] != value:
                 logger.warning(
-                    "Could not alter configuration of topic %s: cluster %s does not know %s, which is left out",
+                    "Could not alter configuration of topic %s: cluster %s does not know %s, which is skipped",
                     topic, self._settings.target.alias, name,
                 )  # fmt: skip
         self._logged_unknown = unknown
@@ -193,7 +193,7 @@ class ConfigSync:
         for topic, entries in topic_configs(self._source, topics).items():
             if isinstance(entries, KafkaApiError):
                 alias = self._settings.source.alias
-                log_refusal(entries, f"describe the configs of topic {topic} on cluster {alias}")
+                log_rejection(entries, f"describe the configs of topic {topic} on cluster {alias}")
             else:
                 out[topic] = entries
         return out
@@ -201,9 +201,9 @@ class ConfigSync:
     def _apply(self, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
         """Send the operations and log each change."""
         outcomes = alter_topic_configs(self._target, planned)
-        for name, refused in outcomes.items():
-            self._log_refused(name, refused)
-            if refused is not None:
+        for name, rejected in outcomes.items():
+            self._log_rejected(name, rejected)
+            if rejected is not None:
                 continue
             if not self.is_described(name):
                 logger.debug(
@@ -241,31 +241,33 @@ class ConfigSync:
             self._settings.remote_topic(topic): complete_configs(entries.values(), self._settings.config_filter)
             for topic, entries in described.items()
         }
-        for name, refused in replace_topic_configs(self._target, complete).items():
-            self._log_refused(name, refused)
+        for name, rejected in replace_topic_configs(self._target, complete).items():
+            self._log_rejected(name, rejected)
 
-    def _log_refused(self, remote_topic: str, refused: KafkaApiError | None) -> None:
+    def _log_rejected(self, remote_topic: str, rejected: KafkaApiError | None) -> None:
         """Log that the configs of a topic could not be altered. The same reason is not logged again until a success."""
-        if refused is None:
-            self._logged_refusals.pop(remote_topic, None)
+        if rejected is None:
+            self._logged_rejections.pop(remote_topic, None)
             return
-        reason = error_text(refused)
-        if self._logged_refusals.get(remote_topic) == reason:
+        reason = error_text(rejected)
+        if self._logged_rejections.get(remote_topic) == reason:
             return
-        self._logged_refusals[remote_topic] = reason
+        self._logged_rejections[remote_topic] = reason
         logger.warning("Could not alter configuration of topic %s: %s", remote_topic, reason)
-        if is_denial(refused):
-            log_refusal(refused, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}")
+        if is_denial(rejected):
+            log_rejection(
+                rejected, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}"
+            )
 
 
-def log_refusal(refused: KafkaApiError, operation: str) -> None:
+def log_rejection(rejected: KafkaApiError, operation: str) -> None:
     """Log a rejected operation. A denial is logged with Kafka's exception name, as MirrorMaker 2 does."""
-    if is_denial(refused):
-        words = refused.error_code.name.removesuffix("_FAILED").split("_")
+    if is_denial(rejected):
+        words = rejected.error_code.name.removesuffix("_FAILED").split("_")
         exception = "".join(word.capitalize() for word in words) + "Exception"
-        logger.error("%s occurred while trying to %s: %s", exception, operation, error_text(refused))
+        logger.error("%s occurred while trying to %s: %s", exception, operation, error_text(rejected))
     else:
-        logger.error("Could not %s: %s", operation, error_text(refused))
+        logger.error("Could not %s: %s", operation, error_text(rejected))
 
 
 _TOPIC_ACLS: Final = AclFilter(
@@ -329,13 +331,13 @@ class AclSync:
             ConnectionError, TimeoutError: A cluster is unavailable. The rest of this round is skipped.
         """
         settings = self._settings
-        for acl, refused in self._create(self.missing(topics)).items():
+        for acl, rejected in self._create(self.missing(topics)).items():
             what = in_words(acl)
-            if refused is None:
+            if rejected is None:
                 logger.info("%s: topic %s: created ACL %s", settings.name, acl.resource_name, what)
             else:
                 alias = settings.target.alias
-                log_refusal(refused, f"create ACL {what} on topic {acl.resource_name} of cluster {alias}")
+                log_rejection(rejected, f"create ACL {what} on topic {acl.resource_name} of cluster {alias}")
 
     def missing(self, topics: Sequence[str]) -> list[Acl]:
         """Return the ACLs that the remote topics of these source topics lack.
@@ -370,7 +372,7 @@ class AclSync:
         if isinstance(error, (SecurityDisabledError, UnsupportedVersionError)):
             self._log_once(f"cluster {alias} does not support ACLs")
         else:
-            log_refusal(error, f"describe the ACLs of topics on cluster {alias}")
+            log_rejection(error, f"describe the ACLs of topics on cluster {alias}")
 
     def _log_once(self, reason: str) -> None:
         """Log once why no ACLs are synced."""

@@ -56,9 +56,9 @@ from klamm.mirror.cluster_admin import (
 )
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
-from klamm.mirror.records.worker_offsets import carry_positions
+from klamm.mirror.records.worker_offsets import copy_worker_offsets
 from klamm.mirror.settings.keys import SyncsLocation
-from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_refusal
+from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 from klamm.retries import Backoff, LoggedReasons
@@ -95,7 +95,7 @@ class FlowControl:
         publish: Callable[[Assignment], None],
         heartbeats: HeartbeatSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
-        carry: Callable[[FlowSettings], None] = carry_positions,
+        carry: Callable[[FlowSettings], None] = copy_worker_offsets,
     ) -> None:
         """Prepare the loop.
 
@@ -109,7 +109,7 @@ class FlowControl:
                 there.
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
-                before any record is copied. See ``carry_positions``.
+                before any record is copied. See ``copy_worker_offsets``.
         """
         self._settings = settings
         self._heartbeats = heartbeats
@@ -128,7 +128,7 @@ class FlowControl:
         self._acl_sync_due = 0.0
         self._assignment: Assignment = ()
         self._is_none_selected = False
-        self._refused: dict[str, str] = {}
+        self._rejected: dict[str, str] = {}
         """Remote topics that the target rejected in the latest refresh, with the reason."""
         self._logged: dict[str, str] = {}
         """Rejected remote topics of the refresh before, with the reason. Used to log each reason once."""
@@ -195,19 +195,19 @@ class FlowControl:
             ConnectionError, TimeoutError: A cluster is unavailable, or source offsets cannot be read now.
         """
         settings = self._settings
-        factor = settings.positions_replication_factor
-        refused = create_internal_topic(
+        factor = settings.source_offsets_replication_factor
+        rejected = create_internal_topic(
             self._target,
             settings.source_offsets_topic,
             replication_factor=factor,
-            partition_count=settings.positions_partitions,
-            configs=settings.positions_topic_configs,
+            partition_count=settings.source_offsets_partitions,
+            configs=settings.source_offsets_topic_configs,
         )
-        if refused is not None:
+        if rejected is not None:
             raise api_error(
-                refused.error_code,
+                rejected.error_code,
                 f"{settings.source_offsets_topic} could not be created with "
-                f"offset.storage.replication.factor={factor}: {error_text(refused)}",
+                f"offset.storage.replication.factor={factor}: {error_text(rejected)}",
             )
         self._carry(settings)
         if settings.syncs_topic is not None:
@@ -224,17 +224,17 @@ class FlowControl:
         on_source = settings.syncs_location is SyncsLocation.SOURCE
         factor = settings.syncs_replication_factor
         admin = self._source if on_source else self._target
-        refused = create_internal_topic(admin, name, replication_factor=factor)
-        if refused is not None:
+        rejected = create_internal_topic(admin, name, replication_factor=factor)
+        if rejected is not None:
             alias = settings.source.alias if on_source else settings.target.alias
             logger.warning(
                 "%s: topic %s could not be created on cluster %s with offset-syncs.topic.replication.factor=%d: %s; "
                 "offsets of groups cannot be translated until it is created",
-                settings.name, name, alias, factor, error_text(refused),
+                settings.name, name, alias, factor, error_text(rejected),
             )  # fmt: skip
 
     def _refresh_topics(self) -> None:
-        self._logged, self._refused = self._refused, {}
+        self._logged, self._rejected = self._rejected, {}
         check_loops(self._settings, shared_topics(self._source, self._target))
         here = partition_counts(self._source)
         selected = selected_topics(here, self._settings.selection)
@@ -243,7 +243,7 @@ class FlowControl:
         plan = plan_topics(selected, counts, self._settings.remote_topic)
         counts |= self._create(plan.create, selected)
         counts |= self._grow(plan.grow)
-        self._status.set_refused(self._settings.name, self._refused)
+        self._status.set_rejected(self._settings.name, self._rejected)
         self._log_gone(selected)
         self._assign(selected, counts)
 
@@ -256,7 +256,7 @@ class FlowControl:
         for name, entries in topic_configs(self._source, names).items():
             if isinstance(entries, KafkaApiError):
                 what = f"describe the configs of topic {name} on cluster {self._settings.source.alias}"
-                self._note_refusal(self._settings.remote_topic(name), entries, what)
+                self._note_rejection(self._settings.remote_topic(name), entries, what)
                 continue
             new.append(
                 plan_new_topic(
@@ -273,19 +273,19 @@ class FlowControl:
         )
         alias = self._settings.target.alias
         copied = {remote_name: count for _, remote_name, count in self._assignment}
-        for name, refused in outcomes.items():
-            if refused is None and name in copied:
+        for name, rejected in outcomes.items():
+            if rejected is None and name in copied:
                 logger.warning(
                     "%s: topic %s was gone on cluster %s and is created again: records mirrored to it before are not "
                     "mirrored again", self._settings.name, name, alias,
                 )  # fmt: skip
-            elif refused is None:
+            elif rejected is None:
                 logger.info("%s: created topic %s", self._settings.name, name)
-            elif not isinstance(refused, TopicAlreadyExistsError):
-                self._note_refusal(name, self._with_remedy(refused), f"create topic {name} on cluster {alias}")
+            elif not isinstance(rejected, TopicAlreadyExistsError):
+                self._note_rejection(name, self._with_remedy(rejected), f"create topic {name} on cluster {alias}")
         counts = {topic.name: topic.num_partitions for topic in new if outcomes.get(topic.name) is None}
         # After the creation of thousands of topics, a broker may omit some of them from its topic list for a while.
-        unlisted = {name for name, refused in outcomes.items() if isinstance(refused, TopicAlreadyExistsError)}
+        unlisted = {name for name, rejected in outcomes.items() if isinstance(rejected, TopicAlreadyExistsError)}
         return counts | {name: copied[name] for name in unlisted & copied.keys()}
 
     def _create_without_unknown_configs(self, topics: Sequence[NewTopic]) -> dict[str, KafkaApiError | None]:
@@ -302,7 +302,7 @@ class FlowControl:
             if unknown:
                 alias, names = self._settings.target.alias, ", ".join(unknown)
                 logger.warning(
-                    "%s: topic %s: left out, cluster %s does not know it: %s",
+                    "%s: topic %s: skipping configs that cluster %s does not know: %s",
                     self._settings.name, topic.name, alias, names,
                 )  # fmt: skip
                 configs = {name: value for name, value in topic.configs.items() if name in known}
@@ -312,26 +312,28 @@ class FlowControl:
     def _grow(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Add partitions to remote topics. Return the partition counts of the topics that grew."""
         grown = {}
-        for name, refused in create_partitions(self._target, counts).items():
-            if refused is None:
+        for name, rejected in create_partitions(self._target, counts).items():
+            if rejected is None:
                 logger.info("%s: topic %s has %d partitions now", self._settings.name, name, counts[name])
                 grown[name] = counts[name]
             else:
                 alias = self._settings.target.alias
-                self._note_refusal(name, refused, f"grow topic {name} to {counts[name]} partitions on cluster {alias}")
+                self._note_rejection(
+                    name, rejected, f"grow topic {name} to {counts[name]} partitions on cluster {alias}"
+                )
         return grown
 
-    def _note_refusal(self, remote_topic: str, refused: KafkaApiError, operation: str) -> None:
+    def _note_rejection(self, remote_topic: str, rejected: KafkaApiError, operation: str) -> None:
         """Record why a topic is not mirrored, or only in part. Log the reason when it is new."""
-        self._refused[remote_topic] = error_text(refused)
-        if self._logged.get(remote_topic) != error_text(refused):
-            log_refusal(refused, operation)
+        self._rejected[remote_topic] = error_text(rejected)
+        if self._logged.get(remote_topic) != error_text(rejected):
+            log_rejection(rejected, operation)
 
-    def _with_remedy(self, refused: KafkaApiError) -> KafkaApiError:
-        if not isinstance(refused, InvalidReplicationFactorError):
-            return refused
+    def _with_remedy(self, rejected: KafkaApiError) -> KafkaApiError:
+        if not isinstance(rejected, InvalidReplicationFactorError):
+            return rejected
         setting = f"replication.factor={self._settings.replication_factor}"
-        return InvalidReplicationFactorError(f"{setting}: {refused.error_message or ''}")
+        return InvalidReplicationFactorError(f"{setting}: {rejected.error_message or ''}")
 
     def _warn_if_none(self, here: Collection[str], selected: Collection[str]) -> None:
         """Log a warning when the flow starts to select no topic of the source. A pattern may be misspelled."""

@@ -175,11 +175,11 @@ class Heartbeats:
             return
         check_reachable(self._admin, self._settings.target.alias)
         factor = self._settings.replication_factor
-        refused = create_internal_topic(self._admin, HEARTBEATS_TOPIC, replication_factor=factor)
-        if refused is not None:
+        rejected = create_internal_topic(self._admin, HEARTBEATS_TOPIC, replication_factor=factor)
+        if rejected is not None:
             setting = f"heartbeats.topic.replication.factor={factor}"
             raise api_error(
-                refused.error_code, f"{HEARTBEATS_TOPIC} could not be created with {setting}: {error_text(refused)}"
+                rejected.error_code, f"{HEARTBEATS_TOPIC} could not be created with {setting}: {error_text(rejected)}"
             )
         self._topic_exists = True
         self._is_known_at = self._now() + KNOWN_AFTER_S

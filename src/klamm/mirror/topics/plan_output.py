@@ -43,7 +43,7 @@ _OK: Final = 0
 _FAILED: Final = 1
 NO_CHANGE: Final = "!"
 """Prefix of a line for a difference that the mirror leaves unchanged or that a cluster would reject."""
-_REFUSED: Final = "would be refused: "
+_REJECTED: Final = "would be rejected: "
 
 
 def print_plan(settings: MirrorSettings, out: TextIO) -> int:
@@ -70,7 +70,7 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
             changes = sum(not line.startswith(NO_CHANGE) for line in lines)
             out.write(f"{flow.name}: {changes} change{'s' * (changes != 1)}\n")
             out.write("".join(f"  {line}\n" for line in lines))
-            if any(line.startswith(NO_CHANGE) and _REFUSED in line for line in lines):
+            if any(line.startswith(NO_CHANGE) and _REJECTED in line for line in lines):
                 code = _FAILED
         finally:
             source.close()
@@ -143,7 +143,7 @@ def plan_flow(
         "another mirror use it for another cluster?"
         for name in doubled_aliases(flow, selected)
     ]
-    return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.refused
+    return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.rejected
 
 
 def _not_before_4_1(topic: str) -> str:
@@ -190,7 +190,7 @@ class _Checks:
     """Collector of the changes that a cluster would reject. Each change is sent with ``validate_only``."""
 
     def __init__(self) -> None:
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
 
     def create(self, side: _Side, topics: Sequence[NewTopic], setting: str) -> None:
         """Validate topics that would be created. ``setting`` is the key and value of their replication factor."""
@@ -215,10 +215,10 @@ class _Checks:
             self._note(outcomes, f"the change of its configs on cluster {alias}")
 
     def _note(self, outcomes: Mapping[str, KafkaApiError | None], what: str) -> None:
-        self.refused += [
-            f"{NO_CHANGE} topic {name}: {what} {_REFUSED}{error_text(refused)}"
-            for name, refused in outcomes.items()
-            if refused is not None and not isinstance(refused, TopicAlreadyExistsError)
+        self.rejected += [
+            f"{NO_CHANGE} topic {name}: {what} {_REJECTED}{error_text(rejected)}"
+            for name, rejected in outcomes.items()
+            if rejected is not None and not isinstance(rejected, TopicAlreadyExistsError)
         ]
 
 
@@ -239,13 +239,13 @@ def _internal_topics(
 ) -> list[str]:
     """Return lines for the mirror's internal topics that are missing, and validate their creation."""
     source, target = sides
-    positions = internal_topic(
+    source_offsets = internal_topic(
         flow.source_offsets_topic,
-        replication_factor=flow.positions_replication_factor,
-        partition_count=flow.positions_partitions,
-        configs=flow.positions_topic_configs,
+        replication_factor=flow.source_offsets_replication_factor,
+        partition_count=flow.source_offsets_partitions,
+        configs=flow.source_offsets_topic_configs,
     )
-    wanted = [(target, positions, "offset.storage.replication.factor")]
+    wanted = [(target, source_offsets, "offset.storage.replication.factor")]
     if flow.syncs_topic is not None:
         side = source if flow.syncs_location is SyncsLocation.SOURCE else target
         topic = internal_topic(flow.syncs_topic, replication_factor=flow.syncs_replication_factor)
@@ -325,7 +325,7 @@ def _configs(
                 lines.append(_config_line(name, operation))
             else:
                 alias = flow.target.alias
-                lines.append(f"! topic {name}: {operation.name} is left out: cluster {alias} does not know it")
+                lines.append(f"! topic {name}: skipping {operation.name}: cluster {alias} does not know it")
     return lines
 
 

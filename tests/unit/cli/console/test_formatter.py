@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.console.formatter import ConsumedRecord, RecordFormatter, document, java_float
 
 
@@ -68,9 +68,9 @@ def test_a_null_needs_no_deserializer() -> None:
 
 
 def test_what_does_not_fit_its_deserializer_is_refused() -> None:
-    with pytest.raises(RefusedError, match="The value b'v' does not fit its deserializer"):
+    with pytest.raises(RequestError, match="The value b'v' does not fit its deserializer"):
         RecordFormatter.of({"value.deserializer": "LongDeserializer"}).line(record())
-    with pytest.raises(RefusedError, match="expected one of StringDeserializer"):
+    with pytest.raises(RequestError, match="expected one of StringDeserializer"):
         RecordFormatter.of({"key.deserializer": "com.example.Mine"})
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.console.line_reader import Line, LineReader
 
 BOTH = {"parse.key": "true", "parse.headers": "true"}
@@ -40,7 +40,7 @@ def test_a_line_is_split_by_the_properties(properties: dict[str, str], line: str
     ],
 )
 def test_a_line_without_a_separator_is_named(properties: dict[str, str], line: str, message: str) -> None:
-    with pytest.raises(RefusedError, match=message):
+    with pytest.raises(RequestError, match=message):
         LineReader.of(properties).parse(line, 7)
 
 
@@ -49,7 +49,7 @@ def test_a_line_without_a_separator_is_named(properties: dict[str, str], line: s
     [{"headers.separator": ":"}, {"null.marker": "\t"}, {"headers.separator": "["}, {"headers.delimiter": ","}],
 )
 def test_separators_that_cannot_be_distinguished_are_refused(properties: dict[str, str]) -> None:
-    with pytest.raises(RefusedError, match=r"may not be equal|headers\.separator=\["):
+    with pytest.raises(RequestError, match=r"may not be equal|headers\.separator=\["):
         LineReader.of(properties)
 
 

@@ -15,7 +15,7 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.console import receiver
 from klamm.cli.console.receiver import Interest, RecordReceiver
 from klamm.cli.console.settings import explain_client_error
@@ -86,7 +86,7 @@ def test_include_matches_whole_names(include: str, matched: str) -> None:
 @pytest.mark.parametrize("include", ["(", ")(", "a(?i)b"])
 def test_an_invalid_include_is_rejected(include: str) -> None:
     interest = Interest(topic=None, include=include, partition=None, offset=-1)
-    with pytest.raises(RefusedError, match=f"--include {re.escape(include)}: "):
+    with pytest.raises(RequestError, match=f"--include {re.escape(include)}: "):
         RecordReceiver(interest, {}, flush=int)
 
 

@@ -11,7 +11,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 import klamm
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.console import sender
 from klamm.cli.console.line_reader import Line
 from klamm.cli.console.sender import RecordSender
@@ -66,7 +66,7 @@ def test_the_wait_for_acknowledgements_has_a_limit(waits: bool, capsys: pytest.C
 def test_the_wait_for_memory_has_a_limit() -> None:
     with RecordSender("t", {}, max_bytes=1, output="human", waits=False) as used:
         used.send(LINE)
-        with pytest.raises(RefusedError, match=r"No record was acknowledged within 0\.01 s"):
+        with pytest.raises(RequestError, match=r"No record was acknowledged within 0\.01 s"):
             used.send(LINE)
 
 

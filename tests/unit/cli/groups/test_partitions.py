@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from klamm import cli
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.groups.options import parse
 from klamm.cli.groups.partitions import ChosenTopic, PlannedOffset, duration_ms, parse_offsets, parse_topic
 
@@ -21,7 +21,7 @@ def test_a_topic_may_name_partitions() -> None:
 
 @pytest.mark.parametrize("text", ["a:", "a:x", "a:0:1"])
 def test_a_topic_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError, match=r"Invalid (topic arg|partition)"):
+    with pytest.raises(RequestError, match=r"Invalid (topic arg|partition)"):
         parse_topic(text)
 
 
@@ -53,7 +53,7 @@ def test_a_file_of_offsets_may_name_groups() -> None:
 
 @pytest.mark.parametrize("text", ["a,0,5", "g,a,0", "g,a,0,x", "a"])
 def test_a_file_for_several_groups_has_to_name_them(text: str) -> None:
-    with pytest.raises(RefusedError, match="line 1: expected group,topic,partition,offset"):
+    with pytest.raises(RequestError, match="line 1: expected group,topic,partition,offset"):
         parse_offsets(text, has_one_group=False)
 
 

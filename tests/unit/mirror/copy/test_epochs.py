@@ -38,9 +38,9 @@ def test_only_what_is_needed_is_kept() -> None:
 def test_a_position_that_skips_purged_records_has_no_epoch() -> None:
     """The epoch before the first offset of a log is not known, and an older one would be taken for a divergence."""
     copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=10, committed=True, leader_epoch=4)
-    assert copy.position == SourceOffset(10, 4)
+    assert copy.source_offset == SourceOffset(10, 4)
     copy.skip_to(50)
-    assert copy.position == SourceOffset(50, -1)
+    assert copy.source_offset == SourceOffset(50, -1)
     assert copy.last_fetched_epoch == -1
 
 
@@ -48,7 +48,7 @@ def test_a_rewound_position_is_written_again() -> None:
     copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=50, committed=True, leader_epoch=4)
     assert copy.is_settled
     copy.rewind(SourceOffset(20, 3))
-    assert copy.position == SourceOffset(20, 3)
+    assert copy.source_offset == SourceOffset(20, 3)
     assert not copy.is_settled
     assert copy.acked_offset > copy.committed_offset
 

@@ -72,7 +72,7 @@ def test_what_is_acknowledged_moves_the_position() -> None:
 
 
 def test_the_first_batch_of_a_producer_goes_alone() -> None:
-    """A broker takes any sequence of a producer it does not know: refused first, taken second would change places."""
+    """A broker takes any sequence of a producer it does not know: rejected first, taken second would change places."""
     copy = partition()
     fetch(copy, 1, 1, 1)
     (first,) = send(copy)

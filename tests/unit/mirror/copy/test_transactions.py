@@ -45,7 +45,7 @@ class Target:
         self.positions: dict[tuple[str, int], int] = {}
         self.plans: list[ShardPlan | None] = []
         self.errors: list[Exception] = []
-        self.refused: dict[tuple[str, int], int] = {}
+        self.rejected: dict[tuple[str, int], int] = {}
         self.now = 0.0
         """The time; it goes on while the target is asked, by ``takes_s`` each time."""
         self.takes_s = 0.0
@@ -94,7 +94,7 @@ class Coordinator:
         data = [f"{topic}-{partition}" for topic, partition in partitions if topic != TOPIC]
         self.target.asked.append(" ".join(["add", *data]))
         self.target.fail()
-        return dict(self.target.refused)
+        return dict(self.target.rejected)
 
     def commit(self, _: ProducerStamp) -> None:
         self.target.asked.append("commit")
@@ -135,7 +135,7 @@ class Shard:
         self.transactions = ShardTransactions(
             SETTINGS,
             self.store,
-            positions_interval_s=5.0,
+            source_offsets_interval_s=5.0,
             on_acknowledged=lambda _, __, base_offset: self.heard.append(base_offset),
             clock=target.clock,
         )
@@ -431,14 +431,14 @@ def test_a_fenced_shard_loses_its_transaction(shard: Shard, target: Target) -> N
 def test_a_partition_that_the_target_refuses_waits_and_the_others_continue(shard: Shard, target: Target) -> None:
     shard.fetch(0)
     shard.fetch(1)
-    target.refused = {
+    target.rejected = {
         ("A.t", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ("A.t", 1): ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
     shard.drive(10.0)
     assert shard.copies[0].state is CopyState.WAITING
     assert "TOPIC_AUTHORIZATION_FAILED" in shard.copies[0].reason
-    target.refused = {}
+    target.rejected = {}
     shard.drive(10.1)
     assert target.asked == ["add A.t-0 A.t-1", "add A.t-1"]
     assert shard.transactions.admits(shard.copies[1])

@@ -116,7 +116,7 @@ class GroupCluster(FakeCluster):
     ) -> PerKeyResult[TopicPartition, None]:
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
         outcomes = {where: self.refuses_commits.get(where) for where in offsets}
-        done_now = {where: offsets[where] for where, refused in outcomes.items() if refused is None}
+        done_now = {where: offsets[where] for where, rejected in outcomes.items() if rejected is None}
         self.offsets[group_id] = {**self.offsets.get(group_id, {}), **dict(done_now.items())}
         return settled(result, outcomes)
 
@@ -339,7 +339,7 @@ def test_a_reason_is_reported_once_and_again_when_it_changes(caplog: pytest.LogC
 def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     """K894-45: also a topic of checkpoints that cannot be created."""
     run = Run()
-    run.target.refuses[CHECKPOINTS] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    run.target.rejects[CHECKPOINTS] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     with pytest.raises(KafkaApiError, match=r"checkpoints\.topic\.replication\.factor=3.*only 1 broker"):
         run.control.turn()
     stop = threading.Event()
@@ -351,7 +351,7 @@ def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.
             stop.set()
         return len(problems) < 2
 
-    run.target.refuses.clear()
+    run.target.rejects.clear()
     run.source.away = away
     with caplog.at_level(logging.INFO):
         run.control.run(stop)

@@ -93,7 +93,7 @@ def test_preparing_is_not_enabled() -> None:
     ],
 )
 def test_what_can_not_be_is_refused_at_start(more: str, message: str) -> None:
-    """K894-39: required without read_committed is refused, with the key that has to change."""
+    """K894-39: required without read_committed is rejected, with the key that has to change."""
     with pytest.raises(SettingsError, match=message):
         settings(more)
 

@@ -62,8 +62,8 @@ def test_defaults_are_those_of_mirrormaker() -> None:
     assert parsed.refresh_topics_interval == timedelta(seconds=600)
     assert parsed.sync_topic_configs_interval == timedelta(seconds=600)
     assert parsed.source_offsets_topic == "mm2-offsets.A.internal"
-    assert parsed.positions_partitions == 25
-    assert parsed.positions_replication_factor == 3
+    assert parsed.source_offsets_partitions == 25
+    assert parsed.source_offsets_replication_factor == 3
     assert parsed.isolation_level is IsolationLevel.READ_UNCOMMITTED
     assert parsed.remote_topic("t") == "A.t"
 
@@ -167,8 +167,8 @@ def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> N
 
 
 def test_keys_of_the_worker_may_stand_at_the_target() -> None:
-    assert flow("offset.storage.replication.factor=1\n").positions_replication_factor == 1
-    assert flow("B.offset.storage.replication.factor=2\n").positions_replication_factor == 2
+    assert flow("offset.storage.replication.factor=1\n").source_offsets_replication_factor == 1
+    assert flow("B.offset.storage.replication.factor=2\n").source_offsets_replication_factor == 2
     assert flow("B.offset.storage.topic=mine\n").source_offsets_topic == "mine"
 
 
@@ -179,19 +179,19 @@ def test_the_topic_of_positions_gets_the_configs_that_the_worker_is_given() -> N
         "offset.storage.partitions=7\noffset.storage.cleanup.policy=delete\n"
     )
     assert parsed.unused == ()
-    assert parsed.flows[0].positions_topic_configs == {"min.insync.replicas": "2", "segment.bytes": "1000"}
-    assert flow("").positions_topic_configs == {"segment.bytes": "104857600"}
+    assert parsed.flows[0].source_offsets_topic_configs == {"min.insync.replicas": "2", "segment.bytes": "1000"}
+    assert flow("").source_offsets_topic_configs == {"segment.bytes": "104857600"}
 
 
 def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
     """KIP-618; K894-27: Kafka's own classes are asked in the interop tests."""
     alone = flow()
-    assert (alone.source_offsets_topic, alone.worker_positions_topic) == ("mm2-offsets.A.internal", None)
+    assert (alone.source_offsets_topic, alone.worker_offsets_topic) == ("mm2-offsets.A.internal", None)
     both = flow("A->B.offsets.storage.topic= own \nB.offset.storage.topic=mine\n")
-    assert (both.source_offsets_topic, both.worker_positions_topic) == ("own", "mine")
+    assert (both.source_offsets_topic, both.worker_offsets_topic) == ("own", "mine")
     assert settings("A->B.offsets.storage.topic=own\n").unused == ()
     same = flow("A->B.offsets.storage.topic=mine\nB.offset.storage.topic=mine\n")
-    assert (same.source_offsets_topic, same.worker_positions_topic) == ("mine", None)
+    assert (same.source_offsets_topic, same.worker_offsets_topic) == ("mine", None)
 
 
 @pytest.mark.parametrize("place", ["", "A.", "B."])

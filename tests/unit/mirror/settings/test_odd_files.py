@@ -1,4 +1,4 @@
-"""Files that look right at first sight: refused with the key as it stands there, or understood as Kafka does."""
+"""Files that look right at first sight: rejected with the key as it stands there, or understood as Kafka does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settings(text: str) -> MirrorSettings:
 
 @pytest.mark.parametrize("key", ["topics", "topics.exclude", "groups", "config.properties.exclude"])
 def test_a_number_of_times_that_the_list_splits_is_refused(key: str) -> None:
-    """Java refuses it as well; Python takes a lonely brace for the letter, and nothing would be mirrored."""
+    """Java rejects it as well; Python takes a lonely brace for the letter, and nothing would be mirrored."""
     with pytest.raises(SettingsError, match=rf"^{key}=ab\{{1,3\}},c: .*: ab\{{1 has an unclosed brace"):
         settings(BASE + FLOW + f"{key} = ab{{1,3}}, c\n")
 
@@ -118,7 +118,7 @@ def test_numbers_have_the_ranges_of_javas_types() -> None:
     ).flows
     assert (flow.offset_lag_max, flow.admin_timeout) == (2**63 - 1, timedelta(milliseconds=2**31 - 1))
     assert settings(BASE + FLOW + "offset.lag.max=-1").flows[0].offset_lag_max == 0
-    assert settings(BASE + FLOW + "offset.storage.partitions=-1").flows[0].positions_partitions == -1
+    assert settings(BASE + FLOW + "offset.storage.partitions=-1").flows[0].source_offsets_partitions == -1
     for line in (f"offset.lag.max={2**63}", "replication.factor=32768", f"tasks.max={2**31}"):
         with pytest.raises(SettingsError, match="expected a whole number from"):
             settings(BASE + FLOW + line)

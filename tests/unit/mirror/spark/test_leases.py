@@ -22,7 +22,7 @@ def share(flow: str, partitions: int) -> FlowShare:
         source=connection,
         target=connection,
         source_offsets_topic="p",
-        positions_interval_s=1.0,
+        source_offsets_interval_s=1.0,
         read_committed=False,
         fetch_limits=FetchLimits(1, 2, 3, 4),
         buffer_bytes=5,

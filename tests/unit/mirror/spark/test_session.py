@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def test_a_master_that_spark_does_not_know_is_reported_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def reject(*_: object) -> None:
         raise PySparkRuntimeError("The JVM ended.\n  at org.apache.spark.SparkContext\n", messageParameters={})
 
     # Another test may have left a JVM in this process. start_session would use it and not launch one.
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(session, "_own_session", refuse)
+    monkeypatch.setattr(session, "_own_session", reject)
     with pytest.raises(SettingsError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
         session.start_session({"spark.master": "foo", "spark.app.name": "x"}, tmp_path)

@@ -73,7 +73,7 @@ def test_a_flow_says_its_state_and_when_it_went_on_last() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.WAITING, "B is away")
-    status.set_refused("A->B", {"A.secret": "TOPIC_AUTHORIZATION_FAILED"})
+    status.set_rejected("A->B", {"A.secret": "TOPIC_AUTHORIZATION_FAILED"})
     status.update("one", [progress_row(state="STOPPED", reason="purged", records=1)])
     # when
     samples = _page(status)
@@ -81,7 +81,7 @@ def test_a_flow_says_its_state_and_when_it_went_on_last() -> None:
     assert samples['klamm_mirror_flow_state{source="A",target="B",state="WAITING"}'] == 1
     assert samples['klamm_mirror_flow_state{source="A",target="B",state="RUNNING"}'] == 0
     assert samples['klamm_mirror_stopped_partitions{source="A",target="B"}'] == 1
-    assert samples['klamm_mirror_refused_topics{source="A",target="B"}'] == 1
+    assert samples['klamm_mirror_rejected_topics{source="A",target="B"}'] == 1
     assert samples['klamm_mirror_last_progress_timestamp_seconds{source="A",target="B"}'] > 1_700_000_000
 
 

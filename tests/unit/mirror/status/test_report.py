@@ -10,7 +10,7 @@ from klamm.cli.mirror.status import ago, lines
 from klamm.mirror.records.formats import Checkpoint, Heartbeat, OffsetSync
 from klamm.mirror.records.source_offsets import ShardPlan
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.status.report import FlowSight, Found, ReportedSourceOffset, as_document, piece_together
+from klamm.mirror.status.report import FlowStatus, ReportedSourceOffset, TargetState, as_document, flow_status
 from klamm.mirror.status.target_reader import source_aliases
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def flow(**more: str) -> FlowSettings:
     return parse_settings({**keys, **{name.replace("_", "."): value for name, value in more.items()}}).flows[0]
 
 
-def found(**fields: object) -> Found:
+def found(**fields: object) -> TargetState:
     what: dict[str, object] = {
         "topics": {"A.orders": 2, "A.heartbeats": 1, "own": 1, "C.orders": 1, "A.checkpoints.internal": 1},
         "positions": {
@@ -35,11 +35,11 @@ def found(**fields: object) -> Found:
         "target_ends": {("A.orders", 0): 12, ("A.orders", 1): 7, ("A.heartbeats", 0): 99},
         "newest_records": {"A.orders": NOW_MS - 60_000, "A.heartbeats": NOW_MS - 100},
     }
-    return Found(**{**what, **fields})  # type: ignore[arg-type]
+    return TargetState(**{**what, **fields})  # type: ignore[arg-type]
 
 
-def piece(what: Found, selected: tuple[str, ...] = (), *, of: FlowSettings | None = None) -> FlowSight:
-    return piece_together(of or flow(), what, frozenset(selected), any_target=False)
+def piece(what: TargetState, selected: tuple[str, ...] = (), *, of: FlowSettings | None = None) -> FlowStatus:
+    return flow_status(of or flow(), what, frozenset(selected), any_target=False)
 
 
 def test_topics_are_those_with_a_source_offset_and_those_that_names_show() -> None:
@@ -52,7 +52,7 @@ def test_topics_are_those_with_a_source_offset_and_those_that_names_show() -> No
 
 def test_heartbeats_make_no_flow_young() -> None:
     sight = piece(found())
-    assert (sight.newest_record_ms, sight.position_written_ms) == (NOW_MS - 60_000, NOW_MS - 2000)
+    assert (sight.newest_record_ms, sight.source_offset_written_ms) == (NOW_MS - 60_000, NOW_MS - 2000)
 
 
 def test_without_the_source_the_lag_is_not_known_and_with_it_heartbeats_do_not_count() -> None:
@@ -94,14 +94,14 @@ def test_groups_say_how_much_they_would_read_on_the_target() -> None:
 
 
 def test_a_flow_that_left_no_trace_is_not_there() -> None:
-    nothing = piece(Found(topics={"own": 1}))
-    assert not nothing.is_there
+    nothing = piece(TargetState(topics={"own": 1}))
+    assert not nothing.exists
     assert any("no heartbeats of A" in what for what in nothing.unknown)
 
 
 def test_heartbeats_name_a_target_that_nobody_named() -> None:
     beats = [Heartbeat(source_alias="A", target_alias="dr", timestamp=1)]
-    assert piece_together(flow(), found(heartbeats=beats), frozenset(), any_target=True).name == "A->dr"
+    assert flow_status(flow(), found(heartbeats=beats), frozenset(), any_target=True).name == "A->dr"
 
 
 def test_the_document_has_times_and_ages_and_the_text_says_them_too() -> None:

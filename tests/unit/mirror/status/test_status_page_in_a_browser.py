@@ -46,7 +46,7 @@ class Mirror:
         )
         rows = [progress_row(topic=f"t{at}", remote_topic=f"A.t{at:03d}", end_offset=10) for at in range(topics - 4)]
         self.status.update("s", rows)
-        self.status.set_refused("A->B", {"A.secret": "POLICY_VIOLATION: topics need 3 replicas"})
+        self.status.set_rejected("A->B", {"A.secret": "POLICY_VIOLATION: topics need 3 replicas"})
         self.status.set_drift("A->B", (_difference("retention.ms"), _difference("cleanup.policy")))
         self.groups = {"A->B": FlowGroups(offsets=(_group("billing", ""), _group("audit", "nothing was mirrored yet")))}
         self._port = free_port()

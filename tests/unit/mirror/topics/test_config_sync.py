@@ -62,7 +62,7 @@ class FakeAdmin(FakeCluster):
     ) -> AlterConfigsResult:
         for topic, ops in configs.items():
             self.calls.append("incremental" if ops else f"check {topic.name}")
-            for op in ops if topic.name not in self.refuses else ():
+            for op in ops if topic.name not in self.rejects else ():
                 if op.op_type is OpType.DELETE:
                     self.configs[topic.name].pop(op.config_entry.name, None)
                 else:
@@ -157,7 +157,7 @@ def test_a_refusal_of_one_topic_is_no_reason_to_fall_back(caplog: pytest.LogCapt
     """
     there = target()
     there.configs["A.u"]["retention.ms"] = "9"
-    there.refuses["A.t"] = rejection("TOPIC_AUTHORIZATION_FAILED", "no")
+    there.rejects["A.t"] = rejection("TOPIC_AUTHORIZATION_FAILED", "no")
     sync = ConfigSync(flow(), source(), there)
     with caplog.at_level(logging.WARNING):
         sync.run(["t", "u"])
@@ -271,7 +271,7 @@ def test_a_config_that_the_target_does_not_know_is_told_once_and_the_others_are_
     warned = [record.getMessage() for record in caplog.records]
     assert (
         warned
-        == ["Could not alter configuration of topic A.t: cluster B does not know vendor.key, which is left out"] * 2
+        == ["Could not alter configuration of topic A.t: cluster B does not know vendor.key, which is skipped"] * 2
     )
 
 
@@ -281,13 +281,13 @@ def test_a_refusal_is_reported_once_until_it_changes(caplog: pytest.LogCaptureFi
     """
     source, target = FakeAdmin({"t": {"retention.ms": "5"}}), FakeAdmin({"A.t": {}})
     sync = ConfigSync(flow(), source, target)
-    target.refuses["A.t"] = rejection("INVALID_CONFIG", "no")
+    target.rejects["A.t"] = rejection("INVALID_CONFIG", "no")
     with caplog.at_level(logging.WARNING):
         sync.run(["t"])
         sync.run(["t"])
-        target.refuses["A.t"] = rejection("POLICY_VIOLATION", "never")
+        target.rejects["A.t"] = rejection("POLICY_VIOLATION", "never")
         sync.run(["t"])
-        target.refuses.clear()
+        target.rejects.clear()
         sync.run(["t"])
     assert [record.getMessage() for record in caplog.records] == [
         "Could not alter configuration of topic A.t: INVALID_CONFIG: no",

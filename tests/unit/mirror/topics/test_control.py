@@ -189,25 +189,25 @@ def test_a_remote_topic_that_a_broker_does_not_list_yet_is_copied_on() -> None:
 
 def test_a_topic_that_the_target_refuses_is_reported_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
-    target.refuses["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
+    target.rejects["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
     run = Run(source, target)
     with caplog.at_level(logging.ERROR):
         run.control.turn()
     assert run.published == [(("users", "A.users", 1),)]
     assert "Could not create topic A.orders on cluster B: POLICY_VIOLATION: too few partitions" in caplog.text
     (progress,) = run.status.snapshot()
-    assert progress.refused == (("A.orders", "POLICY_VIOLATION: too few partitions"),)
-    assert "topic A.orders refused: POLICY_VIOLATION: too few partitions" in describe(progress)
-    del target.refuses["A.orders"]
+    assert progress.rejected == (("A.orders", "POLICY_VIOLATION: too few partitions"),)
+    assert "topic A.orders rejected: POLICY_VIOLATION: too few partitions" in describe(progress)
+    del target.rejects["A.orders"]
     run.now += 600
     run.control.turn()
     (progress,) = run.status.snapshot()
-    assert progress.refused == ()
+    assert progress.rejected == ()
 
 
 def test_a_positions_topic_that_can_not_be_created_says_which_key_to_change() -> None:
     target = FakeCluster()
-    target.refuses[POSITIONS] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    target.rejects[POSITIONS] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     with pytest.raises(KafkaApiError, match=r"offset\.storage\.replication\.factor=3.*only 1 broker"):
         Run(FakeCluster(), target).control.turn()
 
@@ -218,13 +218,13 @@ def test_a_positions_topic_that_exists_or_may_not_be_created_is_taken_as_there()
     """
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED"):
         target = FakeCluster(**{POSITIONS: 1})
-        target.refuses[POSITIONS] = rejection(name, "")
+        target.rejects[POSITIONS] = rejection(name, "")
         Run(FakeCluster(), target).control.turn()
 
 
 def test_a_positions_topic_that_is_missing_and_may_not_be_created_is_a_refusal() -> None:
     target = FakeCluster()
-    target.refuses[POSITIONS] = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
+    target.rejects[POSITIONS] = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
     with pytest.raises(KafkaApiError, match=POSITIONS):
         Run(FakeCluster(), target).control.turn()
 
@@ -372,9 +372,7 @@ class Picky(FakeCluster):
 
 
 def test_a_plan_reports_what_the_target_does_not_know() -> None:
-    assert planned(Picky(**{"A.orders": 1})) == [
-        "! topic A.orders: retention.ms is left out: cluster B does not know it"
-    ]
+    assert planned(Picky(**{"A.orders": 1})) == ["! topic A.orders: skipping retention.ms: cluster B does not know it"]
 
 
 def test_the_topic_of_heartbeats_is_on_the_source_before_the_topics_are_looked_at() -> None:
@@ -414,7 +412,7 @@ def test_without_offset_syncs_their_topic_is_not_created() -> None:
 
 def test_records_are_copied_where_the_topic_of_offset_syncs_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     source = FakeCluster(orders=1)
-    source.refuses["mm2-offset-syncs.B.internal"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    source.rejects["mm2-offset-syncs.B.internal"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     run = Run(source, FakeCluster())
     with caplog.at_level(logging.WARNING):
         run.control.turn()
@@ -457,15 +455,18 @@ def test_a_config_that_the_target_does_not_know_is_left_out_and_told(caplog: pyt
         run.control.turn()
     assert target.configs["A.orders"] == {"cleanup.policy": "compact"}
     assert "A.users" in target.topics
-    assert "topic A.orders: left out, cluster B does not know it: confluent.value.schema.validation" in caplog.text
-    assert run.status.snapshot()[0].refused == ()
+    assert (
+        "topic A.orders: skipping configs that cluster B does not know: confluent.value.schema.validation"
+        in caplog.text
+    )
+    assert run.status.snapshot()[0].rejected == ()
 
 
 def test_a_config_with_a_wrong_value_is_not_left_out() -> None:
-    """K894-35: what the target knows and refuses needs somebody."""
+    """K894-35: what the target knows and rejects needs somebody."""
     source, target = FakeCluster(orders=1), FakeCluster()
-    target.refuses["A.orders"] = rejection("INVALID_CONFIG", "Invalid value strange")
+    target.rejects["A.orders"] = rejection("INVALID_CONFIG", "Invalid value strange")
     source.configs["orders"] = {"cleanup.policy": "strange"}
     run = Run(source, target)
     run.control.turn()
-    assert run.status.snapshot()[0].refused == (("A.orders", "INVALID_CONFIG: Invalid value strange"),)
+    assert run.status.snapshot()[0].rejected == (("A.orders", "INVALID_CONFIG: Invalid value strange"),)

@@ -38,15 +38,15 @@ def pair(target: str = "b:1", **more: str) -> HeartbeatSettings:
 
 
 class Writer(ControlConnection):
-    """Keeps what is written; refuses when told so."""
+    """Keeps what is written; rejects when told so."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, Record]] = []
-        self.refuses = ""
+        self.rejects = ""
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
-        if self.refuses:
-            raise ConnectionLostError(self.refuses)
+        if self.rejects:
+            raise ConnectionLostError(self.rejects)
         self.written += [(topic, record) for record in records]
 
 
@@ -76,7 +76,7 @@ def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() 
     """
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
         target = FakeCluster(heartbeats=1)
-        target.refuses["heartbeats"] = rejection(name, "")
+        target.rejects["heartbeats"] = rejection(name, "")
         assert Heartbeats(pair(), target, Writer()).beat()
 
 
@@ -84,20 +84,20 @@ def test_what_is_wrong_is_reported_once_until_it_changes_or_is_over(caplog: pyte
     """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     target, writer, now = FakeCluster(), Writer(), NOON
     heartbeats = Heartbeats(pair(), target, writer, now=lambda: now)
-    target.refuses["heartbeats"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    target.rejects["heartbeats"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     with caplog.at_level(logging.INFO):
         assert [heartbeats.beat() for _ in range(3)] == [False] * 3
-        del target.refuses["heartbeats"]
-        writer.refuses = "b:1: refused"
+        del target.rejects["heartbeats"]
+        writer.rejects = "b:1: rejected"
         heartbeats.beat()
         now += 10
         heartbeats.beat()
-        writer.refuses = ""
+        writer.rejects = ""
         assert heartbeats.beat()
     first, second, third = [record.getMessage() for record in caplog.records]
     assert "with heartbeats.topic.replication.factor=3: INVALID_REPLICATION_FACTOR: only 1 broker" in first
     assert (
-        "cannot write heartbeats to cluster B: b:1: refused. Set emit.heartbeats.enabled=false to disable them"
+        "cannot write heartbeats to cluster B: b:1: rejected. Set emit.heartbeats.enabled=false to disable them"
         in second
     )
     assert third == "A->B: heartbeats are written again"
@@ -107,7 +107,7 @@ def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCa
     """K894-44: no alarm at each first start."""
     writer, now = Writer(), NOON
     heartbeats = Heartbeats(pair(), FakeCluster(), writer, now=lambda: now)
-    writer.refuses = "Partition 0 of heartbeats does not exist or has no leader at present"
+    writer.rejects = "Partition 0 of heartbeats does not exist or has no leader at present"
     with caplog.at_level(logging.INFO):
         assert not heartbeats.beat()
         now += 9

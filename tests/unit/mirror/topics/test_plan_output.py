@@ -138,24 +138,24 @@ def test_a_plan_shows_what_a_cluster_would_refuse_and_fails(monkeypatch: pytest.
     target.configs["A.users"] = {"retention.ms": "7"}
     denied = rejection("TOPIC_AUTHORIZATION_FAILED", "Authorization failed.")
     wrong = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
-    target.refuses = {"A.orders": denied, "A.users": denied, "A.new": wrong, "mm2-offsets.A.internal": wrong}
+    target.rejects = {"A.orders": denied, "A.users": denied, "A.new": wrong, "mm2-offsets.A.internal": wrong}
     # when
     code, lines = printed(monkeypatch, {"A": source, "B": target}, topics="orders,users,new")
     # then
     assert code == 1
-    assert [line for line in lines if "would be refused" in line] == [
+    assert [line for line in lines if "would be rejected" in line] == [
         "  ! topic mm2-offsets.A.internal: its creation on cluster B with offset.storage.replication.factor=3 "
-        f"would be refused: {error_text(wrong)}",
-        f"  ! topic A.new: its creation on cluster B with replication.factor=2 would be refused: {error_text(wrong)}",
-        f"  ! topic A.orders: more partitions on cluster B would be refused: {error_text(denied)}",
-        f"  ! topic A.users: the change of its configs on cluster B would be refused: {error_text(denied)}",
+        f"would be rejected: {error_text(wrong)}",
+        f"  ! topic A.new: its creation on cluster B with replication.factor=2 would be rejected: {error_text(wrong)}",
+        f"  ! topic A.orders: more partitions on cluster B would be rejected: {error_text(denied)}",
+        f"  ! topic A.users: the change of its configs on cluster B would be rejected: {error_text(denied)}",
     ]
     assert target.created == [], "a plan creates nothing"
     assert target.topics == {"A.orders": 1, "A.users": 1}
 
 
 def test_a_plan_passes_over_configs_that_the_target_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mirror leaves them out, so they are no refusal."""
+    """The mirror leaves them out, so they are no rejection."""
     source, target = FakeCluster(orders=1), FakeCluster(other=1)
     source.configs["orders"] = {"vendor.tier": "gold"}
     target.unknown = frozenset({"vendor.tier"})

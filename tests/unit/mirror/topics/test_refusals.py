@@ -45,10 +45,10 @@ class Run:
         )
 
     def refresh(self) -> tuple[tuple[str, str], ...]:
-        """Do a round; returns what was refused, and why."""
+        """Do a round; returns what was rejected, and why."""
         self._control.turn()
         self.now += 600
-        return self.status.snapshot()[0].refused
+        return self.status.snapshot()[0].rejected
 
 
 class Secretive(FakeCluster):
@@ -62,7 +62,7 @@ def test_a_refusal_is_reported_once_until_its_reason_changes(caplog: pytest.LogC
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     run = Run(source, target)
     for reason in ("too few partitions", "too few partitions", "too many", ""):
-        target.refuses = {"A.orders": rejection("POLICY_VIOLATION", reason)} if reason else {}
+        target.rejects = {"A.orders": rejection("POLICY_VIOLATION", reason)} if reason else {}
         run.refresh()
     told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert [line.rpartition(": ")[2] for line in told] == ["too few partitions", "too many"]
@@ -70,18 +70,18 @@ def test_a_refusal_is_reported_once_until_its_reason_changes(caplog: pytest.LogC
 
 def test_a_mirror_that_left_a_topic_out_does_not_end_as_if_all_were_well() -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
-    target.refuses["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
+    target.rejects["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
     run = Run(source, target)
     run.refresh()
     assert exit_code(run.status.snapshot()) == EXIT_FAILED
-    target.refuses.clear()
+    target.rejects.clear()
     run.refresh()
     assert exit_code(run.status.snapshot()) == EXIT_OK
 
 
 def test_too_high_a_replication_factor_names_the_key_to_change() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
-    target.refuses["A.orders"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    target.rejects["A.orders"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     assert Run(source, target).refresh() == (
         ("A.orders", "INVALID_REPLICATION_FACTOR: replication.factor=3: only 1 broker"),
     )

@@ -47,7 +47,7 @@ def acls_of(address: str) -> set[Acl]:
         return set(admin.describe_acls(EVERY_ACL).result(10))
 
 
-def test_acls_of_mirrored_topics_reach_the_target() -> None:
+def test_acls_of_mirrored_topics_are_created_on_target() -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """

@@ -69,7 +69,7 @@ def used(brokers: tuple[str, str], proxy: FrameProxy, mode: str) -> list[int]:
     return [request.header.api_key for key in (SINGLE, COMPLETE) for request in proxy.requests(key)]
 
 
-def test_requested_keeps_to_single_configs_where_the_target_takes_them(brokers: tuple[str, str]) -> None:
+def test_requested_uses_incremental_alter_configs_on_current_target(brokers: tuple[str, str]) -> None:
     """K894-04: requested: topic configs are written with IncrementalAlterConfigs.
 
     K894-10: MirrorMaker must not clear target topic configs that are excluded from replication.
@@ -79,7 +79,7 @@ def test_requested_keeps_to_single_configs_where_the_target_takes_them(brokers: 
     assert topic_configs(brokers[1], "A.orders")["follower.replication.throttled.replicas"] == "*"
 
 
-def test_required_fails_at_once_on_an_older_target_though_nothing_is_to_be_changed(brokers: tuple[str, str]) -> None:
+def test_required_fails_at_once_on_older_target(brokers: tuple[str, str]) -> None:
     """K894-09: required: only IncrementalAlterConfigs; if incompatible, report to the user and fail the connector."""
     with BrokerOf22(brokers[1]) as proxy:
         with pytest.raises(FlowFailedError, match=r"use\.incremental\.alter\.configs was set to required"):
@@ -88,7 +88,7 @@ def test_required_fails_at_once_on_an_older_target_though_nothing_is_to_be_chang
         assert not proxy.requests(COMPLETE)
 
 
-def test_requested_falls_back_on_an_older_target_and_says_so_once(
+def test_requested_falls_back_on_older_target_and_logs_once(
     brokers: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """K894-05, K894-06: the key is not sent even once, because an old broker closes the connection on it."""
@@ -97,7 +97,7 @@ def test_requested_falls_back_on_an_older_target_and_says_so_once(
     assert caplog.text.count("The target cluster B is not compatible with IncrementalAlterConfigs API") == 1
 
 
-def test_never_does_not_even_ask(brokers: tuple[str, str]) -> None:
+def test_never_sends_no_incremental_alter_configs(brokers: tuple[str, str]) -> None:
     """K894-08: never: only AlterConfigs, even if 44 exists."""
     with FrameProxy(brokers[1]) as proxy:
         assert set(used(brokers, proxy, "use.incremental.alter.configs=never")) == {COMPLETE}

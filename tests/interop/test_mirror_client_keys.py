@@ -80,7 +80,7 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def test_properties_of_clients_win_as_in_mirrormaker(java: None) -> None:
+def test_client_properties_have_mirrormaker_precedence(java: None) -> None:
     """K894-27: the order that the unit tests hold klamm to."""
     with java_virtual_machine() as jvm:
         oracle = Oracle(jvm)

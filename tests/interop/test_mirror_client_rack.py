@@ -31,7 +31,7 @@ REMOTE_TOPIC = f"{ALIAS}.{TOPIC}"
 LEADER, NEAR, LASTING = 1, 2, 3
 
 
-def test_records_come_from_the_replica_of_the_rack_and_from_the_leader_when_it_is_gone(
+def test_client_rack_fetches_from_replica_and_falls_back_to_leader(
     real_kafka_3: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given

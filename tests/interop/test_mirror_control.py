@@ -36,7 +36,7 @@ class VendorAdmin(AdminClient):
         return settled(DescribeConfigsResult(resources), outcomes)
 
 
-def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_configs_are_skipped_and_invalid_topics_reported(caplog: pytest.LogCaptureFixture) -> None:
     """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
     created before data flows.
     """
@@ -63,7 +63,7 @@ def test_unknown_configs_are_left_out_and_topics_that_can_not_be_are_reported(ca
         target.close()
 
 
-def test_two_spellings_of_one_cluster_are_not_mirrored_to_each_other() -> None:
+def test_one_cluster_with_two_addresses_is_not_mirrored_to_itself() -> None:
     with klamm.Broker() as broker:
         # given
         create_topic(broker.bootstrap_servers, "orders")

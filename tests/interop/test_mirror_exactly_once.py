@@ -108,7 +108,7 @@ def flow(address: str) -> Flow:
     return Flow(address)
 
 
-def test_what_a_dead_predecessor_left_open_is_decided_before_its_successor_reads_positions(flow: Flow) -> None:
+def test_open_transaction_of_dead_task_ends_before_successor_reads_source_offsets(flow: Flow) -> None:
     """K894-39: it does not wait for the transaction to time out either."""
     flow.write(50)
     with flow.caught_in_a_transaction():
@@ -117,7 +117,7 @@ def test_what_a_dead_predecessor_left_open_is_decided_before_its_successor_reads
     flow.assert_everything_is_there_once()
 
 
-def test_a_predecessor_that_still_lives_is_fenced_and_what_it_had_written_never_shows(flow: Flow) -> None:
+def test_live_predecessor_is_fenced_and_its_records_stay_uncommitted(flow: Flow) -> None:
     """K894-39: it learns of it when it writes again, and begins where its successor ended."""
     flow.write(50)
     with flow.caught_in_a_transaction() as predecessor:
@@ -164,7 +164,7 @@ class LateEndTxn(FrameProxy):
         return None
 
 
-def test_an_end_of_a_transaction_that_arrives_late_does_not_end_the_next_one(flow: Flow) -> None:
+def test_late_end_txn_does_not_end_next_transaction(flow: Flow) -> None:
     """K894-39: it would commit records without their source offset, and they would be copied again."""
     with LateEndTxn(flow.address, flow.partition.remote_topic) as target:
         copier = Copier(flow.settings(target=target.bootstrap_servers), [flow.partition])
@@ -193,7 +193,7 @@ def _records(copier: Copier) -> int:
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
-def test_a_change_of_the_number_of_shards_fences_those_of_before(flow: Flow, before: int, after: int) -> None:
+def test_changed_shard_count_fences_previous_shards(flow: Flow, before: int, after: int) -> None:
     """K894-39: their transactional ids are others, so they are fenced by name."""
     flow.write(20)
     flow.copy(shards=before)

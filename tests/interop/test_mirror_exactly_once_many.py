@@ -60,7 +60,7 @@ def flow(real_kafka: KafkaCluster) -> Iterator[tuple[str, list[PartitionId]]]:
         admin.delete_topics(list(names)).all().result(60)
 
 
-def test_many_partitions_in_four_shards_arrive_once_and_in_order(
+def test_exactly_once_copies_many_partitions_in_four_shards(
     real_kafka: KafkaCluster, flow: tuple[str, list[PartitionId]]
 ) -> None:
     """K894-39: every transaction holds many of them; large batches go on another connection than small ones."""
@@ -85,7 +85,7 @@ def test_many_partitions_in_four_shards_arrive_once_and_in_order(
         assert_exactly_once(address, topic, expected, source=(address, topic.removeprefix(f"{alias}.")))
 
 
-def test_many_partitions_go_in_one_transaction_where_all_of_them_have_records_at_once(
+def test_many_partitions_share_one_transaction(
     real_kafka: KafkaCluster, flow: tuple[str, list[PartitionId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K894-39: Kafka takes any number of partitions in a transaction, and writes their markers when it is decided."""

@@ -35,7 +35,7 @@ def address() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-def test_a_partition_that_is_behind_does_not_wait_for_one_that_is_at_its_end(address: str) -> None:
+def test_lagging_partition_does_not_wait_for_caught_up_one(address: str) -> None:
     """The busy one has more than fits at a time, so there are moments when only the idle one is asked for.
 
     Both are even: they are fetched on one connection.
@@ -57,7 +57,7 @@ def test_a_partition_that_is_behind_does_not_wait_for_one_that_is_at_its_end(add
     }
 
 
-def test_what_little_the_others_have_is_there_long_before_a_hot_partition_is_done(address: str) -> None:
+def test_quiet_partitions_are_copied_before_busy_one_is_done(address: str) -> None:
     # given
     for name in ("hot", "A.hot"):
         create_topic(address, name, 12, FOREVER)
@@ -76,7 +76,7 @@ def test_what_little_the_others_have_is_there_long_before_a_hot_partition_is_don
         copier.close()
 
 
-def test_nobody_waits_for_positions_that_are_taken_slowly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_offsets_topic_does_not_delay_records(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader of positions may be another than that of the data."""
     # given
     for name in ("slowly", "A.slowly"):

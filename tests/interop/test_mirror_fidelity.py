@@ -268,12 +268,12 @@ def _arrived(clusters: Clusters, family: str, wanted: dict[str, Partitions]) -> 
 
 @pytest.mark.parametrize("prefix", POSITIONS, ids=["at_least_once", "exactly_once"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_of_every_kind_arrive_as_they_are(mirrored: Mirrored, kind: str, prefix: str) -> None:
+def test_records_of_every_kind_are_copied_unchanged(mirrored: Mirrored, kind: str, prefix: str) -> None:
     """K894-37: partitions, order, keys, tombstones, headers, timestamps; no aborted record, no marker."""
     assert mirrored.arrived[f"{prefix}{mirrored.family}.{kind}"] == mirrored.wanted[kind]
 
 
-def test_the_target_has_neither_markers_nor_transactions_of_the_source(mirrored: Mirrored) -> None:
+def test_target_has_no_control_batches_of_source(mirrored: Mirrored) -> None:
     """K894-37: at least once, nothing of the source's transactions is left but its records."""
     for kind in ("transactions", "compacted"):
         batches = stored(mirrored.clusters.target, f"A{RUN}.{mirrored.family}.{kind}")
@@ -281,13 +281,13 @@ def test_the_target_has_neither_markers_nor_transactions_of_the_source(mirrored:
         assert not any(batch.is_control or batch.is_transactional for batch in batches), kind
 
 
-def test_a_record_larger_than_the_target_takes_stops_its_partition_and_no_other(mirrored: Mirrored) -> None:
+def test_too_large_record_stops_only_its_partition(mirrored: Mirrored) -> None:
     """K894-38: nothing is left out silently."""
     assert mirrored.log.count(f"{mirrored.family}.large-1 {TOO_LARGE}") == 2, "once for each flow"
     assert mirrored.log.count("1 partition stopped") >= 2
 
 
-def test_remote_topics_have_the_replicas_that_were_asked_for(mirrored: Mirrored) -> None:
+def test_remote_topics_have_configured_replication_factor(mirrored: Mirrored) -> None:
     """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
     created before data flows.
     """

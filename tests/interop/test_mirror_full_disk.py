@@ -34,7 +34,7 @@ def fill_disk(broker: KlammBroker) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("shards", [0, 1])
-def test_a_target_without_room_is_waited_for_and_nothing_is_lost(shards: int) -> None:
+def test_full_target_disk_delays_copying_without_loss(shards: int) -> None:
     with KlammBroker() as source, KlammBroker() as target:
         # given
         create_topic(source.bootstrap_servers, "t", 1, {})

@@ -53,7 +53,7 @@ def checkpoints(target: klamm.Broker, count: int) -> list[Checkpoint]:
     return [Checkpoint.parse(record.key or b"", record.value or b"") for record in records]
 
 
-def test_a_group_continues_where_it_stood(source: klamm.Broker, target: klamm.Broker) -> None:
+def test_group_continues_at_translated_offset(source: klamm.Broker, target: klamm.Broker) -> None:
     """K894-41, K894-43, K894-45: the offset is exact, though no offset sync is of that record."""
     # given
     create_topic(source.bootstrap_servers, "orders")
@@ -86,7 +86,7 @@ def test_a_group_continues_where_it_stood(source: klamm.Broker, target: klamm.Br
     assert dict(groups.skipped).keys() >= {"console-consumer-1", "elsewhere"}
 
 
-def test_a_group_is_moved_once_it_is_idle_on_both_sides(
+def test_cutover_moves_group_without_members(
     source: klamm.Broker, target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``klamm mirror cutover``: with members or with anything that can not be translated nothing is set."""
@@ -138,7 +138,7 @@ def test_a_group_is_moved_once_it_is_idle_on_both_sides(
     assert committed(there, "mover") == {"A.moved": 20}
 
 
-def test_group_is_moved_with_partitions_without_records(
+def test_cutover_moves_group_with_empty_partitions(
     source: klamm.Broker, target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -172,7 +172,7 @@ def test_group_is_moved_with_partitions_without_records(
     assert [(row.target_offset, row.reason) for row in groups.offsets] == [(0, ""), (0, ""), (2, ""), (0, "")]
 
 
-def test_a_cutover_that_can_not_be_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_cutover_names_command_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(properties("a:1", "b:1", "B->A.enabled = true\n", topics="t"))
     assert cli(["mirror", "cutover", "g", str(file)]) == 2

@@ -41,7 +41,7 @@ def by_partition(records: list[tuple[int, Seen]], partitions: int) -> dict[int, 
     return {at: [record for partition, record in records if partition == at] for at in range(partitions)}
 
 
-def test_configs_grown_and_later_topics_follow_the_source_and_a_killed_mirror_continues(
+def test_mirror_follows_source_changes_and_resumes_after_kill(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
     """K894-04, K894-08, K894-10, K894-13, K894-23: only ``never`` clears what it does not sync.
@@ -124,7 +124,7 @@ def _wait_for_configs(address: str, topic: str, wanted: dict[str, str]) -> None:
     )
 
 
-def test_leaders_move_and_a_broker_dies_and_comes_back_in_the_middle(
+def test_mirror_survives_leader_moves_and_broker_restart(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
     """K894-37, K894-39: a source and a target of three nodes; transactions whose coordinator moves, too."""

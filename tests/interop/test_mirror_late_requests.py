@@ -82,7 +82,7 @@ class LateTarget(FrameProxy):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_records_arrive_once_whatever_is_lost_or_late(address: str, seed: int) -> None:
+def test_records_arrive_once_despite_lost_and_late_requests(address: str, seed: int) -> None:
     """K894-39."""
     # given
     topic = f"late-{uuid4().hex[:6]}"

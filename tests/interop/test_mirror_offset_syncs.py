@@ -87,7 +87,7 @@ def of_records() -> Iterable[OffsetSync]:
             yield OffsetSync(topic=TOPIC.topic, partition=0, upstream_offset=upstream, downstream_offset=downstream)
 
 
-def test_mirrormaker_translates_as_finely_by_the_syncs_of_batches_as_by_those_of_records(java: None) -> None:
+def test_batch_syncs_translate_as_precisely_as_record_syncs(java: None) -> None:
     """K894-40: the first record is a sync, and none is further from the next one than ``offset.lag.max``."""
     # given
     ours, theirs = list(of_batches()), list(of_records())

@@ -27,7 +27,7 @@ rules:
 """
 
 
-def test_a_topic_that_the_targets_policy_refuses_is_told_and_the_others_go_on(
+def test_topic_denied_by_target_policy_is_reported_and_others_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K108-23: The policy also sees topics created by auto-creation and by the mirror (they are create requests)."""

@@ -166,7 +166,7 @@ def difference(text: str, expected: list[dict[str, str]]) -> object:
     return differing or None
 
 
-def test_files_mean_the_same(java: None, tmp_path: Path) -> None:
+def test_settings_match_mirrormaker(java: None, tmp_path: Path) -> None:
     draw = random.Random(894)
     texts = [mm2_files.text_of(name, tmp_path) for name in mm2_files.NAMES if name not in OTHERS]
     texts += [random_file(draw) for _ in range(5_000 if os.environ.get("KLAMM_SOAK") else 300)]

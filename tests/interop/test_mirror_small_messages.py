@@ -20,7 +20,7 @@ TAKES = {"cleanup.policy": "compact", "max.message.bytes": "1500"}
 
 
 @pytest.mark.parametrize("shards", [0, 1])
-def test_the_first_positions_of_many_partitions_need_not_go_in_one_batch(address: str, shards: int) -> None:
+def test_first_source_offsets_are_split_into_batches(address: str, shards: int) -> None:
     """K894-38: ``offset.storage.partitions = 1`` brings all of them into one partition; syncs have only one."""
     # given
     topic = f"small-{uuid4().hex[:6]}"

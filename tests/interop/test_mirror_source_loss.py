@@ -62,9 +62,7 @@ def going_on(settings: CopySettings) -> CopySettings:
     return replace(settings, continue_after_loss=True)
 
 
-def test_a_topic_that_was_created_again_while_the_mirror_was_away_is_noticed(
-    address: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topic_recreated_while_mirror_was_stopped_is_detected(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """K894-38: the new topic is longer than the old one, so its offsets alone tell nothing."""
     # given
     partitions = create_both(address, "away")
@@ -96,7 +94,7 @@ def test_a_topic_that_was_created_again_while_the_mirror_was_away_is_noticed(
     assert read(address, "A.away", {0: 75}) == {0: numbered(0, 20) + numbered(100, 55)}
 
 
-def test_a_topic_that_is_created_again_while_it_is_mirrored_begins_again_if_it_may(address: str) -> None:
+def test_topic_recreated_while_mirrored_restarts_if_configured(address: str) -> None:
     # given
     partitions = create_both(address, "while")
     write(address, "while", numbered(0, 20))
@@ -113,9 +111,7 @@ def test_a_topic_that_is_created_again_while_it_is_mirrored_begins_again_if_it_m
     assert read(address, "A.while", {0: 25}) == {0: numbered(0, 20) + numbered(100, 5)}
 
 
-def test_purged_records_are_named_and_left_behind_if_the_file_says_so(
-    address: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_purged_records_are_skipped_if_configured(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """K894-38: one partition stops, the other goes on; with the setting both do, and what is missing is told."""
     # given
     partitions = create_both(address, "lost", 2)
@@ -148,7 +144,7 @@ def mirrored_up_to(address: str, topic: str, offset: int, leader_epoch: int) -> 
 
 
 @pytest.mark.parametrize("shards", [0, 1], ids=["at least once", "exactly once"])
-def test_a_log_that_ends_before_the_position_is_a_loss_and_mirrored_from_where_it_parts(
+def test_log_end_before_source_offset_resumes_at_divergence(
     address: str, shards: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Fetch names the leader epoch of the last copied batch, and the leader answers where its log ends (KIP-595)."""
@@ -182,7 +178,7 @@ def test_a_log_that_ends_before_the_position_is_a_loss_and_mirrored_from_where_i
     assert read(address, f"A.{topic}", {0: 10}) == {0: numbered(20, 10)}
 
 
-def test_a_klamm_source_that_lost_the_end_of_its_log_is_noticed_although_it_is_as_long_again() -> None:
+def test_truncated_and_regrown_klamm_source_is_detected() -> None:
     """A power cut took records that were only in the page cache, and others got their offsets since."""
     with KlammBroker() as broker:
         # given
@@ -204,9 +200,7 @@ def test_a_klamm_source_that_lost_the_end_of_its_log_is_noticed_although_it_is_a
     assert "its log diverges at offset 10 from what was read up to offset 20 of leader epoch 0" in stopped.reason
 
 
-def test_an_offset_that_the_source_refuses_is_a_loss_however_long_its_log_is_by_then(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offset_out_of_range_is_loss_despite_regrown_log(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """OFFSET_OUT_OF_RANGE for an offset that the log has a moment later is no glitch: it has other records there."""
     # given
     topic = "rejected"
@@ -229,7 +223,7 @@ def test_an_offset_that_the_source_refuses_is_a_loss_however_long_its_log_is_by_
     assert "it rejected offset 25 as out of range, and holds 0 to 30 now" in stopped.reason
 
 
-def test_after_a_takeover_the_topic_of_that_moment_is_the_one_that_is_meant(address: str) -> None:
+def test_takeover_records_topic_id_of_current_topic(address: str) -> None:
     """K894-38: positions that MirrorMaker 2 has written carry no topic id."""
     # given
     partitions = create_both(address, "taken-over")

@@ -47,7 +47,7 @@ def status(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> di
     return dict(flow)
 
 
-def test_the_target_reports_how_far_a_flow_is_with_and_without_its_source(
+def test_status_shows_progress_with_and_without_source(
     target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -98,9 +98,7 @@ def test_the_target_reports_how_far_a_flow_is_with_and_without_its_source(
     assert status(capsys, "--bootstrap-server", there, "--source", "X", code=1)["found"] is False
 
 
-def test_offset_syncs_of_the_flow_back_are_not_taken_for_those_of_the_flow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_ignores_offset_syncs_of_opposite_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """K894-40: on B the syncs of A->B, kept at their target, and of B->A, kept at their source, have the same name."""
     with klamm.Broker() as broker:
         _flow_back(broker.bootstrap_servers, tmp_path / "mm2.properties", capsys)
@@ -130,7 +128,7 @@ def _flow_back(there: str, file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert by_file["target"]["partitions"] == by_address["offset_syncs"]["partitions"] == 1
 
 
-def test_positions_in_the_flows_own_topic_count_before_those_of_the_worker(
+def test_status_prefers_flow_offsets_topic(
     target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """KIP-618."""
@@ -163,7 +161,7 @@ def _beat(settings: Any, address: str) -> None:
         connection.close()
 
 
-def test_the_newest_record_of_a_key_is_found_from_the_end_on_and_time_is_limited(target: klamm.Broker) -> None:
+def test_tail_reader_finds_newest_record_within_budget(target: klamm.Broker) -> None:
     # given
     create_topic(target.bootstrap_servers, "long", 2)
     cluster = Cluster(ConnectionSettings.of((target.bootstrap_servers,), {}, "test"), BufferPool(max_free_bytes=0))

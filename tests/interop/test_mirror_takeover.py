@@ -87,7 +87,7 @@ def numbered(first: int, count: int) -> list[tuple[int, Seen]]:
     return [(0, Seen(b"k", b"%d" % number, (), 1_700_000_000_000 + number)) for number in range(first, first + count)]
 
 
-def test_kafkas_client_library_reads_checkpoints_and_heartbeats(java: None) -> None:
+def test_mirror_client_reads_checkpoints_and_heartbeats(java: None) -> None:
     """K894-41, K894-44: translateOffsets, replicationHops, upstreamClusters, heartbeatTopics, checkpointTopics."""
     with klamm.Broker() as here, klamm.Broker() as there:
         # given
@@ -130,7 +130,7 @@ def _beat_on_the_source(address: str) -> None:
         connection.close()
 
 
-def test_the_mirror_takes_over_from_mirrormaker_and_gives_back(
+def test_takeover_from_and_back_to_mirrormaker(
     java: None, kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """K894-38, K894-40, K894-41, K894-43: nothing is lost, nothing comes twice, groups continue.
@@ -210,9 +210,7 @@ def _check_status(capsys: pytest.CaptureFixture[str], target: str, names: Names)
     assert any("whether MirrorMaker 2 used transactions" in what for what in flow["unknown"])
 
 
-def test_the_mirror_takes_over_from_mirrormaker_with_a_topic_of_its_own_and_gives_back(
-    java: None, kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_takeover_with_own_offsets_topic(java: None, kafka: KafkaCluster, tmp_path: Path) -> None:
     """K894-38, K894-39, KIP-618: exactly once, with names without a prefix; the worker's topic does not count."""
     with klamm.Broker() as here:
         source, target = here.bootstrap_servers, kafka.bootstrap_servers
@@ -260,7 +258,7 @@ def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[SourceOffse
     return contextlib.closing(SourceOffsetStore(settings, pool, topic=topic, source_alias=flow.source_alias))
 
 
-def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster) -> None:
+def test_kip_848_group_counts_as_group_with_members(real_kafka: KafkaCluster) -> None:
     """K894-43: DescribeGroups does not know it, but ConsumerGroupDescribe does (KIP-848)."""
     # given
     address, name = real_kafka.bootstrap_servers, f"newer-{uuid4().hex[:6]}"

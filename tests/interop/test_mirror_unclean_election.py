@@ -51,7 +51,7 @@ def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[
     wait_for_partitions(address, name, 1)
 
 
-def test_records_that_an_unclean_election_replaced_are_reported_and_the_new_ones_are_mirrored(
+def test_records_replaced_by_unclean_election_are_reported_and_mirrored(
     real_kafka_3: KafkaCluster,
 ) -> None:
     """150 records are mirrored; the new leader has 100 of them, and 60 others by the time that it is asked."""

@@ -73,9 +73,7 @@ def mirrored() -> Iterator[Mirrored]:
         yield Mirrored(broker.bootstrap_servers)
 
 
-def test_what_is_mirrored_while_both_sides_are_looked_at_is_not_missing(
-    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_mirrored_during_verify_are_not_missing(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     mirrored.write_both(0, 1)
     mirrored.stand_at(1)
@@ -90,9 +88,7 @@ def test_what_is_mirrored_while_both_sides_are_looked_at_is_not_missing(
     assert mirrored.verify() == (3, "")
 
 
-def test_records_of_a_transaction_that_is_about_to_end_are_waited_for(
-    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_waits_for_ending_transaction(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their position can be read before they can: each partition gets a marker of its own."""
     # given
     mirrored.write(mirrored.topic, 0, 1)
@@ -112,9 +108,7 @@ def test_records_of_a_transaction_that_is_about_to_end_are_waited_for(
     assert waits
 
 
-def test_an_open_transaction_of_somebody_does_not_hold_it_up_for_ever(
-    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_does_not_wait_forever_for_open_transaction(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     mirrored.write_both(0, 1)
     mirrored.stand_at(1)
@@ -125,7 +119,7 @@ def test_an_open_transaction_of_somebody_does_not_hold_it_up_for_ever(
     producer.abort_transaction(10)
 
 
-def test_a_heartbeat_that_a_restarted_mirror_copied_again_is_no_difference() -> None:
+def test_verify_ignores_surplus_heartbeats() -> None:
     # given
     with klamm.Broker() as broker:
         mirrored = Mirrored(broker.bootstrap_servers, "heartbeats")

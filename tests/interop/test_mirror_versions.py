@@ -90,7 +90,7 @@ def written(real_kafka: KafkaCluster) -> Written:
 
 
 @pytest.mark.parametrize("fetch_version", FETCH_VERSIONS)
-def test_records_are_copied_with_any_version_of_fetch_and_produce(
+def test_every_fetch_and_produce_version_copies_records(
     real_kafka: KafkaCluster, written: Written, fetch_version: int
 ) -> None:
     """K894-37, K894-39: by turns at least once and exactly once."""

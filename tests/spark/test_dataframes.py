@@ -79,7 +79,7 @@ def source(spark: SparkSession, servers: str, topic: str, **options: Any) -> Any
     return spark.read.format(FORMAT).options(**{"kafka.bootstrap.servers": servers, "subscribe": topic}, **options)
 
 
-def test_a_batch_holds_every_record_as_it_was_written(spark: SparkSession, broker: KlammBroker) -> None:
+def test_batch_read_returns_records_unchanged(spark: SparkSession, broker: KlammBroker) -> None:
     # given
     fill(broker.bootstrap_servers, "table", 2, 40, compression_type="gzip")
     # when
@@ -89,7 +89,7 @@ def test_a_batch_holds_every_record_as_it_was_written(spark: SparkSession, broke
     assert rows(table) == [expected(number, "table", 2) for number in range(40)]
 
 
-def test_offsets_bound_a_batch_and_a_schema_chooses_its_columns(spark: SparkSession, broker: KlammBroker) -> None:
+def test_offsets_and_schema_limit_batch_read(spark: SparkSession, broker: KlammBroker) -> None:
     # given
     fill(broker.bootstrap_servers, "bounded", 1, 20)
     # when
@@ -105,7 +105,7 @@ def test_offsets_bound_a_batch_and_a_schema_chooses_its_columns(spark: SparkSess
     assert [(row.offset, row.value) for row in table.collect()] == [(5, None), (6, b"v6"), (7, b"v7")]
 
 
-def test_a_topic_of_apache_kafka_is_read_alike(spark: SparkSession, real_kafka: KafkaCluster) -> None:
+def test_apache_kafka_topic_is_read_alike(spark: SparkSession, real_kafka: KafkaCluster) -> None:
     # given
     topic = unique("table-on-spark-")
     fill(real_kafka.bootstrap_servers, topic, 2, 40, compression_type="gzip")
@@ -115,7 +115,7 @@ def test_a_topic_of_apache_kafka_is_read_alike(spark: SparkSession, real_kafka: 
     assert rows(table.load()) == [expected(number, topic, 2) for number in range(40)]
 
 
-def test_what_cannot_be_read_is_said(spark: SparkSession, broker: KlammBroker) -> None:
+def test_unreadable_topic_fails_with_reason(spark: SparkSession, broker: KlammBroker) -> None:
     with pytest.raises(PySparkException, match="nowhere: not a topic"):
         source(spark, broker.bootstrap_servers, "nowhere").load().collect()
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, broker: KlammBroker) -
         ("matched", {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"}, 1),
     ],
 )
-def test_a_stream_continues_behind_its_checkpoint(
+def test_stream_resumes_after_checkpoint(
     spark: SparkSession, broker: KlammBroker, tmp_path: Path, *, topic: str, options: dict[str, str], count: int
 ) -> None:
     # given

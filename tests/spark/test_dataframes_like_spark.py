@@ -55,7 +55,7 @@ def fill(servers: str) -> None:
 
 if os.environ.get("KLAMM_SOAK"):
 
-    def test_batches_hold_the_records_of_sparks_own_source(java: None) -> None:
+    def test_batch_equals_spark_kafka_source(java: None) -> None:
         with KlammBroker() as broker:
             fill(broker.bootstrap_servers)
             given = [{"kafka.bootstrap.servers": broker.bootstrap_servers} | options for options in OPTIONS]

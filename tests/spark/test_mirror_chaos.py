@@ -230,7 +230,7 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[tuple[str, KafkaCluster
             yield source.bootstrap_servers, target_broker
 
 
-def test_whatever_is_killed_committed_records_arrive_once_and_in_order(
+def test_killed_processes_lose_and_repeat_no_committed_records(
     clusters: tuple[str, KafkaCluster | KlammBroker], tmp_path: Path
 ) -> None:
     """K894-39, K894-38: exactly once, every record once; at least once, every record, and in order at first sight."""

@@ -80,7 +80,7 @@ def signal_twice(mirror: MirrorProcess, to: str) -> float:
     return since
 
 
-def test_a_mirror_that_the_terminal_interrupts_ends_in_order(mirror: MirrorProcess) -> None:
+def test_ctrl_c_stops_mirror_gracefully(mirror: MirrorProcess) -> None:
     """The log holds a line with its time where something changed, and nothing of what Spark writes while it starts."""
     # given
     mirror.wait_for("lag 0")
@@ -96,7 +96,7 @@ def test_a_mirror_that_the_terminal_interrupts_ends_in_order(mirror: MirrorProce
     assert len([line for line in lines if " A->B RUNNING" in line]) <= 2
 
 
-def test_a_signal_before_spark_has_a_jvm_ends_a_mirror_at_once(mirror: MirrorProcess) -> None:
+def test_signal_before_jvm_start_stops_mirror_at_once(mirror: MirrorProcess) -> None:
     # given: scripts of Spark, or the JVM that they ask for the command line
     wait_until(lambda: len(family(mirror)) > 1, timeout_s=30, what="a process of Spark")
     processes = family(mirror)
@@ -108,7 +108,7 @@ def test_a_signal_before_spark_has_a_jvm_ends_a_mirror_at_once(mirror: MirrorPro
 
 
 @pytest.mark.parametrize("after_s", [0.0, 1.5])
-def test_a_signal_while_spark_starts_ends_a_mirror_at_once(mirror: MirrorProcess, after_s: float) -> None:
+def test_signal_during_spark_start_stops_mirror_at_once(mirror: MirrorProcess, after_s: float) -> None:
     # given
     mirror.jvm()
     time.sleep(after_s)
@@ -120,9 +120,7 @@ def test_a_signal_while_spark_starts_ends_a_mirror_at_once(mirror: MirrorProcess
     assert_ended_in_order(mirror, since, processes)
 
 
-def test_a_mirror_ends_in_time_while_the_target_does_not_answer(
-    mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]
-) -> None:
+def test_mirror_stops_in_time_without_target(mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]) -> None:
     # given
     source, target = brokers
     mirror.wait_for("lag 0")
@@ -145,9 +143,7 @@ def test_a_mirror_ends_in_time_while_the_target_does_not_answer(
     assert psutil.wait_procs(processes, timeout=30)[1] == []
 
 
-def test_when_the_jvm_dies_one_line_says_so_and_a_new_one_continues_and_ends_in_order(
-    mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]
-) -> None:
+def test_dead_jvm_is_logged_and_replaced(mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]) -> None:
     # given
     source, target = brokers
     mirror.wait_for("lag 0")

@@ -107,7 +107,7 @@ def copying_processes(broker: KlammBroker, below: psutil.Process) -> set[int]:
     return found
 
 
-def test_a_submitted_mirror_copies_on_both_workers_and_continues_when_one_is_killed(
+def test_submitted_mirror_copies_on_both_workers_and_survives_kill(
     java: None, broker: KlammBroker, tmp_path: Path
 ) -> None:
     # given

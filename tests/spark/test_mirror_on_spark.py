@@ -65,7 +65,7 @@ def ends(address: str, topic: str, partitions: int) -> list[int]:
         return [found.result(20).offset for found in admin.list_offsets(asked).values().values()]
 
 
-def test_only_tasks_fetch_and_produce_never_the_driver(tmp_path: Path) -> None:
+def test_only_tasks_fetch_and_produce(tmp_path: Path) -> None:
     # given
     ports = free_port(), free_port()
     records = numbered(3_000, 3)
@@ -103,9 +103,7 @@ def _broker(port: int, proxy: RecordingProxy) -> KlammBroker:
     return broker
 
 
-def test_a_killed_worker_stops_only_its_partitions_and_nothing_is_lost(
-    source: KlammBroker, target: KlammBroker, tmp_path: Path
-) -> None:
+def test_killed_worker_interrupts_only_its_partitions(source: KlammBroker, target: KlammBroker, tmp_path: Path) -> None:
     # given
     create_topic(source.bootstrap_servers, "killed", 2, FOREVER)
     file = properties(source.bootstrap_servers, target.bootstrap_servers, TWO_TASKS, topics="killed")
@@ -201,7 +199,7 @@ def _growth_while_stalled(series: list[Sample], dead: int, alive: int) -> int:
     return series[last].copied[alive] - series[first].copied[alive]
 
 
-def test_partitions_change_hands_from_lease_to_lease_without_a_record_twice_or_missing(
+def test_partitions_move_between_tasks_without_loss_or_repetition(
     source: KlammBroker, target: KlammBroker, tmp_path: Path
 ) -> None:
     # given
@@ -225,7 +223,7 @@ def test_partitions_change_hands_from_lease_to_lease_without_a_record_twice_or_m
     assert read(target.bootstrap_servers, "A.leases", counts) == wanted
 
 
-def test_brokers_may_be_away_at_the_start_and_restart_in_the_middle(tmp_path: Path) -> None:
+def test_mirror_survives_brokers_unavailable_at_start_and_restarted(tmp_path: Path) -> None:
     # given
     with KlammBroker() as here, KlammBroker() as there:
         there.stop()
@@ -258,7 +256,7 @@ def test_brokers_may_be_away_at_the_start_and_restart_in_the_middle(tmp_path: Pa
     assert arrived == {partition: of(records, partition) for partition in (0, 1)}
 
 
-def test_partitions_that_cannot_be_copied_stop_loudly_and_others_are_copied_with_offset_syncs(
+def test_failing_partitions_stop_and_others_are_copied_with_offset_syncs(
     source: KlammBroker, target: KlammBroker, tmp_path: Path
 ) -> None:
     """K894-38, K894-40: a remote topic of unknown origin, and a source topic that was deleted and created again."""

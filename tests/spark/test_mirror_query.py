@@ -52,9 +52,7 @@ def mirror_threads() -> set[str]:
     return {name for name in names if "->" in name or name.startswith("mirror-")}
 
 
-def test_a_query_mirrors_until_it_is_stopped_and_leaves_nothing_behind(
-    spark: SparkSession, broker: KlammBroker, tmp_path: Path
-) -> None:
+def test_query_mirrors_until_stopped(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
     # given
     records = [(number % 2, Seen(b"k", b"%d" % number, (), YEAR_2013 + number)) for number in range(40)]
     create_topic(broker.bootstrap_servers, "noted", 2, FOREVER)
@@ -84,7 +82,7 @@ def check(query: object) -> None:
     assert failed is None, failed
 
 
-def test_a_query_whose_flows_have_all_failed_fails_and_says_why(spark: SparkSession, broker: KlammBroker) -> None:
+def test_query_with_failed_flows_fails_with_reason(spark: SparkSession, broker: KlammBroker) -> None:
     # given
     address = broker.bootstrap_servers
     keys = parse_properties(properties(address, address, NO_HEARTBEATS, topics="noted"))
@@ -97,7 +95,7 @@ def test_a_query_whose_flows_have_all_failed_fails_and_says_why(spark: SparkSess
     wait_until(lambda: not mirror_threads(), timeout_s=30, what="the end of all threads")
 
 
-def test_what_can_not_be_is_refused_before_anything_starts(spark: SparkSession) -> None:
+def test_invalid_query_arguments_are_rejected_before_start(spark: SparkSession) -> None:
     # given
     before = mirror_threads()
     # then
@@ -106,9 +104,7 @@ def test_what_can_not_be_is_refused_before_anything_starts(spark: SparkSession) 
     wait_until(lambda: mirror_threads() <= before, timeout_s=20, what="the end of all threads")
 
 
-def test_a_checkpoint_directory_that_can_not_be_written_is_refused(
-    spark: SparkSession, broker: KlammBroker, tmp_path: Path
-) -> None:
+def test_unwritable_checkpoint_directory_is_rejected(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
     # given
     before = mirror_threads()
     (tmp_path / "file").write_text("no directory")
@@ -120,7 +116,7 @@ def test_a_checkpoint_directory_that_can_not_be_written_is_refused(
     wait_until(lambda: mirror_threads() <= before, timeout_s=20, what="the end of all threads")
 
 
-def test_a_second_mirror_in_a_session_is_refused_with_what_to_do(spark: SparkSession, broker: KlammBroker) -> None:
+def test_second_mirror_in_session_is_rejected(spark: SparkSession, broker: KlammBroker) -> None:
     # given
     address = broker.bootstrap_servers
     keys: dict[str, object] = {**parse_properties(properties(address, address, NO_HEARTBEATS, topics="noted"))}
@@ -135,14 +131,14 @@ def test_a_second_mirror_in_a_session_is_refused_with_what_to_do(spark: SparkSes
         query.stop()
 
 
-def test_a_value_that_no_file_could_hold_is_refused(spark: SparkSession) -> None:
+def test_value_that_is_no_property_is_rejected(spark: SparkSession) -> None:
     with pytest.raises(
         SettingsError, match=r"^topics=\['a', 'b'\]: expected a string, an integer or a boolean, got list"
     ):
         start(spark, {"clusters": "A,B", "topics": ["a", "b"]})
 
 
-def test_a_python_without_klamm_is_reported_with_what_to_do(
+def test_worker_without_klamm_is_reported(
     spark: SparkSession, broker: KlammBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given

@@ -376,7 +376,7 @@ def clusters(java: None) -> Iterator[tuple[GuardedCluster, GuardedCluster]]:
         yield source, target
 
 
-def test_nothing_is_lost_whatever_fails_and_exactly_once_nothing_is_doubled(
+def test_random_failures_lose_nothing_and_repeat_nothing_with_exactly_once(
     clusters: tuple[GuardedCluster, GuardedCluster], tmp_path: Path
 ) -> None:
     """K894-38, K894-39: at least once repeats a batch only where something was killed or taken away."""

@@ -85,7 +85,7 @@ def connect(guarded: Guarded, settings: dict[str, str]) -> Cluster:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_data_connections_log_in_by_every_mechanism(
+def test_data_connections_support_every_sasl_mechanism(
     encrypted: Guarded, certificates: Certificates, mechanism: str
 ) -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
@@ -99,13 +99,13 @@ def test_data_connections_log_in_by_every_mechanism(
     cluster.close()
 
 
-def test_a_refused_login_says_why(encrypted: Guarded, certificates: Certificates) -> None:
+def test_failed_login_reports_reason(encrypted: Guarded, certificates: Certificates) -> None:
     cluster = connect(encrypted, client("PLAIN", certificates, "wrong"))
     with pytest.raises(ConnectionLostError, match=r"Login as alice by PLAIN failed: .*[Aa]uthentication failed"):
         cluster.refresh(["any"])
 
 
-def test_a_broker_that_nobody_vouches_for_is_not_trusted(
+def test_untrusted_broker_certificate_is_rejected(
     encrypted: Guarded, certificates: Certificates, tmp_path: Path
 ) -> None:
     stranger = Certificates.create(tmp_path)
@@ -114,7 +114,7 @@ def test_a_broker_that_nobody_vouches_for_is_not_trusted(
         connect(encrypted, settings).refresh(["any"])
 
 
-def test_records_are_mirrored_over_tls_and_logins_with_secrets_in_a_file_and_logins_that_end(
+def test_mirror_over_tls_and_sasl_with_expiring_sessions(
     encrypted: Guarded, certificates: Certificates, tmp_path: Path
 ) -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
@@ -157,9 +157,7 @@ def test_records_are_mirrored_over_tls_and_logins_with_secrets_in_a_file_and_log
     assert arrived == {at: [record for partition, record in sent if partition == at] for at in (0, 1)}
 
 
-def test_refused_flows_name_the_cluster_the_principal_and_the_reason(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+def test_denied_flows_name_cluster_principal_and_reason(certificates: Certificates, tmp_path: Path) -> None:
     """K894-27: logins over TLS that fail on either side. The job ends, because only an operator can resolve them."""
     # given
     stranger_certificates = Certificates.create(tmp_path)

@@ -45,9 +45,7 @@ def _gauges(page: str) -> dict[str, float]:
     return out
 
 
-def test_groups_and_heartbeats_metrics_and_status_follow_the_mirror_and_verify_compares_both_sides(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """K894-41, K894-43, K894-44: heartbeats of both pairs; those of the source are mirrored, and not counted.
 
     K894-47: Metrics of 3.6.
@@ -121,7 +119,7 @@ def _checkpoints(target: str) -> list[tuple[str, int]]:
     return [(each.group, each.downstream_offset) for each in checkpoints]
 
 
-def test_an_address_that_is_taken_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_metrics_address_in_use_fails_at_start(tmp_path: Path) -> None:
     # given
     with KlammBroker() as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")

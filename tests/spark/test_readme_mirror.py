@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-def test_the_file_of_the_readme_copies_between_two_single_brokers(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_readme_file_mirrors_between_two_brokers(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # given
     request.getfixturevalue("java")
     found = re.search(r"^```\n(# mm2\.properties\n.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)

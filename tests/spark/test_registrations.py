@@ -71,7 +71,7 @@ def reach(report: Report) -> dict[tuple[str, str, str], tuple[int, int, tuple[st
     return {(row.software, row.version, row.config): (row.clients, row.clients_total, row.users) for row in report.rows}
 
 
-def test_configs_are_counted_by_software_and_version(spark: SparkSession) -> None:
+def test_report_counts_configs_by_software_and_version(spark: SparkSession) -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
 
@@ -98,7 +98,7 @@ def test_configs_are_counted_by_software_and_version(spark: SparkSession) -> Non
     assert (report.clients, report.records) == (4, 5)
 
 
-def test_a_config_counts_only_the_clients_that_it_concerns(spark: SparkSession) -> None:
+def test_config_counts_only_clients_it_applies_to(spark: SparkSession) -> None:
     """A producer does not ignore a session timeout, and a consumer does not ignore acks."""
     # given
     rows = records(
@@ -147,7 +147,7 @@ def test_a_config_counts_only_the_clients_that_it_concerns(spark: SparkSession) 
     }
 
 
-def test_a_tombstone_takes_back_what_came_before_it(spark: SparkSession) -> None:
+def test_tombstone_removes_registration(spark: SparkSession) -> None:
     """O649-L."""
     report = summarise(
         records(
@@ -164,7 +164,7 @@ def test_a_tombstone_takes_back_what_came_before_it(spark: SparkSession) -> None
     }
 
 
-def test_what_is_no_registration_is_left_out_and_counted(spark: SparkSession) -> None:
+def test_invalid_registrations_are_skipped_and_counted(spark: SparkSession) -> None:
     """Whatever bytes somebody writes there, in any nesting."""
     key = b'{"user":"a","client-id":"b"}'
     odd = [
@@ -186,7 +186,7 @@ def test_what_is_no_registration_is_left_out_and_counted(spark: SparkSession) ->
     assert (report.records, report.unreadable) == (len(odd) + 1, len(odd))
 
 
-def test_who_never_registered_is_told_from_who_supports_nothing(spark: SparkSession) -> None:
+def test_unregistered_client_differs_from_client_without_supported_configs(spark: SparkSession) -> None:
     """K649-47: [] registers a client that supports nothing."""
     key = b'{"user":"bob","client-id":"old"}'
     never = (key, b'{"client_information":"rdkafka/1.9","version":0}', 0, 7, at(7))
@@ -198,7 +198,7 @@ def test_who_never_registered_is_told_from_who_supports_nothing(spark: SparkSess
     assert report.never_registered == 1
 
 
-def test_clients_that_a_broker_saw_count_as_long_as_they_have_not_registered(spark: SparkSession) -> None:
+def test_seen_clients_count_until_they_register(spark: SparkSession) -> None:
     """K649-47: [] registers a client that supports nothing."""
     # given
     rows = records(
@@ -233,13 +233,13 @@ def test_clients_that_a_broker_saw_count_as_long_as_they_have_not_registered(spa
     assert [(one.software, one.clients) for one in report.windows] == [("klamm", 13)], "seen is not registered"
 
 
-def test_an_empty_topic_and_clients_that_were_seen(spark: SparkSession) -> None:
+def test_empty_topic_reports_seen_clients(spark: SparkSession) -> None:
     report = summarise(records(spark), scope=Scope(config="acks"), sightings=[seen("bob", "old", "2.6")])
     assert report.reach == (Reach(config="acks", following=0, clients=1, unknown=1),)
     assert [row.clients_total for row in report.rows] == [1]
 
 
-def test_clients_that_support_nothing_are_counted_too(spark: SparkSession) -> None:
+def test_clients_without_supported_configs_are_counted(spark: SparkSession) -> None:
     """K649-47: [] registers a client that supports nothing."""
     report = summarise(records(spark, record(0, "alice", "app1", "klamm/1.0")))
     assert report.rows == (
@@ -255,7 +255,7 @@ def test_clients_that_support_nothing_are_counted_too(spark: SparkSession) -> No
     )
 
 
-def test_running_producers_appear_in_the_report(
+def test_running_producers_are_reported(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """K649-22, K649-40; those that know nothing of it too."""
@@ -290,7 +290,7 @@ def test_running_producers_appear_in_the_report(
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_who_would_ignore_a_key_is_reported_by_the_newest_version(spark: SparkSession, tmp_path: Path) -> None:
+def test_clients_ignoring_key_are_reported_by_newest_version(spark: SparkSession, tmp_path: Path) -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
     """
@@ -321,7 +321,7 @@ def test_who_would_ignore_a_key_is_reported_by_the_newest_version(spark: SparkSe
     assert spark.read.parquet(str(tmp_path / "support")).count() == 2
 
 
-def test_versions_are_counted_by_windows_of_time(spark: SparkSession) -> None:
+def test_versions_are_counted_per_time_window(spark: SparkSession) -> None:
     # given
     rows = records(
         spark,
@@ -339,7 +339,7 @@ def test_versions_are_counted_by_windows_of_time(spark: SparkSession) -> None:
     )
 
 
-def test_the_newest_version_is_the_one_that_came_last_whatever_clocks_said(spark: SparkSession) -> None:
+def test_newest_version_is_last_appended(spark: SparkSession) -> None:
     key, value, *_ = record(0, "alice", "app1", "klamm/1.0", "acks")
     _, second, *_ = record(1, "alice", "app1", "klamm/0.9")
     rows = records(spark, (key, value, 0, 0, at(9_000)), (key, second, 0, 1, at(1_000)))
@@ -347,7 +347,7 @@ def test_the_newest_version_is_the_one_that_came_last_whatever_clocks_said(spark
     assert report.reach == (Reach(config="acks", following=0, clients=1),)
 
 
-def test_a_clock_that_was_ahead_does_not_make_what_follows_late(spark: SparkSession, tmp_path: Path) -> None:
+def test_record_with_future_timestamp_does_not_make_later_ones_late(spark: SparkSession, tmp_path: Path) -> None:
     # given
     now = datetime.datetime.now(datetime.UTC)
     counts: dict[datetime.datetime, int] = {}
@@ -376,7 +376,7 @@ class EnoughError(Exception):
     """Ends a report that would follow for ever."""
 
 
-def test_a_report_that_follows_continues_where_the_last_one_was_and_outlives_a_restart_of_the_broker(
+def test_following_report_resumes_and_survives_broker_restart(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
@@ -420,19 +420,19 @@ def test_a_report_that_follows_continues_where_the_last_one_was_and_outlives_a_r
     assert (reports[-1].clients, reports[-1].records) == (2, 2), "and nothing is read twice"
 
 
-def test_a_checkpoint_serves_one_report(spark: SparkSession, tmp_path: Path) -> None:
+def test_checkpoint_of_another_report_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "about.json").write_text(json.dumps({"cluster": "a:1", "window": "1 hour"}))
     with pytest.raises(SettingsError, match=r"made for another report \(user, config, window, late differs\)"):
         Job("a:1", {}, {}, scope=Scope(user="u", config="c")).follow(print, Following(checkpoint=tmp_path))
 
 
 @pytest.mark.parametrize("window", ["soon", "", "-1 day", "1 day'"])
-def test_a_window_that_is_none_is_said(spark: SparkSession, window: str) -> None:
+def test_invalid_window_is_rejected(spark: SparkSession, window: str) -> None:
     with pytest.raises(SettingsError, match="expected a duration"):
         Job("127.0.0.1:1", {}, {}, scope=Scope(window=window)).read()
 
 
-def test_the_topic_is_read_from_apache_kafka_alike(
+def test_registrations_are_read_from_apache_kafka_alike(
     spark: SparkSession, real_kafka: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The gateway keeps the topic in the Apache Kafka cluster behind it."""

@@ -102,7 +102,7 @@ def follow_on(servers: str, checkpoint: Path, clients: int) -> list[Report]:
     return reports
 
 
-def test_nothing_is_counted_twice_and_nothing_is_lost_by_kill_9(spark: SparkSession, tmp_path: Path) -> None:
+def test_kill_9_counts_every_registration_once(spark: SparkSession, tmp_path: Path) -> None:
     """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
     (SupportedConfigs non-null).
     """

@@ -73,7 +73,7 @@ def save(rows: DataFrame, servers: str, mode: str = "append", **options: Any) ->
     rows.write.format(FORMAT).options(**asked).mode(mode).save()
 
 
-def test_a_batch_is_written_as_it_is(spark: SparkSession, servers: str) -> None:
+def test_batch_write_keeps_records_unchanged(spark: SparkSession, servers: str) -> None:
     # given
     create_topic(servers, BATCH, 2, FOREVER)
     # when
@@ -84,9 +84,7 @@ def test_a_batch_is_written_as_it_is(spark: SparkSession, servers: str) -> None:
     assert found[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), NOON_MS), Seen(b"\xff", b"", (), NOON_MS)]
 
 
-def test_a_column_may_name_the_topic_and_keys_go_where_kafkas_producer_puts_them(
-    spark: SparkSession, broker: KlammBroker
-) -> None:
+def test_topic_column_and_default_partitioner(spark: SparkSession, broker: KlammBroker) -> None:
     # given
     servers = broker.bootstrap_servers
     for name in ("left", "right"):
@@ -121,7 +119,7 @@ def _kafkas_partition(key: str, count: int) -> int:
         (lambda rows: rows, {"topic": "t", "subscribe": "t"}, "subscribe: not an option of klamm-kafka"),
     ],
 )
-def test_what_can_not_be_written_is_said(
+def test_unwritable_rows_fail_with_reason(
     spark: SparkSession, broker: KlammBroker, change: Any, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(PySparkException, match=said):
@@ -136,7 +134,7 @@ def start(spark: SparkSession, servers: str, checkpoint: Path, **options: str) -
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
-def test_a_round_that_spark_repeats_is_not_written_twice(spark: SparkSession, servers: str, tmp_path: Path) -> None:
+def test_repeated_batch_id_is_written_once(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     """As after a crash behind the tasks' commits and before Spark's: its note that the round was done is taken away."""
     # given
     for name in (FROM, TO):
@@ -158,7 +156,7 @@ def test_a_round_that_spark_repeats_is_not_written_twice(spark: SparkSession, se
     assert sum(map(len, read(servers, TO, {0: 9, 1: 9}).values())) > 14
 
 
-def test_the_example_filters_and_masks_as_a_batch_and_as_a_stream(
+def test_example_filters_and_masks_batch_and_stream(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the session that is there already: to start another one takes longer than all of this."""
@@ -173,9 +171,7 @@ def test_the_example_filters_and_masks_as_a_batch_and_as_a_stream(
     )
 
 
-def test_a_stream_that_is_killed_in_the_middle_writes_each_record_once(
-    spark: SparkSession, broker: KlammBroker, tmp_path: Path
-) -> None:
+def test_killed_stream_writes_each_record_once(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
     # given
     register(spark)
     servers = broker.bootstrap_servers

@@ -48,7 +48,7 @@ def put(broker: klamm.Broker, **values: str | None) -> None:
         admin.alter_client_configs({ALICE: ops}).all().result()
 
 
-def test_a_client_config_goes_back_to_how_it_was(broker: klamm.Broker, run: Command) -> None:
+def test_history_reverts_client_config(broker: klamm.Broker, run: Command) -> None:
     # given
     put(broker, acks="1")
     newest = json.loads(run("history", "--user", "alice", "-o", "json")[1])[0]
@@ -74,7 +74,7 @@ def test_a_client_config_goes_back_to_how_it_was(broker: klamm.Broker, run: Comm
     assert history[-1].endswith("+ acks=1")
 
 
-def test_a_roll_out_that_was_under_way_then_is_again(broker: klamm.Broker, run: Command) -> None:
+def test_history_restores_roll_out_in_progress(broker: klamm.Broker, run: Command) -> None:
     # given
     put(broker, acks="1")
     put(broker, **{"rollout.acks": "10:all"})
@@ -91,7 +91,7 @@ def test_a_roll_out_that_was_under_way_then_is_again(broker: klamm.Broker, run: 
     assert described.configs == {"acks": "1", "rollout.acks": "10:all"}
 
 
-def test_a_complete_roll_out_goes_back_to_a_part_of_the_clients(broker: klamm.Broker, run: Command) -> None:
+def test_history_reverts_complete_roll_out_to_percentage(broker: klamm.Broker, run: Command) -> None:
     # given: a roll-out of another value follows a complete one only when the value before is to stay
     put(broker, acks="1")
     put(broker, **{"rollout.acks": "10:0"})
@@ -107,7 +107,7 @@ def test_a_complete_roll_out_goes_back_to_a_part_of_the_clients(broker: klamm.Br
     assert described.configs == {"acks": "1", "rollout.acks": "10:0"}
 
 
-def test_the_default_client_id_of_a_user_has_a_history_too(broker: klamm.Broker, run: Command) -> None:
+def test_default_client_id_has_history(broker: klamm.Broker, run: Command) -> None:
     with AdminClient(broker.bootstrap_servers) as admin:
         entity = ClientConfigEntity.of_client("alice", None)
         admin.alter_client_configs({entity: [ClientConfigOp("acks", "1")]}).all().result()
@@ -116,7 +116,7 @@ def test_the_default_client_id_of_a_user_has_a_history_too(broker: klamm.Broker,
     assert run("history", "--user", "alice") == (0, "No change of user 'alice' is recorded.\n")
 
 
-def test_others_are_left_alone(broker: klamm.Broker, run: Command) -> None:
+def test_revert_keeps_other_entities(broker: klamm.Broker, run: Command) -> None:
     put(broker, acks="1")
     nothing = "No change of user 'alice', client-id 'app' is recorded.\n"
     assert run("history", "--user", "alice", "--client", "app") == (0, nothing)
@@ -125,7 +125,7 @@ def test_others_are_left_alone(broker: klamm.Broker, run: Command) -> None:
     assert run("revert", "--user-defaults", "--to", now)[1].startswith("Nothing to change: the default user")
 
 
-def test_a_directory_that_is_no_brokers_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_without_broker_data_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["clients", "history", "--user", "alice", "--data-dir", str(tmp_path)])
     assert code == 1
     assert "not the data directory" in capsys.readouterr().err

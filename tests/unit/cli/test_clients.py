@@ -74,7 +74,7 @@ def address(broker: Broker) -> str:
     return f"127.0.0.1:{broker.server_port}"
 
 
-def test_the_list_says_who_follows_and_who_ignores(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_followed_and_ignored_configs(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     code = clients.main(["list", "--metrics", address(broker)])
     # then
@@ -88,13 +88,13 @@ def test_the_list_says_who_follows_and_who_ignores(broker: Broker, capsys: pytes
     assert summary == "2 clients: 1 in line, 1 ignores"
 
 
-def test_a_list_without_the_clients_of_a_process_is_no_list(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_gateway_process_fails_list(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     broker.answer = json.dumps({"version": 0, "at_ms": 1, "clients": [client()], "silent_processes": 1}).encode()
     assert clients.main(["list", "--metrics", address(broker)]) == 1
     assert "1 of its processes did not report" in capsys.readouterr().err
 
 
-def test_those_that_are_not_in_line_are_listed_alone(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_is_limited_to_clients_out_of_line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     code = clients.main(["list", "--metrics", address(broker), "--pending"])
     # then
@@ -107,7 +107,7 @@ def test_those_that_are_not_in_line_are_listed_alone(broker: Broker, capsys: pyt
     assert (code, capsys.readouterr().out) == (0, "1 client: 1 in line\n")
 
 
-def test_a_script_waits_until_all_are_in_line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_returns_when_all_clients_follow(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     waiting = ["list", "--metrics", address(broker), "--interval", "0.01", "--wait"]
     assert clients.main([*waiting, "0.05"]) == clients.EXIT_NOT_IN_LINE, "one ignores a config"
@@ -125,7 +125,7 @@ def test_a_script_waits_until_all_are_in_line(broker: Broker, capsys: pytest.Cap
     timer.join()
 
 
-def test_those_that_left_are_shown_on_request(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_disconnected_clients_are_shown_on_request(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     clients.main(["list", "--metrics", address(broker), "--gone", "--client", "gone", "-o", "json"])
     # then
@@ -133,7 +133,7 @@ def test_those_that_left_are_shown_on_request(broker: Broker, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("user", ["alice", "User:alice"])
-def test_a_user_is_chosen_by_name_or_principal(broker: Broker, user: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_is_selected_by_name_or_principal(broker: Broker, user: str, capsys: pytest.CaptureFixture[str]) -> None:
     clients.main(["list", "--metrics", address(broker), "--user", user, "-o", "json"])
     assert [one["client_id"] for one in json.loads(capsys.readouterr().out)] == ["app", "old"]
 
@@ -150,14 +150,14 @@ def test_a_user_is_chosen_by_name_or_principal(broker: Broker, user: str, capsys
         (("--client", "gone"), "No client is connected; --gone shows those that left."),
     ],
 )
-def test_an_empty_list_says_why(
+def test_empty_list_has_reason(
     broker: Broker, words: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert clients.main(["list", "--metrics", address(broker), *words]) == 0
     assert capsys.readouterr().out == f"{line}\n"
 
 
-def test_a_broker_that_is_away_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_broker_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     # when
     code = clients.main(["list", "--metrics", "127.0.0.1:1"])
     # then
@@ -166,7 +166,7 @@ def test_a_broker_that_is_away_is_said_in_one_line(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", b"[]"])
-def test_something_else_that_answers_is_said_in_one_line(
+def test_other_server_is_reported_in_one_line(
     broker: Broker, answer: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -178,7 +178,7 @@ def test_something_else_that_answers_is_said_in_one_line(
     assert "returned no list of clients" in capsys.readouterr().err
 
 
-def test_watching_reports_who_comes_changes_and_goes() -> None:
+def test_watch_reports_connects_changes_and_disconnects() -> None:
     # given
     known: clients.Known = {}
     name = "User:alice app (klamm-kafka-python 1.0, 10.0.0.1)"
@@ -191,14 +191,14 @@ def test_watching_reports_who_comes_changes_and_goes() -> None:
     assert clients.changed(known, []) == [f"- {name}"]
 
 
-def test_clients_whose_long_names_begin_alike_are_two() -> None:
+def test_clients_with_common_name_prefix_are_distinct() -> None:
     known: clients.Known = {}
     both = [client(client_id="x" * 100 + end) for end in "ab"]
     assert len(clients.changed(known, both)) == 2
     assert clients.changed(known, both) == []
 
 
-def test_names_that_clients_choose_stay_in_their_line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_names_are_escaped(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     odd = client(client_id="a\nUser:root\x1b[2J" + "x" * 3_000, registered=["acks", "\r"])
     broker.answer = json.dumps({"clients": [odd]}).encode()
@@ -210,7 +210,7 @@ def test_names_that_clients_choose_stay_in_their_line(broker: Broker, capsys: py
     assert len(line) < 300
 
 
-def test_watching_continues_when_the_broker_is_back(
+def test_watch_continues_after_broker_restart(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -240,13 +240,13 @@ def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
     assert exit_info.value.code == 2
 
 
-def test_the_address_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unresponsive_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"127.0.0.1:{free_port()}"
     assert clients.main(["list", "--metrics", address]) == 1
     assert capsys.readouterr().err == f"klamm clients: {address} does not answer: Connection refused\n"
 
 
 @pytest.mark.parametrize("address", ["[", "a[b]:1", " ", "h:x", "h:99999"])
-def test_what_is_not_an_address_is_reported(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_address_is_reported(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert clients.main(["list", "--metrics", address]) == 1
     assert capsys.readouterr().err == f"klamm clients: --metrics {address}: expected HOST:PORT\n"

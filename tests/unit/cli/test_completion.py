@@ -72,12 +72,12 @@ def test_every_flag_of_help_is_offered() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_the_command_prints_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_prints_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == cli.EXIT_OK
     assert "complete -o filenames -F _klamm klamm" in capsys.readouterr().out
 
 
-def test_an_unknown_shell_is_wrong_usage() -> None:
+def test_unknown_shell_is_usage_error() -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["completion", "fish"])
     assert ended.value.code == cli.EXIT_USAGE

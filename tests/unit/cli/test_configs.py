@@ -74,7 +74,7 @@ def run(address: str, capsys: pytest.CaptureFixture[str]) -> Run:
 # --- users and clients (KIP-649) ---
 
 
-def test_configs_of_a_user_and_of_its_client_are_set_and_described(run: Run) -> None:
+def test_user_and_client_configs_are_set_and_described(run: Run) -> None:
     """K649-82: ``--alter --entity-type users --entity-name alice --add-config acks=all`` sets <alice>.
 
     K649-86: ``--describe`` prints one line per entity: ``Dynamic configs for user-principal 'alice', client-id 'app1'
@@ -99,7 +99,7 @@ def test_configs_of_a_user_and_of_its_client_are_set_and_described(run: Run) -> 
 
 
 @pytest.mark.parametrize("flags", [("--user-defaults",), ("--entity-type", "users", "--entity-default")])
-def test_the_default_user_has_configs(flags: tuple[str, ...], run: Run) -> None:
+def test_default_user_has_configs(flags: tuple[str, ...], run: Run) -> None:
     """K649-83: ``--entity-default`` (or ``--user-defaults``, ``--client-defaults``) addresses the default entity; short
     forms ``--user X``, ``--client Y``.
     """
@@ -111,7 +111,7 @@ def test_the_default_user_has_configs(flags: tuple[str, ...], run: Run) -> None:
     assert run.out == "Dynamic configs for the default user-principal are acks=1\n"
 
 
-def test_the_short_forms_mean_the_same(run: Run) -> None:
+def test_short_flags_equal_long_flags(run: Run) -> None:
     """K649-83: ``--entity-default`` (or ``--user-defaults``, ``--client-defaults``) addresses the default entity; short
     forms ``--user X``, ``--client Y``.
     """
@@ -123,7 +123,7 @@ def test_the_short_forms_mean_the_same(run: Run) -> None:
     assert run.out == "Dynamic configs for user-principal 'carol', the default client-id are acks=0\n"
 
 
-def test_describing_lists_entities_of_exactly_the_types_asked_for(run: Run) -> None:
+def test_describe_lists_only_requested_entity_types(run: Run) -> None:
     """K649-87: Describe uses strict filters: ``--entity-type users`` lists <user> entities only; ``--entity-type users
     --entity-type clients`` lists <user, client-id>.
     """
@@ -142,13 +142,13 @@ def test_describing_lists_entities_of_exactly_the_types_asked_for(run: Run) -> N
     assert "'dave' are" not in run.out
 
 
-def test_describing_clients_alone_is_no_error_and_finds_nothing(run: Run) -> None:
+def test_describe_of_clients_alone_is_empty(run: Run) -> None:
     """K649-88: what broke describing of client quotas is not copied."""
     assert run("configs", "--describe", "--entity-type", "clients") == 0
     assert run.out == ""
 
 
-def test_deleting_takes_away_and_a_key_that_is_not_set_is_refused(run: Run) -> None:
+def test_delete_removes_config_and_rejects_unset_key(run: Run) -> None:
     """K649-84: ``--delete-config acks,...`` removes; a key not set on that entity -> "Invalid config(s): k", exit 1."""
     # given
     run("configs", "--alter", "--user", "erin", "--add-config", "acks=1,session.timeout.ms=10000")
@@ -179,7 +179,7 @@ def test_deleting_takes_away_and_a_key_that_is_not_set_is_refused(run: Run) -> N
         (("--user", "u", "--add-config", "acks=9"), "Invalid value 9 for configuration acks"),
     ],
 )
-def test_what_cannot_be_changed_for_users_is_refused(words: tuple[str, ...], complaint: str, run: Run) -> None:
+def test_unsupported_user_config_is_rejected(words: tuple[str, ...], complaint: str, run: Run) -> None:
     """K649-88: ``clients`` without ``users`` with a dynamic key -> error "A user must be specified ...", exit 1.
 
     K649-89: Unknown key -> exit 1, nothing sent; quota and dynamic keys may be mixed in one call if quotas exist.
@@ -191,7 +191,7 @@ def test_what_cannot_be_changed_for_users_is_refused(words: tuple[str, ...], com
     assert run.err.count("\n") == 1
 
 
-def test_the_client_versions_that_registered_stand_under_their_entity(address: str, run: Run) -> None:
+def test_describe_lists_registered_client_versions(address: str, run: Run) -> None:
     """K649-91: Compatibility info (versions and supported keys) is shown by describe."""
     # given
     app = DescribeClientConfigsRequest.ComponentData(entity_type="client-id", match_type=0, match="app-91")
@@ -210,7 +210,7 @@ def test_the_client_versions_that_registered_stand_under_their_entity(address: s
 # --- what Kafka's tool does not have ---
 
 
-def test_validate_only_says_what_the_broker_would_and_changes_nothing(run: Run, topic: str) -> None:
+def test_validate_only_reports_outcome_and_changes_nothing(run: Run, topic: str) -> None:
     # when
     assert run("configs", "--alter", "--topic", topic, "--add-config", "retention.ms=1", "--validate-only") == 0
     # then
@@ -223,7 +223,7 @@ def test_validate_only_says_what_the_broker_would_and_changes_nothing(run: Run, 
     assert "retention.ms" in run.err
 
 
-def test_lists_are_appended_to_and_taken_from(run: Run, topic: str) -> None:
+def test_list_values_are_appended_and_subtracted(run: Run, topic: str) -> None:
     # when
     assert run("configs", "--alter", "--topic", topic, "--append-config", "cleanup.policy=compact") == 0
     # then
@@ -237,7 +237,7 @@ def test_lists_are_appended_to_and_taken_from(run: Run, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_results_come_as_documents_too(form: str, read: object, run: Run, topic: str) -> None:
+def test_results_are_printed_as_documents(form: str, read: object, run: Run, topic: str) -> None:
     assert callable(read)
     # when
     run("configs", "--alter", "--topic", topic, "--add-config", "retention.ms=7", "-o", form)
@@ -256,7 +256,7 @@ def test_results_come_as_documents_too(form: str, read: object, run: Run, topic:
     assert (config["name"], config["value"], config["source"]) == ("retention.ms", "7", "DYNAMIC_TOPIC_CONFIG")
 
 
-def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_unavailable_cluster_is_reported_in_one_line(tmp_path: Path) -> None:
     # given
     file = tmp_path / "client.properties"
     file.write_text("default.api.timeout.ms=300\n")
@@ -280,12 +280,12 @@ def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         ("--describe", "--topic", "a", "--validate-only"),
     ],
 )
-def test_wrong_usage_is_one_line_and_2(words: tuple[str, ...], run: Run) -> None:
+def test_usage_error_is_one_line_with_exit_code_2(words: tuple[str, ...], run: Run) -> None:
     assert run("configs", *words) == 2
     assert run.err.count("\n") == 1
 
 
-def test_the_commands_start_without_what_they_do_not_need() -> None:
+def test_commands_import_only_needed_modules() -> None:
     # when
     code = (
         "import sys, klamm.cli\n"
@@ -314,7 +314,7 @@ topics:
 """
 
 
-def test_a_plan_shows_the_difference_and_apply_makes_it_so(run: Run, topic: str, tmp_path: Path) -> None:
+def test_plan_shows_difference_and_apply_makes_changes(run: Run, topic: str, tmp_path: Path) -> None:
     # given
     file = tmp_path / "topics.yaml"
     file.write_text(FILE.format(topic=topic))
@@ -347,7 +347,7 @@ def test_a_plan_shows_the_difference_and_apply_makes_it_so(run: Run, topic: str,
     assert "segment.ms" not in run.out
 
 
-def test_a_refused_topic_does_not_stop_the_others(run: Run, topic: str, tmp_path: Path) -> None:
+def test_rejected_topic_does_not_stop_others(run: Run, topic: str, tmp_path: Path) -> None:
     # given
     file = tmp_path / "topics.yaml"
     file.write_text(
@@ -370,7 +370,7 @@ def test_a_refused_topic_does_not_stop_the_others(run: Run, topic: str, tmp_path
     assert run.out == f"{topic}-c\n"
 
 
-def test_apply_changes_no_part_of_a_refused_topic(run: Run, topic: str, tmp_path: Path) -> None:
+def test_apply_changes_no_part_of_rejected_topic(run: Run, topic: str, tmp_path: Path) -> None:
     # given
     file = tmp_path / "topics.yaml"
     file.write_text(f"topics:\n  {topic}: {{partitions: 8, configs: {{retension.ms: 1}}}}\n")
@@ -382,7 +382,7 @@ def test_apply_changes_no_part_of_a_refused_topic(run: Run, topic: str, tmp_path
     assert "PartitionCount: 2\t" in run.out
 
 
-def test_a_plan_changes_nothing(run: Run, tmp_path: Path) -> None:
+def test_plan_changes_nothing(run: Run, tmp_path: Path) -> None:
     # given
     file = tmp_path / "topics.yaml"
     file.write_text("topics: {never-made: {partitions: 1}}\n")
@@ -396,7 +396,7 @@ def test_a_plan_changes_nothing(run: Run, tmp_path: Path) -> None:
     assert run.out == "\n"
 
 
-def test_a_wrong_file_is_refused_by_its_name(run: Run, tmp_path: Path) -> None:
+def test_invalid_file_is_rejected_by_name(run: Run, tmp_path: Path) -> None:
     # given
     file = tmp_path / "topics.yaml"
     file.write_text("topics: {t: {partitions: many}}\n")
@@ -413,7 +413,7 @@ def test_a_wrong_file_is_refused_by_its_name(run: Run, tmp_path: Path) -> None:
 # --- texts that others chose ---
 
 
-def test_values_are_escaped_for_people_and_exact_for_programs(run: Run, address: str) -> None:
+def test_values_are_escaped_in_text_and_exact_in_documents(run: Run, address: str) -> None:
     # given
     value = "a\x1b[2J\r\nb"
     resource = ConfigResource(ResourceType.CLIENT_METRICS, "escaped")
@@ -433,7 +433,7 @@ def test_values_are_escaped_for_people_and_exact_for_programs(run: Run, address:
         assert read(run.out)[0]["configs"][0]["value"] == value
 
 
-def test_names_of_users_are_escaped_for_people_and_exact_for_programs(run: Run) -> None:
+def test_user_names_are_escaped_in_text_and_exact_in_documents(run: Run) -> None:
     user = "red\x1b[31m"
     assert run("configs", "--alter", "--user", user, "--add-config", "producer_byte_rate=5,acks=all") == 0
     assert run("configs", "--describe", "--user", user) == 0

@@ -35,18 +35,18 @@ SERVER = ("--bootstrap-server", "a:1")
         (None, {}),
     ],
 )
-def test_brackets_keep_the_commas_of_a_value_together(text: str | None, pairs: dict[str, str]) -> None:
+def test_brackets_keep_commas_in_value(text: str | None, pairs: dict[str, str]) -> None:
     """K649-85: ``--add-config k1=v1,k2=[a,b]`` brackets group commas; ``--add-config-file f``."""
     assert parse_pairs(text) == pairs
 
 
 @pytest.mark.parametrize("text", ["a", "a=1=2", "a,b=1", "=1=", "a=x,y"])
-def test_what_is_no_pair_is_refused(text: str) -> None:
+def test_config_without_value_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match='must be in the format "key=val"'):
         parse_pairs(text)
 
 
-def test_a_file_of_configs_is_read_as_properties(tmp_path: Path) -> None:
+def test_add_config_file_is_properties_file(tmp_path: Path) -> None:
     """K649-85: ``--add-config k1=v1,k2=[a,b]`` brackets group commas; ``--add-config-file f``."""
     # given
     file = tmp_path / "configs.properties"
@@ -60,6 +60,6 @@ def test_a_file_of_configs_is_read_as_properties(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_file_is_reported_by_name() -> None:
     with pytest.raises(SettingsError, match="/no/such/file: cannot be read"):
         read_changes(parse([*SERVER, "--alter", "--user", "u", "--add-config-file", "/no/such/file"]))

@@ -41,7 +41,7 @@ def described(run: Callable[..., tuple[int, str]], user: str) -> str:
     return run("--describe", "--user", user)[1].strip().rpartition(" are ")[2]
 
 
-def test_a_value_is_rolled_out_step_by_step(run: Callable[..., tuple[int, str]]) -> None:
+def test_value_is_rolled_out_by_percentage(run: Callable[..., tuple[int, str]]) -> None:
     def alter(percent: str) -> str:
         assert run("--alter", "--user", "alice", "--add-config", "acks=all", "--percent", percent)[0] == 0
         return described(run, "alice")
@@ -70,7 +70,7 @@ def test_percent_0_restores_the_value_that_percent_100_replaced(run: Callable[..
     assert described(run, "dora") == "acks=1"
 
 
-def test_percent_0_without_a_roll_out_fails_and_names_the_flags(run: Callable[..., tuple[int, str]]) -> None:
+def test_percent_0_without_roll_out_fails_with_flags_to_use(run: Callable[..., tuple[int, str]]) -> None:
     change = ("--alter", "--user", "emil", "--add-config", "acks=all")
     code, said = run(*change, "--percent", "0")
     assert code == 1
@@ -84,14 +84,14 @@ def test_percent_0_without_a_roll_out_fails_and_names_the_flags(run: Callable[..
     assert described(run, "emil") == "acks=all"
 
 
-def test_the_same_value_without_a_percent_ends_the_roll_out(run: Callable[..., tuple[int, str]]) -> None:
+def test_value_without_percent_ends_roll_out(run: Callable[..., tuple[int, str]]) -> None:
     change = ("--alter", "--user", "fritz", "--add-config", "acks=all")
     assert run(*change, "--percent", "100")[0] == 0
     assert run(*change)[0] == 0
     assert described(run, "fritz") == "acks=all"
 
 
-def test_the_next_roll_out_begins_at_the_value_of_the_complete_one(run: Callable[..., tuple[int, str]]) -> None:
+def test_next_roll_out_starts_from_completed_value(run: Callable[..., tuple[int, str]]) -> None:
     def alter(value: str, percent: str) -> str:
         code, said = run("--alter", "--user", "gerda", "--add-config", f"acks={value}", "--percent", percent)
         assert code == 0
@@ -104,7 +104,7 @@ def test_the_next_roll_out_begins_at_the_value_of_the_complete_one(run: Callable
     assert alter("0", "0") == "acks=all for every client of user 'gerda'"
 
 
-def test_a_roll_out_is_deleted_with_its_config(run: Callable[..., tuple[int, str]]) -> None:
+def test_deleted_config_removes_roll_out(run: Callable[..., tuple[int, str]]) -> None:
     assert run("--alter", "--user", "bob", "--add-config", "acks=1", "--percent", "10")[0] == 0
     assert run("--alter", "--user", "bob", "--delete-config", "acks")[0] == 0
     assert described(run, "bob") == ""
@@ -118,20 +118,20 @@ def test_a_roll_out_is_deleted_with_its_config(run: Callable[..., tuple[int, str
         ("--user", "alice", "--delete-config", "acks"),
     ],
 )
-def test_a_percent_is_for_values_of_users_only(words: tuple[str, ...], run: Callable[..., tuple[int, str]]) -> None:
+def test_percent_is_rejected_for_other_entities(words: tuple[str, ...], run: Callable[..., tuple[int, str]]) -> None:
     code, said = run("--alter", *words, "--percent", "10")
     assert code == 1
     assert "--percent" in said
 
 
-def test_a_key_that_the_broker_does_not_allow_is_refused_by_name(run: Callable[..., tuple[int, str]]) -> None:
+def test_key_not_allowed_by_broker_is_rejected_by_name(run: Callable[..., tuple[int, str]]) -> None:
     code, said = run("--alter", "--user", "carol", "--add-config", "session.timeout.ms=10000")
     assert code == 1
     assert "client.configs.allowed.keys" in said
     assert described(run, "carol") == ""
 
 
-def test_a_percent_becomes_an_operation_on_the_roll_out() -> None:
+def test_percent_is_converted_to_roll_out_operation() -> None:
     alice = ClientConfigEntity.of_user("alice")
     assert stage(alice, {}, ("acks", "all"), 0.5).operation == ClientConfigOp("rollout.acks", "0.5:all")
     assert stage(alice, {"rollout.acks": "10:0"}, ("acks", "0"), 0).operation == ClientConfigOp("rollout.acks", None)
@@ -139,14 +139,14 @@ def test_a_percent_becomes_an_operation_on_the_roll_out() -> None:
         stage(alice, {"rollout.heartbeat.interval.ms": "10:5"}, ("acks", "0"), 0)
 
 
-def test_a_percent_that_no_client_can_be_in_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_percent_without_any_client_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["configs", "--alter", "--user", "bob", "--add-config", "acks=1", "--percent", "0.001"])
     assert "expected 0, or a number from 0.01 to 100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("percent", ["130", "-1", "nan", "ten"])
-def test_what_is_no_percent_is_reported_with_what_is_expected(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_percent_is_rejected_with_range(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["configs", "--alter", "--user", "bob", "--add-config", "acks=1", f"--percent={percent}"])
     assert f"argument --percent: {percent}: expected a number from 0 to 100" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def configs(address: str, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(address, capsys)
 
 
-def test_quotas_credentials_and_dynamic_configs_of_a_user_are_one_document(configs: Command) -> None:
+def test_user_document_has_quotas_credentials_and_configs(configs: Command) -> None:
     # given
     user = ("--user", "una")
     assert configs("--alter", *user, "--add-config", "producer_byte_rate=1e3d,acks=all")[0] == 0
@@ -72,7 +72,7 @@ def test_quotas_credentials_and_dynamic_configs_of_a_user_are_one_document(confi
     }
 
 
-def test_of_two_kinds_in_one_command_neither_is_changed_when_one_is_wrong(configs: Command) -> None:
+def test_one_invalid_kind_changes_nothing(configs: Command) -> None:
     # when: the quotas alone would be fine
     code, _, complaint = configs("--alter", "--user", "both", "--add-config", "producer_byte_rate=1,acks=9")
     # then
@@ -85,7 +85,7 @@ def test_of_two_kinds_in_one_command_neither_is_changed_when_one_is_wrong(config
     assert "must be greater than 0" in complaint
 
 
-def test_validate_only_asks_the_broker_and_changes_nothing(configs: Command) -> None:
+def test_validate_only_sends_request_and_changes_nothing(configs: Command) -> None:
     assert configs("--alter", "--ip", "10.1.1.1", "--add-config", "connection_creation_rate=5", "--validate-only") == (
         0,
         "Valid: config for ip 10.1.1.1.\n",
@@ -115,7 +115,7 @@ def test_validate_only_asks_the_broker_and_changes_nothing(configs: Command) -> 
         (("--user", "u", "--append-config", "producer_byte_rate=1"), "are for lists"),
     ],
 )
-def test_what_is_refused_is_reported_in_one_line_without_the_password(
+def test_rejection_is_one_line_without_password(
     words: tuple[str, ...], complaint: str, configs: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     # when
@@ -128,7 +128,7 @@ def test_what_is_refused_is_reported_in_one_line_without_the_password(
     assert SECRET not in out + err + caplog.text
 
 
-def test_a_password_is_in_no_output_and_no_log(
+def test_password_is_never_printed_or_logged(
     configs: Command, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     # given
@@ -148,7 +148,7 @@ def test_a_password_is_in_no_output_and_no_log(
     assert "password=(hidden)" in told[2][2]
 
 
-def test_the_name_of_a_host_has_to_mean_an_address(configs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolvable_ip_entity_is_rejected(configs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     def nobody(*_: object) -> None:
         raise socket.gaierror
@@ -182,5 +182,5 @@ def test_the_name_of_a_host_has_to_mean_an_address(configs: Command, monkeypatch
         (float("nan"), "NaN"),
     ],
 )
-def test_doubles_are_written_as_java_writes_them(value: float, text: str) -> None:
+def test_doubles_are_formatted_like_java(value: float, text: str) -> None:
     assert java_text(value) == text

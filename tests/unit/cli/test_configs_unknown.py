@@ -38,7 +38,7 @@ def alter(address: str, capsys: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
-def test_a_user_that_no_client_has_is_warned_of_with_the_nearest_one(alter: Command) -> None:
+def test_user_without_clients_gets_warning_with_suggestion(alter: Command) -> None:
     code, out, err = alter("--user", "ANONYMUS", "--validate-only")
     assert (code, out) == (0, "Valid: config for user ANONYMUS.\n")
     assert err == (
@@ -46,13 +46,13 @@ def test_a_user_that_no_client_has_is_warned_of_with_the_nearest_one(alter: Comm
     )
 
 
-def test_a_user_with_a_password_counts_as_near_too(alter: Command) -> None:
+def test_scram_user_is_suggested(alter: Command) -> None:
     assert "did you mean alice?" in alter("--user", "Alcie", "--validate-only")[2]
     assert "did you mean" not in alter("--user", "zz", "--validate-only")[2]
     assert alter("--user", "alice", "--validate-only")[2].endswith("registered for dynamic configs\n")
 
 
-def test_a_client_id_of_a_known_user_is_warned_of_with_the_nearest_one(alter: Command) -> None:
+def test_unknown_client_id_gets_warning_with_suggestion(alter: Command) -> None:
     _, _, err = alter("--user", "ANONYMOUS", "--client", "payment", "--validate-only")
     assert err.startswith("Warning: user 'ANONYMOUS' has no registered client with the client id 'payment'")
     assert err.endswith("; did you mean payments?\n")
@@ -69,13 +69,11 @@ def test_a_client_id_of_a_known_user_is_warned_of_with_the_nearest_one(alter: Co
         ("--user-defaults",),
     ],
 )
-def test_known_clients_and_defaults_bring_no_warning(words: tuple[str, ...], alter: Command) -> None:
+def test_registered_clients_and_defaults_get_no_warning(words: tuple[str, ...], alter: Command) -> None:
     assert alter(*words, "--validate-only")[::2] == (0, "")
 
 
-def test_the_principal_and_the_name_are_the_same_user(
-    address: str, alter: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_principal_and_name_are_one_user(address: str, alter: Command, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = alter("--user", "User:ANONYMOUS")
     assert (code, out) == (0, "Completed updating config for user ANONYMOUS.\n")
     for spelled in ("ANONYMOUS", "User:ANONYMOUS"):
@@ -91,9 +89,7 @@ def test_the_principal_and_the_name_are_the_same_user(
         ("--alter", "--delete-config", "flush.ms"),
     ],
 )
-def test_a_topic_that_does_not_exist_is_named(
-    words: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_topic_is_named(words: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["configs", *words, "--topic", "nosuch", "--bootstrap-server", address])
     texts = {"--alter": "The topic 'nosuch' does not exist.\n", "--describe": "Topic 'nosuch' does not exist\n"}
     assert (code, capsys.readouterr().err) == (1, texts[words[0]])

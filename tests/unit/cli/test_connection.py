@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import klamm
 
 
-def test_properties_may_refer_to_secrets_in_other_files(tmp_path: Path) -> None:
+def test_properties_resolve_config_providers(tmp_path: Path) -> None:
     (tmp_path / "secrets.properties").write_text("password=geheim\n")
     (config := tmp_path / "client.properties").write_text(
         "config.providers=file\n"
@@ -51,7 +51,7 @@ def test_properties_may_refer_to_secrets_in_other_files(tmp_path: Path) -> None:
          "ssl.truststore.location=/trust.jks: cannot be read: No such file"),
     ],
 )  # fmt: skip
-def test_properties_that_cannot_be_used_are_named(tmp_path: Path, line: str, complaint: str) -> None:
+def test_unusable_properties_are_named(tmp_path: Path, line: str, complaint: str) -> None:
     (config := tmp_path / "client.properties").write_text(line + "\n")
     with (
         pytest.raises(SettingsError, match=complaint),
@@ -60,7 +60,7 @@ def test_properties_that_cannot_be_used_are_named(tmp_path: Path, line: str, com
         pass
 
 
-def test_errors_become_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     # given
     def fail() -> int:
         raise InvalidConfigError("one\ntwo")
@@ -70,12 +70,12 @@ def test_errors_become_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "klamm configs: one two\n"
 
 
-def test_words_that_are_no_text_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_utf_8_argument_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded("klamm configs", lambda: len("user \udcff".encode())) == 1
     assert capsys.readouterr().err == "klamm configs: 'user \\udcff' holds bytes that are not text in this locale\n"
 
 
-def test_a_broker_that_is_too_old_is_distinguished() -> None:
+def test_too_old_broker_has_own_message() -> None:
     assert explain(UnsupportedVersionError("x")) == "The cluster does not support this request: x"
     assert explain(TimeoutError()) == "TimeoutError"
 
@@ -89,18 +89,18 @@ def test_a_broker_that_is_too_old_is_distinguished() -> None:
         ("no-such-host.invalid:9092", "--bootstrap-server no-such-host.invalid:9092: the host name cannot be resolved"),
     ],
 )
-def test_servers_that_cannot_be_are_refused_at_once(servers: str, complaint: str) -> None:
+def test_invalid_servers_are_rejected_at_once(servers: str, complaint: str) -> None:
     with pytest.raises(SettingsError) as refused, connect(Namespace(bootstrap_server=servers, command_config=None)):
         pass
     assert complaint in str(refused.value)
 
 
-def test_an_error_without_a_message_is_put_in_words() -> None:
+def test_error_code_without_message_is_described() -> None:
     assert explain(api_error(29)) == "Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
     assert explain(InvalidConfigError("x is wrong")) == "x is wrong"
 
 
-def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:
+def test_unresponsive_servers_are_named(tmp_path: Path) -> None:
     hasty = tmp_path / "hasty.properties"
     hasty.write_text("default.api.timeout.ms=1000\n")
     servers = f"127.0.0.1:{free_port()}"
@@ -205,7 +205,7 @@ def test_answer_of_another_protocol_is_named(answer: bytes, name: str) -> None:
 
 
 @pytest.mark.process
-def test_nothing_is_said_of_a_server_that_answers(
+def test_responding_server_prints_nothing(
     klamm_session_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(connection, "_SILENCE_S", 60.0)  # a busy broker may take longer than usual
@@ -218,7 +218,7 @@ def test_nothing_is_said_of_a_server_that_answers(
 
 
 @pytest.mark.process
-def test_a_reader_that_has_enough_is_no_failure() -> None:
+def test_closed_pipe_is_no_failure() -> None:
     command = [sys.executable, "-c", "import sys, klamm.cli as cli\nfrom klamm.cli.connection import guarded\n"
                "cli._run = lambda _: guarded('klamm', lambda: print('line\\n' * 100_000) or 0)\n"
                "sys.exit(cli.main([]))"]  # fmt: skip

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def test_without_a_command_the_usage_is_reported_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_command_prints_usage_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == cli.EXIT_USAGE
     assert "usage: klamm COMMAND" in capsys.readouterr().err
 
@@ -34,14 +34,14 @@ def test_help_lists_every_command(command: str, capsys: pytest.CaptureFixture[st
     assert f"\n  {command} " in capsys.readouterr().out
 
 
-def test_an_unknown_command_is_refused_naming_it_and_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_is_rejected_with_allowed_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["brokr"]) == cli.EXIT_USAGE
     message = capsys.readouterr().err
     assert "'brokr'" in message
     assert ", ".join(command.name for command in cli.COMMANDS) in message
 
 
-def test_a_command_gets_the_rest_of_the_words_and_gives_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_gets_arguments_and_returns_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     seen: list[Sequence[str]] = []
 
@@ -56,7 +56,7 @@ def test_a_command_gets_the_rest_of_the_words_and_gives_the_exit_code(monkeypatc
     assert (code, seen) == (1, [["mm2.properties", "--clusters", "B"]])
 
 
-def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_command_without_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(words: Sequence[str]) -> int:
         raise KeyboardInterrupt
 
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.process
 @pytest.mark.parametrize("words", ["--help", "completion bash"])
-def test_an_output_that_takes_no_more_is_reported_in_one_line(words: str) -> None:
+def test_full_output_is_reported_in_one_line(words: str) -> None:
     if not Path("/dev/full").exists():
         skip_loudly("this system has no /dev/full")
     with Path("/dev/full").open("w") as full:
@@ -80,7 +80,7 @@ def test_an_output_that_takes_no_more_is_reported_in_one_line(words: str) -> Non
 
 @pytest.mark.process
 @pytest.mark.parametrize("closed", ["<&- >&-", "2>&-"])
-def test_a_closed_stream_is_written_to_in_vain(closed: str) -> None:
+def test_closed_stdout_is_ignored(closed: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{shlex.quote(sys.executable)} -m klamm.cli --version {closed}"],
         capture_output=True, text=True, check=False, timeout=60,
@@ -88,14 +88,14 @@ def test_a_closed_stream_is_written_to_in_vain(closed: str) -> None:
     assert (done.returncode, done.stderr) == (cli.EXIT_OK, "")
 
 
-def test_a_closed_input_reads_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_stdin_reads_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     monkeypatch.setattr(cli, "import_module", lambda _: SimpleNamespace(main=lambda _: len(sys.stdin.buffer.read())))
     assert cli.main(["produce"]) == cli.EXIT_OK
     sys.stdin.close()
 
 
-def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == cli.EXIT_OK
     assert capsys.readouterr().out.startswith("klamm 0.")
 
@@ -106,7 +106,7 @@ def test_every_command_can_be_run(command: cli.Command) -> None:
 
 
 @pytest.mark.process
-def test_a_serving_broker_has_imported_nothing_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serving_broker_imports_only_needed_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python writes a line per import to stderr
     with KlammBroker() as broker:
@@ -136,7 +136,7 @@ def test_a_serving_broker_has_imported_nothing_that_it_does_not_need(monkeypatch
         ("policy", "test", "house:Policy"),
     ],
 )
-def test_every_command_misses_its_server_in_the_same_way(
+def test_every_command_requires_bootstrap_server_alike(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -147,7 +147,7 @@ def test_every_command_misses_its_server_in_the_same_way(
     assert "--bootstrap-server" in said
 
 
-def test_the_help_of_configs_names_its_further_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_configs_help_lists_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["configs", "--help"])
     said = capsys.readouterr().out
@@ -156,9 +156,7 @@ def test_the_help_of_configs_names_its_further_commands(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
-def test_every_command_reports_an_unknown_flag_in_one_line(
-    command: cli.Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_flag_is_reported_in_one_line(command: cli.Command, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command.name, "--no-such-flag"])
     said = capsys.readouterr().err

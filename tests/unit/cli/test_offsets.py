@@ -22,35 +22,35 @@ from klamm.cli.offsets import parse_rules, parse_time, parse_topic_and_partition
         ("a:", [("a", 0), ("a", 1), ("a", 2), ("a", 3)]),
     ],
 )
-def test_a_rule_selects_topics_and_ranges_of_partitions(text: str, selected: list[tuple[str, int]]) -> None:
+def test_topic_partitions_rule_selects_topics_and_ranges(text: str, selected: list[tuple[str, int]]) -> None:
     rules = parse_rules(text)
     everything = [(topic, partition) for topic in "ab" for partition in range(4)]
     assert [each for each in everything if any(rule.selects(*each) for rule in rules)] == selected
 
 
 @pytest.mark.parametrize("text", ["a:b", "a:1:2", "a:1-2-3", "[:1"])
-def test_what_is_no_rule_is_refused(text: str) -> None:
+def test_invalid_topic_partitions_rule_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match=r"Invalid rule specification|is an invalid regex"):
         parse_rules(text)
 
 
-def test_without_flags_every_partition_is_selected() -> None:
+def test_all_partitions_are_selected_by_default() -> None:
     assert parse_topic_and_partitions(None, None).selects("any", 7)
     assert not parse_topic_and_partitions("a,b", "1,2").selects("a", 0)
     assert parse_topic_and_partitions("a,b", "1,2").selects("b", 2)
 
 
 @pytest.mark.parametrize(("text", "timestamp"), [("latest", -1), ("-2", -2), ("latest-tiered", -5), ("17", 17)])
-def test_a_time_is_a_name_or_a_timestamp(text: str, timestamp: int) -> None:
+def test_time_is_name_or_timestamp(text: str, timestamp: int) -> None:
     assert parse_time(text) == timestamp
 
 
-def test_a_wrong_time_is_named() -> None:
+def test_invalid_time_is_named() -> None:
     with pytest.raises(RequestError, match="Malformed time argument soon"):
         parse_time("soon")
 
 
-def test_a_server_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bootstrap_server_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["offsets"])
     assert ended.value.code == cli.EXIT_USAGE

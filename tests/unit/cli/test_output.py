@@ -22,9 +22,7 @@ HOSTILE = "acks\x1b[2J\n\t1"
         ("json", '[\n  "acks\\u001b[2J\\n\\t1"\n]\n'),
     ],
 )
-def test_what_others_chose_does_not_steer_the_terminal_of_people(
-    output: str, shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_are_escaped_in_text(output: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     def human() -> Sequence[str]:
         return [HOSTILE]
 
@@ -32,14 +30,14 @@ def test_what_others_chose_does_not_steer_the_terminal_of_people(
     assert capsys.readouterr().out == shown
 
 
-def test_columns_keep_their_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tab_separated_columns_keep_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     print_result("human", [], lambda: ["Topic: a\tPartition: 0"], has_tabs=True)
     assert capsys.readouterr().out == "Topic: a\tPartition: 0\n"
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(("output", "told"), [("human", "j\\xf6rg"), ("json", '"j\\u00f6rg"'), ("yaml", '"j\\xF6rg"')])
-def test_letters_that_the_terminal_does_not_know_are_escaped(output: str, told: str) -> None:
+def test_characters_outside_terminal_encoding_are_escaped(output: str, told: str) -> None:
     program = "import sys, types; from klamm import cli; from klamm.cli import output;"
     program += f"run = lambda words: output.print_result({output!r}, 'j\\xf6rg', lambda: ['j\\xf6rg']) or 0;"
     program += "cli.import_module = lambda name: types.SimpleNamespace(main=run); sys.exit(cli.main(['topics']))"

@@ -56,7 +56,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_rules_are_asked_about_declared_topics(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_decide_on_declared_topics(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["policy", "test", "--rules", str(files / "rules.yaml"), "--topics-file", str(files / "topics.yaml")])
     lines = capsys.readouterr().out.splitlines()
     assert code == 3
@@ -70,7 +70,7 @@ def test_rules_are_asked_about_declared_topics(files: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     "name", ["{}/house_policy_of_cli.py", "{}/house_policy_of_cli.py:House", "house_policy_of_cli:House"]
 )
-def test_a_policy_in_a_file_or_module_is_asked(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_is_loaded_from_file_or_module(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["test", name.format(files), "--topics-file", str(files / "topics.yaml"), "-o", "json"]
     assert policy.main([*arguments, "--property", "most=20"]) == 3
     found = json.loads(capsys.readouterr().out)
@@ -91,7 +91,7 @@ OVERRIDES = """
 """
 
 
-def test_result_of_an_override_is_judged(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_override_result_is_checked_again(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "rules.yaml").write_text(textwrap.dedent(OVERRIDES))
     (files / "topics.yaml").write_text(
         "topics: {orders: {partitions: 9}, loud: {partitions: 9}, big: {partitions: 2},"
@@ -124,7 +124,7 @@ def test_result_of_an_override_is_judged(files: Path, capsys: pytest.CaptureFixt
         ("alter", "Override(reason='r', configs={'retention.mss': '5'})", "Unknown topic config name: retention.mss"),
     ],
 )
-def test_answer_that_cannot_be_carried_out_is_refused(
+def test_impossible_policy_decision_is_rejected(
     files: Path, capsys: pytest.CaptureFixture[str], kind: str, answer: str, message: str
 ) -> None:
     name = f"answers_of_cli_{uuid4().hex}"
@@ -139,7 +139,7 @@ def test_answer_that_cannot_be_carried_out_is_refused(
 
 
 @pytest.mark.process
-def test_topics_of_a_cluster_are_judged_by_what_they_set(
+def test_cluster_topics_are_checked_by_dynamic_configs(
     files: Path, klamm_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -196,7 +196,7 @@ def test_wrong_usage_ends_with_exit_code_2(
         ("{}/broken_policy.py", "RuntimeError: boom"),
     ],
 )
-def test_a_policy_that_cannot_be_had_is_reported_in_one_line(
+def test_unloadable_policy_is_reported_in_one_line(
     name: str, message: str, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "empty_policy.py").write_text("")
@@ -208,15 +208,13 @@ def test_a_policy_that_cannot_be_had_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"topics: 5", b"["])
-def test_a_file_of_topics_that_cannot_be_read_is_named(
-    content: bytes, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_topics_file_is_named(content: bytes, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (odd := files / "odd.yaml").write_bytes(content)
     assert policy.main(["test", "--rules", str(files / "rules.yaml"), "--topics-file", str(odd)]) == 1
     assert capsys.readouterr().err.startswith(f"klamm policy: {odd}: ")
 
 
-def test_what_a_policy_prints_does_not_stand_in_the_result(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_output_is_not_part_of_result(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "chatty_policy_of_cli.py").write_text(
         "print('imported')\nclass Chatty:\n    def validate(self, details):\n        print(details.topic)\n"
     )

@@ -75,7 +75,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_all_topics_that_may_be_read_are_read(
+def test_all_readable_history_topics_are_read(
     topics: dict[str, Exception | None], read: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics[TOPIC] = topics[CLIENT_CONFIGS_TOPIC] = None
@@ -106,7 +106,7 @@ def test_all_topics_that_may_be_read_are_read(
         (TOPIC, "user 'anna'", f"The history of client configs is in the topic {CLIENT_CONFIGS_TOPIC}"),
     ],
 )
-def test_a_resource_whose_changes_are_not_recorded_is_refused(
+def test_resource_without_recorded_changes_is_rejected(
     topics: dict[str, Exception | None], capsys: pytest.CaptureFixture[str], has: str, resource: str, message: str
 ) -> None:
     topics[has] = None
@@ -115,7 +115,7 @@ def test_a_resource_whose_changes_are_not_recorded_is_refused(
     assert message in text
 
 
-def test_a_gateway_without_fetch_names_the_way_out(
+def test_gateway_without_fetch_names_alternative(
     topics: dict[str, Exception | None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:

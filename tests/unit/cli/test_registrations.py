@@ -15,7 +15,7 @@ from klamm.registration_report.restarts import reason_of
 
 
 @pytest.mark.process
-def test_the_report_is_asked_for_the_cluster_and_the_form(
+def test_report_gets_cluster_and_output_form(
     klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # given
@@ -60,7 +60,7 @@ def client(
     }
 
 
-def test_who_did_not_register_is_distinguished_from_who_registered_nothing() -> None:
+def test_unregistered_clients_differ_from_clients_without_configs() -> None:
     # given
     clients = [client("old", None), client("new", ["acks"]), client("newest", [])]
     tools = [client("klamm-admin", None), client("report", None, "klamm"), client("", None, "unknown")]
@@ -74,7 +74,7 @@ def test_who_did_not_register_is_distinguished_from_who_registered_nothing() -> 
     assert found == [old]
 
 
-def test_a_broker_that_is_away_for_a_while_has_the_clients_it_had(
+def test_unavailable_broker_keeps_last_clients(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -97,7 +97,7 @@ def test_a_broker_that_is_away_for_a_while_has_the_clients_it_had(
 
 
 @pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError("no answer within 15 s")])
-def test_a_cluster_that_is_away_is_named(
+def test_unavailable_cluster_is_named(
     error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -131,7 +131,7 @@ def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
 
 
 @pytest.mark.process
-def test_records_that_cannot_be_read_are_one_line(
+def test_unreadable_records_are_reported_in_one_line(
     klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -145,7 +145,7 @@ def test_records_that_cannot_be_read_are_one_line(
     assert (code, capsys.readouterr().err) == (1, "klamm registrations: t-0: reading it is not allowed\n")
 
 
-def test_of_a_failed_task_its_own_error_is_reported() -> None:
+def test_failed_task_reports_its_error() -> None:
     trace = "Job aborted\nTraceback:\n  File x\nklamm.dataframes.errors.ReadingError: t-0: gone\n\tat org.apache.spark"
     assert reason_of(trace) == "t-0: gone"
     assert reason_of("Out of something\n at y") == "Out of something"

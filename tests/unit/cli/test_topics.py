@@ -39,20 +39,20 @@ def address() -> Iterator[str]:
         ("a", ()),
     ],
 )
-def test_a_topic_flag_is_a_regular_expression_for_whole_names(pattern: str | None, found: tuple[str, ...]) -> None:
+def test_topic_flag_matches_whole_names(pattern: str | None, found: tuple[str, ...]) -> None:
     assert matching(["c", "axb", "a.b", "__consumer_offsets"], pattern, exclude_internal=False) == found
 
 
-def test_internal_topics_can_be_left_out() -> None:
+def test_exclude_internal_skips_internal_topics() -> None:
     assert matching(["a", "__consumer_offsets", "__mine"], None, exclude_internal=True) == ("__mine", "a")
 
 
-def test_what_is_no_regular_expression_is_named() -> None:
+def test_invalid_regular_expression_is_named() -> None:
     with pytest.raises(RequestError, match=r"\[ is an invalid regex\."):
         matching([], "[", exclude_internal=False)
 
 
-def test_configs_are_names_and_values() -> None:
+def test_config_flag_is_name_and_value() -> None:
     assert parse_configs(["a = 1", "b=x,y"]) == {"a": "1", "b": "x,y"}
 
 
@@ -62,12 +62,12 @@ def test_durations_and_sizes_of_configs_may_have_units() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "a=b=c", "=b=c"])
-def test_configs_that_are_none_are_refused(text: str) -> None:
+def test_invalid_config_flag_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match="must be in the format"):
         parse_configs([text])
 
 
-def test_an_assignment_lists_the_brokers_of_each_partition() -> None:
+def test_replica_assignment_lists_brokers_per_partition() -> None:
     assert parse_assignment("1:2,2: 3") == {0: (1, 2), 1: (2, 3)}
 
 
@@ -79,20 +79,20 @@ def test_an_assignment_lists_the_brokers_of_each_partition() -> None:
         ("1,x", "--replica-assignment 1,x: expected ids like 1:2,2:1, not 'x'"),
     ],
 )
-def test_assignments_that_cannot_be_are_refused(text: str, complaint: str) -> None:
+def test_invalid_replica_assignment_is_rejected(text: str, complaint: str) -> None:
     with pytest.raises(RequestError) as refused:
         parse_assignment(text)
     assert str(refused.value) == complaint
 
 
-def test_topic_ids_are_read_as_they_are_written() -> None:
+def test_topic_id_round_trips() -> None:
     topic_id = UUID("f5025f1b-9a30-45b6-bbaf-22ab64679fec")
     assert format_topic_id(topic_id) == "9QJfG5owRba7ryKrZGef7A"
     assert parse_topic_id("9QJfG5owRba7ryKrZGef7A") == topic_id
 
 
 @pytest.mark.parametrize("text", ["xyz", "9QJfG5owRba7ryKrZGef7A9QJfG5owRba7ryKrZGef7A", "!"])
-def test_other_topic_ids_are_refused(text: str) -> None:
+def test_invalid_topic_id_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match="Input string"):
         parse_topic_id(text)
 
@@ -133,11 +133,11 @@ def shown(report: TopicReport) -> list[str]:
         (TopicReport(live_brokers={1, 2}, with_overrides=True), []),
     ],
 )
-def test_reports_show_the_partitions_they_are_about(report: TopicReport, partitions: list[str]) -> None:
+def test_partition_reports_filter_partitions(report: TopicReport, partitions: list[str]) -> None:
     assert shown(report) == partitions
 
 
-def test_a_broker_that_sends_no_ids_and_eligible_leaders_is_described_without() -> None:
+def test_old_broker_is_described_without_ids_and_elr() -> None:
     assert list(lines(TOPIC, CONFIGS, TopicReport(live_brokers={1})))[:2] == [
         "Topic: t\tPartitionCount: 4\tReplicationFactor: 2\tConfigs: min.insync.replicas=2",
         "\tTopic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2\tElr: N/A\tLastKnownElr: N/A",
@@ -155,7 +155,7 @@ def run(address: str, *words: str) -> int:
 
 
 @pytest.mark.process
-def test_validate_only_asks_the_broker_and_changes_nothing(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_only_sends_request_and_changes_nothing(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     assert run(address, "--create", "--topic", "here") == 0
     capsys.readouterr()
@@ -176,7 +176,7 @@ def test_validate_only_asks_the_broker_and_changes_nothing(address: str, capsys:
 
 
 @pytest.mark.process
-def test_replicas_go_where_they_are_assigned(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topic_is_created_with_replica_assignment(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     assert run(address, "--create", "--topic", "placed", "--replica-assignment", "3:1,2:3") == 0
     assert run(address, "--alter", "--topic", "placed", "--partitions", "3", "--replica-assignment", "3:1,2:3,1:2") == 0
@@ -189,7 +189,7 @@ def test_replicas_go_where_they_are_assigned(address: str, capsys: pytest.Captur
 
 
 @pytest.mark.process
-def test_a_topic_is_described_by_its_id_page_by_page(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topic_is_described_by_id_in_pages(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     run(address, "--create", "--topic", "paged", "--partitions", "5", "-o", "json")
     topic_id = json.loads(capsys.readouterr().out)["topic_id"]
@@ -200,7 +200,7 @@ def test_a_topic_is_described_by_its_id_page_by_page(address: str, capsys: pytes
 
 
 @pytest.mark.process
-def test_failures_go_to_stderr_where_stdout_is_a_document(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_output_prints_failures_to_stderr(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     assert run(address, "--describe", "--topic", "nothing", "-o", "yaml") == 1
     # then
@@ -210,9 +210,7 @@ def test_failures_go_to_stderr_where_stdout_is_a_document(address: str, capsys: 
 
 
 @pytest.mark.process
-def test_the_old_flag_for_deleting_configs_is_reported_to_do_nothing(
-    address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_delete_config_flag_is_reported_as_ignored(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     assert run(address, "--list", "--topic", "none", "--delete-config", "retention.ms") == 0
     # then
@@ -222,7 +220,7 @@ def test_the_old_flag_for_deleting_configs_is_reported_to_do_nothing(
 @pytest.mark.parametrize(
     "words", [("--list", "stray"), ("--create", "--topic", "t", "--partitions", "abc"), ("--list",)]
 )
-def test_wrong_usage_is_one_line_and_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_error_is_one_line_with_exit_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["topics", *words])
     assert ended.value.code == 2
@@ -238,7 +236,7 @@ def test_wrong_usage_is_one_line_and_2(words: tuple[str, ...], capsys: pytest.Ca
         (("--replica-assignment", "99999999999"), 1, "expected ids like 1:2,2:1, not '99999999999'"),
     ],
 )
-def test_a_number_that_no_request_has_room_for_is_refused_with_its_flag(
+def test_out_of_range_number_is_rejected_with_flag(
     address: str, words: tuple[str, str], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["topics", "--bootstrap-server", address, "--create", "--topic", "huge", *words]

@@ -16,7 +16,7 @@ def report(**flags: bool) -> TopicReport:
     return TopicReport(live_brokers={1, 2, 3, 4}, reassignments={TopicPartition("t", 0): MOVES}, **flags)
 
 
-def test_what_comes_and_goes_stands_behind_the_replicas_in_sync() -> None:
+def test_adding_and_removing_replicas_follow_isr() -> None:
     assert list(lines(TOPIC, {}, report())) == [
         "Topic: t\tPartitionCount: 1\tReplicationFactor: 2\tConfigs: ",
         "\tTopic: t\tPartition: 0\tLeader: 1\tReplicas: 3,4,1,2\tIsr: 1,2\tAdding Replicas: 3,4\tRemoving Replicas: 1,2"
@@ -24,12 +24,12 @@ def test_what_comes_and_goes_stands_behind_the_replicas_in_sync() -> None:
     ]
 
 
-def test_replicas_that_are_yet_to_come_do_not_make_a_partition_under_replicated() -> None:
+def test_adding_replicas_do_not_count_as_under_replicated() -> None:
     assert list(lines(TOPIC, {}, report(under_replicated=True))) == []
     assert len(list(lines(TOPIC, {}, TopicReport(live_brokers={1}, under_replicated=True)))) == 1
 
 
-def test_programs_are_reported_too() -> None:
+def test_json_has_adding_and_removing_replicas() -> None:
     # when
     told = document(TOPIC, {}, report())
     # then

@@ -14,7 +14,7 @@ from tests.support.mirror import create_topic
 pytestmark = pytest.mark.process
 
 
-def test_records_are_read_from_where_one_wants_to_the_present_end() -> None:
+def test_control_connection_reads_from_offset_to_end() -> None:
     """K894-41: and a topic that is not there, or was created again, is not an empty topic."""
     with klamm.Broker() as broker:
         # given

@@ -44,14 +44,14 @@ def selection(
         ("mm2-offsets.A.internal", False),
     ],
 )
-def test_an_expression_must_match_the_whole_name_and_the_exclusion_wins(topic: str, included: bool) -> None:
+def test_pattern_matches_whole_name_and_exclude_wins(topic: str, included: bool) -> None:
     """K894-30: Topic selection: (topics includes and not topics.exclude) or heartbeats topic
     (heartbeats.replication.enabled); and not internal; and not a cycle.
     """
     assert selection("orders", "flights.*", "__.*", r"B\..*", r".*[.-]internal").includes(topic) is included
 
 
-def test_heartbeats_are_mirrored_despite_the_filter() -> None:
+def test_heartbeats_are_mirrored_regardless_of_filter() -> None:
     """K894-30: Topic selection: (topics includes and not topics.exclude) or heartbeats topic
     (heartbeats.replication.enabled); and not internal; and not a cycle.
     """
@@ -60,12 +60,12 @@ def test_heartbeats_are_mirrored_despite_the_filter() -> None:
     assert not selection("orders", heartbeats=False).includes("heartbeats")
 
 
-def test_a_bad_expression_is_refused_with_key_and_value() -> None:
+def test_invalid_pattern_is_rejected_with_key_and_value() -> None:
     with pytest.raises(SettingsError, match=r"topics=a\(: expected a list of regular expressions"):
         PatternList.compile("topics", ("a(",))
 
 
-def test_the_default_excludes_match_whole_config_names() -> None:
+def test_default_config_excludes_match_whole_names() -> None:
     config_filter = DefaultConfigPropertyFilter(
         exclude=PatternList.compile("config.properties.exclude", DEFAULT_CONFIG_PROPERTIES_EXCLUDE),
         source_defaults=False,
@@ -76,14 +76,14 @@ def test_the_default_excludes_match_whole_config_names() -> None:
     assert config_filter.should_replicate_config_property("retention.ms")
 
 
-def test_an_empty_list_excludes_nothing() -> None:
+def test_empty_pattern_list_matches_nothing() -> None:
     config_filter = DefaultConfigPropertyFilter(
         exclude=PatternList.compile("config.properties.exclude", ()), source_defaults=False
     )
     assert config_filter.should_replicate_config_property("min.insync.replicas")
 
 
-def test_source_defaults_are_not_wanted_unless_a_filter_says_so() -> None:
+def test_source_defaults_are_not_replicated_by_default() -> None:
     """K894-11: the new method of the filter returns False by default, and a filter may lack it."""
 
     class OwnFilter(ConfigPropertyFilter):

@@ -53,7 +53,7 @@ def per_second(followed: Followed, seconds: range, change: Callable[[int], None]
     return out
 
 
-def test_figures_that_change_all_the_time_are_logged_once_a_minute(followed: Followed) -> None:
+def test_changing_figures_are_logged_once_per_minute(followed: Followed) -> None:
     followed.status.expect("A->B", [("t", 0)])
     followed.status.set_state("A->B", FlowState.RUNNING)
     logged = per_second(followed, range(130), followed.copied)
@@ -62,19 +62,19 @@ def test_figures_that_change_all_the_time_are_logged_once_a_minute(followed: Fol
     }  # fmt: skip
 
 
-def test_a_mirror_with_nothing_to_do_logs_nothing(followed: Followed) -> None:
+def test_idle_mirror_logs_nothing(followed: Followed) -> None:
     followed.status.set_state("A->B", FlowState.RUNNING)
     assert list(per_second(followed, range(1_000), lambda _: None)) == [0]
 
 
-def test_a_new_state_is_logged_at_once_but_not_again_within_a_minute(followed: Followed) -> None:
+def test_new_state_is_logged_at_once_and_once_per_minute(followed: Followed) -> None:
     def flap(second: int) -> None:
         followed.status.set_state("A->B", FlowState.WAITING if second % 2 else FlowState.RUNNING, "B is away")
 
     assert list(per_second(followed, range(62), flap)) == [0, 1, 60, 61]
 
 
-def test_the_first_time_that_nothing_lags_is_logged_at_once(followed: Followed) -> None:
+def test_first_caught_up_is_logged_at_once(followed: Followed) -> None:
     followed.status.expect("A->B", [("t", 0)])
     followed.status.set_state("A->B", FlowState.RUNNING)
     logged = per_second(followed, range(50), lambda second: followed.copied(1_000 - second % 10))
@@ -82,7 +82,7 @@ def test_the_first_time_that_nothing_lags_is_logged_at_once(followed: Followed) 
     assert "1,000/1,000" in logged[0][0]
 
 
-def test_the_end_is_logged_unless_the_last_line_says_the_same(followed: Followed) -> None:
+def test_final_progress_is_logged_if_it_changed(followed: Followed) -> None:
     followed.status.set_state("A->B", FlowState.STOPPED)
     assert followed.logged(0, end=True) == ["A->B STOPPED: 0/0"]
     assert followed.logged(1, end=True) == []

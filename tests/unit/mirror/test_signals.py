@@ -11,7 +11,7 @@ from klamm.mirror.run import signals_as_event
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_each_signal_sets_the_event_and_its_handler_is_restored(number: signal.Signals) -> None:
+def test_signals_set_event_and_handlers_are_restored(number: signal.Signals) -> None:
     inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
     try:
         with signals_as_event() as stopping:
@@ -22,7 +22,7 @@ def test_each_signal_sets_the_event_and_its_handler_is_restored(number: signal.S
         signal.signal(number, inherited)
 
 
-def test_a_mirror_that_nohup_started_outlives_its_terminal() -> None:
+def test_nohup_mirror_ignores_sighup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with signals_as_event() as stopping:

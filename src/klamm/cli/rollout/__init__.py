@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RefusedError, client_properties, connect, guarded, parse_addresses
+from klamm.cli.connection import RequestError, client_properties, connect, guarded, parse_addresses
 from klamm.cli.output import print_error, print_line, print_result
 from klamm.cli.rollout.display import dry_run_document, dry_run_lines, list_lines, status_lines, step_line
 from klamm.clock import wall_clock_ms
@@ -115,7 +115,7 @@ def _guarded(options: argparse.Namespace, action: Callable[[argparse.Namespace],
         print_error(f"{_PROG}: {escaped(str(error))}")
         return EXIT_NOT_DONE
     except (RolloutConflictError, TransitionError, RevertError) as error:
-        raise RefusedError(str(error)) from error
+        raise RequestError(str(error)) from error
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def _list(options: argparse.Namespace) -> int:
 def _of_id(store: RolloutStore, rollout_id: str) -> RolloutRecord:
     records = {record.id: record for record in store.records()}
     if rollout_id not in records:
-        raise RefusedError(f"there is no roll-out {rollout_id}; {_PROG} list shows all")
+        raise RequestError(f"there is no roll-out {rollout_id}; {_PROG} list shows all")
     return records[rollout_id]
 
 

@@ -12,7 +12,7 @@ from klamm.cli.configs.plan_cluster import current_topics
 from klamm.cli.configs.plan_diff import plan_topics
 from klamm.cli.configs.plan_file import read_document
 from klamm.cli.configs.quotas import CLIENT_QUOTAS
-from klamm.cli.connection import RefusedError
+from klamm.cli.connection import RequestError
 from klamm.cli.topics.names import matching
 from klamm.client_configs.definitions import SETTABLE
 from klamm.configs.durations import DURATION_UNITS, parse_amount
@@ -51,7 +51,7 @@ def planned(options: argparse.Namespace, admin: AdminClient) -> PlannedRollout:
 
     Raises:
         SettingsError: A flag has a wrong value, or a guard cannot work.
-        RefusedError: There is nothing to change, or the cluster rejects a setting.
+        RequestError: There is nothing to change, or the cluster rejects a setting.
     """
     guards = [parse_guard(text) for text in options.guard]
     bake_ms, check_ms = _duration("--bake", options.bake), max(_duration("--interval", options.interval), 1)
@@ -82,10 +82,10 @@ def _waves(options: argparse.Namespace, admin: AdminClient, entities: Entities) 
     is_of_clients = any(entity.startswith(division.USER) for entity in wanted)
     current = entities.values(wanted)
     if missing := sorted(wanted.keys() - current.keys()):
-        raise RefusedError(f"{', '.join(missing)} does not exist")
+        raise RequestError(f"{', '.join(missing)} does not exist")
     wanted = _differing(wanted, current)
     if not wanted:
-        raise RefusedError("nothing to roll out: every value is set already")
+        raise RequestError("nothing to roll out: every value is set already")
     if is_of_clients:
         values = {entity: {key: str(value) for key, value in of.items()} for entity, of in wanted.items()}
         if options.wave:
@@ -111,7 +111,7 @@ def _from_flags(options: argparse.Namespace, admin: AdminClient, which: str) -> 
         ]
         names = matching(everything, options.topic, exclude_internal=not is_internal)
         if not names:
-            raise RefusedError(f"--topic {options.topic}: no topic has such a name")
+            raise RequestError(f"--topic {options.topic}: no topic has such a name")
         return {f"TOPIC:{name}": changes for name in names}
     if which == "broker":
         every = options.broker == "all"
@@ -148,7 +148,7 @@ def _from_file(options: argparse.Namespace, admin: AdminClient) -> dict[str, dic
             reason = "its partitions differ" if plan.exists else "it does not exist"
             problems.append(f"topics.{plan.topic.name}: {reason}; use klamm configs apply first")
     if problems:
-        raise RefusedError(f"{options.file}: {'; '.join(problems)}")
+        raise RequestError(f"{options.file}: {'; '.join(problems)}")
     return {
         f"TOPIC:{plan.topic.name}": {change.key: change.new for change in plan.config_changes}
         for plan in plans
@@ -173,16 +173,16 @@ def _validated(entities: Entities, waves: tuple[Wave, ...]) -> tuple[Wave, ...]:
     """Return the waves with the values that policies store in place of the requested ones.
 
     Raises:
-        RefusedError: The cluster rejects a setting, or a value could not be restored.
+        RequestError: The cluster rejects a setting, or a value could not be restored.
     """
     if secrets := [secret for wave in waves for secret in entities.secrets(wave.settings)]:
-        raise RefusedError(f"{', '.join(secrets)}: the cluster does not show its value, so it could not be restored")
+        raise RequestError(f"{', '.join(secrets)}: the cluster does not show its value, so it could not be restored")
     checked: list[Wave] = []
     for wave in waves:
         try:
             stored = entities.write(wave.settings, validate_only=True)
         except RejectedSettingsError as error:
-            raise RefusedError(f"wave {wave.name}: {error}") from error
+            raise RequestError(f"wave {wave.name}: {error}") from error
         settings = {
             entity: {key: stored.get(entity, {}).get(key, value) for key, value in values.items()}
             for entity, values in wave.settings.items()

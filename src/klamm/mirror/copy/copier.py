@@ -116,7 +116,7 @@ class Copier:
         self._held_up_by = ""
         """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
         self._start_due = 0.0
-        self._start_backoff = Backoff(_START_EVERY_S, _START_AT_LEAST_EVERY_S)
+        self._start_backoff = Backoff(_START_EVERY_S, _MAX_START_BACKOFF_S)
         self._connect()
 
     def _connect(self) -> None:

@@ -50,7 +50,7 @@ def _rejected() -> KafkaApiError:
     return api_error(ErrorCode.SECURITY_DISABLED, "not this one")
 
 
-def test_acls_that_were_added_before_a_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acls_added_before_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KafkaApiError, match="not this one"):
         add(admin, parse([*FLAGS.split(), "--add"]))
     shown = capsys.readouterr().out
@@ -58,7 +58,7 @@ def test_acls_that_were_added_before_a_failure_are_shown(admin: Mock, capsys: py
     assert "name=two" not in shown
 
 
-def test_acls_that_exist_are_reported_and_left_alone(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_acls_are_reported_and_kept(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     options = parse([*FLAGS.replace("--topic two ", "").split(), "--operation", "Write", "--add"])
     (resource,) = options.rules
     known, new = (rule.acl(resource) for rule in options.rules[resource])
@@ -76,7 +76,7 @@ def test_acls_that_exist_are_reported_and_left_alone(admin: Mock, capsys: pytest
     admin.create_acls.assert_called_once()
 
 
-def test_a_program_reads_which_acls_were_removed(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_removed_acls(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KafkaApiError, match="not this one"):
         remove(admin, parse([*FLAGS.split(), "--remove", "--force", "-o", "json"]))
     assert json.loads(capsys.readouterr().out) == []

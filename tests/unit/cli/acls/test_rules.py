@@ -27,7 +27,7 @@ def rules(words: str) -> dict[str, list[str]]:
     }
 
 
-def test_a_producer_and_a_consumer_get_what_they_need() -> None:
+def test_producer_and_consumer_flags_add_required_acls() -> None:
     both = "--add --producer --consumer --idempotent --topic t --group g --transactional-id x --allow-principal User:a"
     assert rules(both) == {
         "TOPIC:t": ["ALLOW READ", "ALLOW WRITE", "ALLOW CREATE", "ALLOW DESCRIBE"],
@@ -37,7 +37,7 @@ def test_a_producer_and_a_consumer_get_what_they_need() -> None:
     }
 
 
-def test_principals_are_allowed_and_denied_in_one_command() -> None:
+def test_allow_and_deny_principals_in_one_command() -> None:
     words = "--add --topic t --allow-principal User:a --deny-principal User:b --operation describe-configs"
     assert rules(words.replace("describe-configs", "DescribeConfigs")) == {
         "TOPIC:t": ["ALLOW DESCRIBE_CONFIGS", "DENY DESCRIBE_CONFIGS"]
@@ -58,7 +58,7 @@ def run(address: str, words: str, capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 
 @pytest.mark.process
-def test_a_removal_is_asked_for_and_reported_as_a_document(
+def test_removal_asks_for_confirmation_and_prints_document(
     address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
@@ -77,7 +77,7 @@ def test_a_removal_is_asked_for_and_reported_as_a_document(
 
 
 @pytest.mark.process
-def test_names_cannot_move_the_cursor(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_acl_names_are_escaped(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(address, "--add --group \x1b[2J --allow-principal User:\x1b --operation Read", capsys)[0] == 0
     assert "\x1b" not in run(address, "--list", capsys)[1]
     assert run(address, "--remove --group \x1b[2J --force", capsys)[0] == 0

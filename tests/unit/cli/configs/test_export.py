@@ -39,16 +39,14 @@ def topic(**configs: str) -> CurrentTopic:
 
 
 @given(VALUES, st.sampled_from(["human", "json", "yaml"]))
-def test_every_value_is_read_as_it_was(value: str, output: str) -> None:
+def test_exported_values_are_parsed_unchanged(value: str, output: str) -> None:
     (declared,) = parse_document(as_text(document({"1": topic(key=value)}), output))
     assert (declared.name, declared.partitions, dict(declared.configs)) == ("1", 2, {"key": value})
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("output", ["human", "json"])
-def test_behind_an_export_there_is_nothing_to_do(
-    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_of_export_has_no_changes(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with klamm.Broker() as broker, AdminClient(broker.bootstrap_servers) as admin:
         # given
         configs = {"cleanup.policy": "compact,delete", "retention.ms": "1000", "preallocate": "true"}
@@ -71,7 +69,7 @@ def test_behind_an_export_there_is_nothing_to_do(
         )
 
 
-def test_a_server_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bootstrap_server_is_required(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["configs", "export", str(tmp_path)])
     assert ended.value.code == cli.EXIT_USAGE

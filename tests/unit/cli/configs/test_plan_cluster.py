@@ -66,7 +66,7 @@ def done(value: Any) -> Outcome[Any]:
     return outcome
 
 
-def test_topic_without_describe_configs_is_a_problem_of_its_own() -> None:
+def test_topic_without_describe_configs_right_is_a_problem() -> None:
     admin = cast("AdminClient", FakeAdmin(shows_reassignments=False))
     topics = current_topics(admin, ["open", "hidden", "new"])
     assert {name: topic.problem for name, topic in topics.items()} == {

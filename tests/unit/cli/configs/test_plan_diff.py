@@ -33,7 +33,7 @@ def lines(planned: TopicDiff) -> list[str]:
     return [str(change) for change in planned.changes]
 
 
-def test_a_new_topic_is_all_additions() -> None:
+def test_new_topic_has_only_additions() -> None:
     # given
     topic = DeclaredTopic(name="audit", partitions=2, configs={"retention.ms": "1"})
     # when
@@ -44,14 +44,14 @@ def test_a_new_topic_is_all_additions() -> None:
     assert not planned.is_in_line
 
 
-def test_a_changed_value_shows_old_and_new_and_where_both_come_from() -> None:
+def test_changed_value_shows_old_and_new_with_sources() -> None:
     assert lines(plan(DeclaredTopic(name="orders", configs={"retention.ms": "1", "segment.ms": "2"}))) == [
         "~ retention.ms: 5000 (5 s, topic) -> 1 (file)",
         "+ segment.ms: 604800000 (7 days, all brokers) -> 2 (file)",
     ]
 
 
-def test_inherited_values_are_never_changes() -> None:
+def test_inherited_values_are_no_changes() -> None:
     # given: everything that is not set for the topic itself is left out by the file or said with its own value
     topic = DeclaredTopic(name="orders", configs={"segment.ms": "604800000"})
     # then
@@ -62,7 +62,7 @@ def test_inherited_values_are_never_changes() -> None:
     ]
 
 
-def test_configs_that_the_file_does_not_name_stay_unless_pruning_is_asked_for() -> None:
+def test_undeclared_configs_are_kept_without_prune() -> None:
     # given
     topic = DeclaredTopic(name="orders", configs={"cleanup.policy": "compact,delete"})
     # then
@@ -72,7 +72,7 @@ def test_configs_that_the_file_does_not_name_stay_unless_pruning_is_asked_for() 
     ]
 
 
-def test_what_will_be_inherited_is_shown_where_the_cluster_reports_it() -> None:
+def test_pruned_config_shows_inherited_value() -> None:
     # given
     config = CurrentConfig(value="5", origin="topic", is_own=True)
     current = {"t": CurrentTopic(partitions=1, replication_factor=1, configs={"segment.ms": config})}
@@ -82,7 +82,7 @@ def test_what_will_be_inherited_is_shown_where_the_cluster_reports_it() -> None:
     assert lines(planned) == ["- segment.ms: 5 (topic) -> the inherited value"]
 
 
-def test_a_topic_grows() -> None:
+def test_higher_partition_count_adds_partitions() -> None:
     # when
     planned = plan(DeclaredTopic(name="orders", partitions=5))
     # then
@@ -98,7 +98,7 @@ def test_a_topic_grows() -> None:
         (DeclaredTopic(name="orders", replication_factor=3), "topics.orders.replication_factor: 3: expected 1"),
     ],
 )
-def test_what_nobody_can_do_is_a_problem_and_not_a_change(topic: DeclaredTopic, problem: str) -> None:
+def test_impossible_change_is_a_problem(topic: DeclaredTopic, problem: str) -> None:
     # when
     planned = plan(topic)
     # then
@@ -107,11 +107,11 @@ def test_what_nobody_can_do_is_a_problem_and_not_a_change(topic: DeclaredTopic, 
     assert not planned.is_in_line
 
 
-def test_topics_that_the_file_does_not_name_are_left_alone() -> None:
+def test_undeclared_topics_are_kept() -> None:
     assert plan_topics([], CURRENT, prune_configs=True) == ()
 
 
-def test_a_config_that_the_broker_does_not_know_is_sent_for_it_to_refuse() -> None:
+def test_unknown_config_is_sent_to_broker() -> None:
     assert lines(plan(DeclaredTopic(name="orders", configs={"nonsense": "1"}))) == ["+ nonsense: 1 (file)"]
 
 
@@ -129,7 +129,7 @@ def test_a_config_that_the_broker_does_not_know_is_sent_for_it_to_refuse() -> No
         ("config.of.the.future", "1", "1.0", False),
     ],
 )
-def test_values_are_compared_by_what_they_mean(key: str, current: str | None, wanted: str, same: bool) -> None:
+def test_equivalent_values_are_no_change(key: str, current: str | None, wanted: str, same: bool) -> None:
     assert is_same(key, current, wanted) is same
 
 
@@ -144,7 +144,7 @@ def test_throttles_of_a_reassignment_in_progress_are_not_pruned() -> None:
         assert len(planned.changes) == removed
 
 
-def test_colliding_names_are_problems_of_new_topics() -> None:
+def test_colliding_topic_names_are_problems() -> None:
     declared = [DeclaredTopic(name=name) for name in ("or_ders", "or.ders", "a.b", "a.b_c", "a_b", "a.b.c")]
     current = {"or.ders": CURRENT["orders"]}
     problems = {plan.topic.name: plan.problems for plan in plan_topics(declared, current) if plan.problems}

@@ -8,7 +8,7 @@ from klamm.cli.configs.plan_file import DeclaredTopic, parse_document
 from klamm.properties import SettingsError
 
 
-def test_topics_come_in_file_order_with_values_as_kafka_writes_them() -> None:
+def test_topics_keep_file_order_with_kafka_values() -> None:
     # given
     text = """
         topics:
@@ -66,13 +66,13 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them() -> None:
         ("topics: !!python/object:os.system {}", "no YAML: "),
     ],
 )
-def test_a_wrong_file_is_refused_naming_key_value_and_what_is_allowed(text: str, complaint: str) -> None:
+def test_invalid_file_is_rejected_with_key_and_allowed_values(text: str, complaint: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_document(text)
     assert complaint in str(refused.value)
 
 
-def test_numbers_are_passed_on_as_they_are_written() -> None:
+def test_numbers_keep_their_spelling() -> None:
     (topic,) = parse_document("topics: {t: {configs: {a: 010, b: 1:30, c: 0x10, d: 1_000, e: -1, f: +5}}}")
     assert dict(topic.configs) == {"a": "010", "b": "1:30", "c": "0x10", "d": "1_000", "e": "-1", "f": "5"}
 
@@ -82,7 +82,7 @@ def test_durations_and_sizes_may_have_units() -> None:
     assert dict(topic.configs) == {"retention.ms": "604800000", "segment.bytes": "1073741824", "flush.ms": "7 GiB"}
 
 
-def test_a_topic_may_take_over_what_another_one_has_and_change_it() -> None:
+def test_yaml_merge_key_reuses_topic() -> None:
     topics = parse_document("""
         topics:
           orders: &usual

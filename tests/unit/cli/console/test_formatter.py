@@ -25,11 +25,11 @@ def record(key: bytes | None = b"k", value: bytes | None = b"v", timestamp_type:
         ({"print.partition": "True", "line.separator": "."}, b"Partition:1\tv."),
     ],
 )
-def test_the_properties_select_the_columns(properties: dict[str, str], line: bytes) -> None:
+def test_properties_select_columns(properties: dict[str, str], line: bytes) -> None:
     assert RecordFormatter.of(properties).line(record()) == line
 
 
-def test_times_are_distinguished() -> None:
+def test_timestamp_types_are_distinguished() -> None:
     formatter = RecordFormatter.of({"print.timestamp": "true"})
     assert formatter.line(record(timestamp_type=1)) == b"LogAppendTime:3\tv\n"
     assert formatter.line(record(timestamp_type=-1)) == b"NO_TIMESTAMP\tv\n"
@@ -59,22 +59,22 @@ def test_values_are_deserialized(name: str, content: bytes, shown: str) -> None:
      ("1234567.0", "1234567.0"),
      ("12345678.5", "1.23456785E7"), ("-1e22", "-1.0E22"), ("nan", "NaN")],
 )  # fmt: skip
-def test_numbers_look_as_in_java(text: str, shown: str) -> None:
+def test_numbers_are_formatted_like_java(text: str, shown: str) -> None:
     assert java_float(text) == shown
 
 
-def test_a_null_needs_no_deserializer() -> None:
+def test_null_needs_no_deserializer() -> None:
     assert RecordFormatter.of({"value.deserializer": "LongDeserializer"}).line(record(value=None)) == b"null\n"
 
 
-def test_what_does_not_fit_its_deserializer_is_refused() -> None:
+def test_undeserializable_value_is_rejected() -> None:
     with pytest.raises(RequestError, match="The value b'v' does not fit its deserializer"):
         RecordFormatter.of({"value.deserializer": "LongDeserializer"}).line(record())
     with pytest.raises(RequestError, match="expected one of StringDeserializer"):
         RecordFormatter.of({"key.deserializer": "com.example.Mine"})
 
 
-def test_a_document_holds_bytes_that_are_no_text() -> None:
+def test_document_encodes_binary_values() -> None:
     assert document(record(key=None, value=b"\xff")) == {
         "topic": "t",
         "partition": 1,

@@ -26,7 +26,7 @@ BOTH = {"parse.key": "true", "parse.headers": "true"}
         (BOTH | {"ignore.error": "true"}, "h\tk\tv", Line(b"k", b"v", [("h", None)])),
     ],
 )
-def test_a_line_is_split_by_the_properties(properties: dict[str, str], line: str, parsed: Line) -> None:
+def test_line_is_split_by_properties(properties: dict[str, str], line: str, parsed: Line) -> None:
     assert LineReader.of(properties).parse(line, 1) == parsed
 
 
@@ -39,7 +39,7 @@ def test_a_line_is_split_by_the_properties(properties: dict[str, str], line: str
         (BOTH | {"null.marker": "N"}, "N:1\tk\tv", "Header keys should not be equal to the null marker 'N'"),
     ],
 )
-def test_a_line_without_a_separator_is_named(properties: dict[str, str], line: str, message: str) -> None:
+def test_line_without_separator_is_rejected(properties: dict[str, str], line: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         LineReader.of(properties).parse(line, 7)
 
@@ -48,11 +48,11 @@ def test_a_line_without_a_separator_is_named(properties: dict[str, str], line: s
     "properties",
     [{"headers.separator": ":"}, {"null.marker": "\t"}, {"headers.separator": "["}, {"headers.delimiter": ","}],
 )
-def test_separators_that_cannot_be_distinguished_are_refused(properties: dict[str, str]) -> None:
+def test_ambiguous_separators_are_rejected(properties: dict[str, str]) -> None:
     with pytest.raises(RequestError, match=r"may not be equal|headers\.separator=\["):
         LineReader.of(properties)
 
 
 @given(st.binary().filter(lambda content: b"\n" not in content and b"\r" not in content))
-def test_any_bytes_arrive_unchanged(content: bytes) -> None:
+def test_any_bytes_are_kept(content: bytes) -> None:
     assert LineReader.of({}).parse(content.decode("utf-8", "surrogateescape"), 1).value == content

@@ -25,7 +25,7 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def test_the_first_signal_takes_effect_in_the_next_wait(pipe: tuple[int, int]) -> None:
+def test_first_signal_interrupts_next_wait(pipe: tuple[int, int]) -> None:
     interrupts = Interrupts()
     with interrupts.deferred():
         signal.raise_signal(signal.SIGINT)
@@ -33,7 +33,7 @@ def test_the_first_signal_takes_effect_in_the_next_wait(pipe: tuple[int, int]) -
             interrupts.wait_for(pipe[0])
 
 
-def test_the_second_signal_takes_effect_at_once() -> None:
+def test_second_signal_interrupts_at_once() -> None:
     interrupts = Interrupts()
     with interrupts.deferred():
         signal.raise_signal(signal.SIGINT)
@@ -41,7 +41,7 @@ def test_the_second_signal_takes_effect_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_wait_takes_descriptors_beyond_those_of_select(pipe: tuple[int, int]) -> None:
+def test_wait_supports_descriptors_above_1023(pipe: tuple[int, int]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
     try:
@@ -55,7 +55,7 @@ def test_a_wait_takes_descriptors_beyond_those_of_select(pipe: tuple[int, int]) 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_signal_ends_a_wait(pipe: tuple[int, int]) -> None:
+def test_signal_interrupts_wait(pipe: tuple[int, int]) -> None:
     interrupts = Interrupts()
     with interrupts.deferred():
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
@@ -67,7 +67,7 @@ def test_a_signal_ends_a_wait(pipe: tuple[int, int]) -> None:
             timer.join()  # before the handler is removed: the signal would end pytest
 
 
-def test_input_ends_a_wait_and_the_handler_is_restored(pipe: tuple[int, int]) -> None:
+def test_input_ends_wait_and_handler_is_restored(pipe: tuple[int, int]) -> None:
     interrupts, handler = Interrupts(), signal.getsignal(signal.SIGINT)
     with interrupts.deferred():
         os.write(pipe[1], b"x")

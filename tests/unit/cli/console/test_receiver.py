@@ -84,7 +84,7 @@ def test_include_matches_whole_names(include: str, matched: str) -> None:
 
 
 @pytest.mark.parametrize("include", ["(", ")(", "a(?i)b"])
-def test_an_invalid_include_is_rejected(include: str) -> None:
+def test_invalid_include_is_rejected(include: str) -> None:
     interest = Interest(topic=None, include=include, partition=None, offset=-1)
     with pytest.raises(RequestError, match=f"--include {re.escape(include)}: "):
         RecordReceiver(interest, {}, flush=int)
@@ -92,7 +92,7 @@ def test_an_invalid_include_is_rejected(include: str) -> None:
 
 @pytest.mark.parametrize("partition", [None, 0])
 @pytest.mark.parametrize("topic", ["", "a,b", "é", ".."])
-def test_an_invalid_topic_is_rejected(topic: str, partition: int | None) -> None:
+def test_invalid_topic_is_rejected(topic: str, partition: int | None) -> None:
     interest = Interest(topic=topic, include=None, partition=partition, offset=-1)
     with pytest.raises(InvalidTopicError, match="Topic name is invalid"):
         RecordReceiver(interest, {}, flush=int)
@@ -107,13 +107,13 @@ def failing_at(limit: int) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("limit", [0, 3, 10, 14])
-def test_a_record_that_cannot_be_written_is_not_committed(limit: int) -> None:
+def test_unwritten_record_is_not_committed(limit: int) -> None:
     with pytest.raises(OSError, match="the disk is full"):
         consume(failing_at(limit))
     assert Consumer.committed == limit
 
 
-def test_what_may_not_have_reached_the_output_is_not_committed() -> None:
+def test_unflushed_records_are_not_committed() -> None:
     calls = iter(range(100))
 
     def flush() -> None:
@@ -125,7 +125,7 @@ def test_what_may_not_have_reached_the_output_is_not_committed() -> None:
     assert Consumer.committed == 10
 
 
-def test_after_the_last_wanted_record_the_output_is_flushed_before_the_commit() -> None:
+def test_output_is_flushed_before_commit() -> None:
     order: list[object] = []
     consume(order.append, flush=lambda: order.append("flush"), at_most=2)
     assert (order, Consumer.committed) == (["flush", 0, 1, "flush"], 2)
@@ -140,5 +140,5 @@ def test_after_the_last_wanted_record_the_output_is_flushed_before_the_commit() 
         (KafkaTimeoutError(), "KafkaTimeoutError"),
     ],
 )
-def test_errors_of_the_client_library_are_explained_in_kafkas_words(error: Exception, text: str) -> None:
+def test_client_library_errors_have_kafka_messages(error: Exception, text: str) -> None:
     assert explain_client_error(error) == text

@@ -53,7 +53,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("waits", [False, True])
-def test_the_wait_for_acknowledgements_has_a_limit(waits: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_for_acknowledgements_times_out(waits: bool, capsys: pytest.CaptureFixture[str]) -> None:
     with RecordSender("t", {}, max_bytes=1000, output="human", waits=waits) as used:
         used.send(LINE)
     assert used.failed == 1 + waits
@@ -63,7 +63,7 @@ def test_the_wait_for_acknowledgements_has_a_limit(waits: bool, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("silent")
-def test_the_wait_for_memory_has_a_limit() -> None:
+def test_wait_for_memory_times_out() -> None:
     with RecordSender("t", {}, max_bytes=1, output="human", waits=False) as used:
         used.send(LINE)
         with pytest.raises(RequestError, match=r"No record was acknowledged within 0\.01 s"):
@@ -72,7 +72,7 @@ def test_the_wait_for_memory_has_a_limit() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("flags", [[], ["--sync"], ["--max-memory-bytes", "1"]])
-def test_a_second_interrupt_drops_the_records_of_a_broker_that_does_not_respond(flags: list[str]) -> None:
+def test_second_interrupt_drops_pending_records(flags: list[str]) -> None:
     with klamm.Broker(control=True) as broker:
         broker.create_topic("t")
         words = ["produce", "--bootstrap-server", broker.bootstrap_servers, "--topic", "t", *flags]

@@ -15,7 +15,7 @@ def member(name: str, *partitions: TopicPartition) -> GroupMember:
     )  # fmt: skip
 
 
-def test_the_partitions_of_the_busiest_member_come_first_and_unread_ones_last() -> None:
+def test_members_are_sorted_by_partition_count() -> None:
     # given
     group = GroupDescription(
         group_id="g",

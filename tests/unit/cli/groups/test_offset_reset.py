@@ -79,7 +79,7 @@ def _reset(admin: Mock, words: str) -> int:
     return reset(admin, options)
 
 
-def test_offsets_that_were_set_before_a_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_reset_before_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     with pytest.raises(KafkaApiError, match="not this one"):
         _reset(admin, "--group a --group b --group c --execute")
@@ -93,7 +93,7 @@ def test_offsets_that_were_set_before_a_failure_are_shown(admin: Mock, capsys: p
     ]
 
 
-def test_a_program_reads_which_groups_were_reset(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_reset_groups(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KafkaApiError):
         _reset(admin, "--group b --group c --execute -o json")
     found = json.loads(capsys.readouterr().out)
@@ -103,7 +103,7 @@ def test_a_program_reads_which_groups_were_reset(admin: Mock, capsys: pytest.Cap
     ]
 
 
-def test_a_failure_before_any_change_shows_nothing_else(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_before_reset_shows_only_error(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     admin.list_group_offsets.side_effect = TimeoutError("late")
     with pytest.raises(TimeoutError):
         _reset(admin, "--group a --execute")

@@ -14,13 +14,13 @@ from klamm.cli.groups.partitions import ChosenTopic, PlannedOffset, duration_ms,
 AT = ("--bootstrap-server", "127.0.0.1:1")
 
 
-def test_a_topic_may_name_partitions() -> None:
+def test_topic_flag_accepts_partitions() -> None:
     assert parse_topic("a") == ChosenTopic("a", None)
     assert parse_topic("a:0,2") == ChosenTopic("a", (0, 2))
 
 
 @pytest.mark.parametrize("text", ["a:", "a:x", "a:0:1"])
-def test_a_topic_that_is_none_is_refused(text: str) -> None:
+def test_invalid_topic_flag_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match=r"Invalid (topic arg|partition)"):
         parse_topic(text)
 
@@ -36,28 +36,28 @@ def test_a_topic_that_is_none_is_refused(text: str) -> None:
         ("pt1s", 1000),
     ],
 )
-def test_a_duration_is_as_in_iso_8601(text: str, milliseconds: int) -> None:
+def test_duration_is_iso_8601(text: str, milliseconds: int) -> None:
     assert duration_ms(text) == milliseconds
 
 
 @pytest.mark.parametrize("text", ["P", "PT", "1H", "P1H", "PT1D", "P1.5D", ""])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="cannot be parsed"):
         duration_ms(text)
 
 
-def test_a_file_of_offsets_may_name_groups() -> None:
+def test_offsets_file_may_have_group_column() -> None:
     text = 'a,0,5\ng,"b,c",1,7\n'
     assert parse_offsets(text, has_one_group=True) == (PlannedOffset(None, "a", 0, 5), PlannedOffset("g", "b,c", 1, 7))
 
 
 @pytest.mark.parametrize("text", ["a,0,5", "g,a,0", "g,a,0,x", "a"])
-def test_a_file_for_several_groups_has_to_name_them(text: str) -> None:
+def test_offsets_file_of_several_groups_requires_group_column(text: str) -> None:
     with pytest.raises(RequestError, match="line 1: expected group,topic,partition,offset"):
         parse_offsets(text, has_one_group=False)
 
 
-def test_lists_of_states_and_types_take_any_case() -> None:
+def test_states_and_types_ignore_case() -> None:
     options = parse([*AT, "--list", "--state", "empty, STABLE", "--type", "classic"])
     assert (options.states, options.types) == ({"Empty", "Stable"}, {"Classic"})
     assert parse([*AT, "--list", "--state"]).states == frozenset()
@@ -72,14 +72,14 @@ def test_lists_of_states_and_types_take_any_case() -> None:
         ("--list --timeout 0", "expected a whole number from 1"),
     ],
 )
-def test_flags_that_conflict_exit_with_2(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_flags_exit_with_2(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse([*AT, *words.split()])
     assert ended.value.code == cli.EXIT_USAGE
     assert message in capsys.readouterr().err
 
 
-def test_a_regular_expression_is_checked_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_regular_expression_is_checked_without_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["groups", "--validate-regex", "a.*"]) == cli.EXIT_OK
     assert cli.main(["groups", "--validate-regex", "a["]) == cli.EXIT_FAILED
     assert capsys.readouterr().err == "The regular expression `a[` is invalid: missing ]: [.\n"

@@ -47,7 +47,7 @@ def flows(
     return status.snapshot()
 
 
-def test_without_a_terminal_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_without_terminal_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     out = io.StringIO()
     with caplog.at_level(logging.INFO), MirrorDisplay(Console(file=out, width=300)) as display:
         display.show(flows())
@@ -62,15 +62,15 @@ def rendered(progress: Sequence[FlowProgress]) -> list[str]:
     return [line.strip() for line in out.getvalue().splitlines()]
 
 
-def test_at_a_terminal_each_topic_has_a_row() -> None:
+def test_terminal_shows_row_per_topic() -> None:
     assert rendered(flows())[-1].split() == ["orders", "100", "200", "50%", "100", "COPYING"]
 
 
-def test_a_partition_that_stopped_is_named_with_its_reason() -> None:
+def test_stopped_partition_is_shown_with_reason() -> None:
     assert "partition 0 stopped: no position" in rendered(flows(partition_state="STOPPED", reason="no position"))[-1]
 
 
-def test_a_terminal_shows_the_topics_that_have_most_to_report() -> None:
+def test_terminal_shows_topics_with_largest_lag() -> None:
     status = MirrorStatus(["A->B"], clock=lambda: 0.0)
     rows = [row(f"t{number:03}", copied=100) for number in range(500)]
     rows[7] = row("t007", copied=1)

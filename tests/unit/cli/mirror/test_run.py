@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     return calls
 
 
-def test_the_file_and_the_clusters_reach_the_mirror_and_its_exit_code_comes_back(
+def test_run_passes_file_and_clusters_and_returns_exit_code(
     properties: Path, asked: list[tuple[Any, dict[str, Any]]]
 ) -> None:
     # when
@@ -46,9 +46,7 @@ def test_the_file_and_the_clusters_reach_the_mirror_and_its_exit_code_comes_back
     assert asked[0][0] == (properties, ["B", "C"])
 
 
-def test_what_the_command_line_says_wins_over_the_file(
-    properties: Path, asked: list[tuple[Any, dict[str, Any]]]
-) -> None:
+def test_flags_override_file(properties: Path, asked: list[tuple[Any, dict[str, Any]]]) -> None:
     # when
     mirror.main([str(properties), "--master", "spark://h:7077", "--checkpoint", "/here", "--metrics", "h:1"])
     # then
@@ -59,17 +57,17 @@ def test_what_the_command_line_says_wins_over_the_file(
     }
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_reported_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert mirror.main([str(tmp_path / "none.properties")]) == 2
     assert "none.properties: no such file" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_looked_up_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inaccessible_file_is_reported_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert mirror.main(["x" * 300]) == 2
     assert capsys.readouterr().err == f"klamm mirror: {'x' * 300}: cannot be read: File name too long\n"
 
 
-def test_without_java_the_command_to_install_it_is_reported(
+def test_missing_java_names_install_command(
     properties: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -84,9 +82,7 @@ def test_without_java_the_command_to_install_it_is_reported(
     assert "Spark needs Java 17 or 21" in capsys.readouterr().err
 
 
-def test_a_wrong_value_in_the_file_is_refused_naming_key_and_value(
-    properties: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_value_is_rejected_with_key(properties: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     properties.write_text("clusters = A\nA.bootstrap.servers = a:1\nuse.defaults.from = sauce\nA->A.enabled = true\n")
     # when

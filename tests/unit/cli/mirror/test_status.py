@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         (["--bootstrap-server", "b:1", "--source-bootstrap-server", "a:1"], "needs --source"),
     ],
 )
-def test_flags_that_do_not_go_together_are_wrong_usage(
+def test_incompatible_flags_are_usage_errors(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -30,11 +30,11 @@ def test_flags_that_do_not_go_together_are_wrong_usage(
     assert words in capsys.readouterr().err
 
 
-def test_a_file_that_can_not_be_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_file_is_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["mirror", "status", str(tmp_path / "nowhere")]) == 2
     assert "nowhere: cannot be read" in capsys.readouterr().err
 
 
-def test_a_target_that_does_not_answer_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_target_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["mirror", "status", "--bootstrap-server", "127.0.0.1:1", "--source", "A"]) == 1
     assert "A->target: cluster target cannot be reached" in capsys.readouterr().err

@@ -28,29 +28,27 @@ def write(directory: Path, more: str) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS[:3])
-def test_a_file_without_a_flow_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_without_flow_is_rejected(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(words(command, write(tmp_path, ""))) == 2
     assert "no flow is enabled" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_that_is_not_properties_text_is_named_once(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_of_other_format_is_named_once(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path, "topics=\\u00g\n")
     assert cli(words(command, file)) == 2
     assert capsys.readouterr().err.count(str(file)) == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_missing_file_is_named_once(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_named_once(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "none.properties"
     assert cli(words(command, file)) == 2
     assert capsys.readouterr().err.count(str(file)) == 1
 
 
 @pytest.mark.parametrize("command", ["verify", "cutover g", "--plan"])
-def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(
+def test_invalid_client_property_is_rejected_with_key_of_file(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path, "A->B.enabled=true\nA.consumer.request.timeout.ms=soon\n")
@@ -59,7 +57,7 @@ def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_clusters_that_are_away_are_reported_at_once(
+def test_unavailable_clusters_are_reported_at_once(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not when ``admin.timeout.ms`` is over, which is a minute."""
@@ -75,7 +73,7 @@ def test_clusters_that_are_away_are_reported_at_once(
     ("line", "allowing", "rejecting"),
     [("A.security.protocl=SSL", (), ("--strict",)), ("transforms=mask", ("--ignore-transforms",), ())],
 )
-def test_keys_without_an_effect_are_rejected_as_the_flags_say(
+def test_unused_keys_are_rejected_with_strict(
     line: str, allowing: tuple[str, ...], rejecting: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path, f"A->B.enabled=true\n{line}\n")

@@ -11,21 +11,21 @@ from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import SourceOffset
 
 
-def test_the_epoch_of_an_offset_is_that_of_the_batch_before_it() -> None:
+def test_epoch_before_offset_is_that_of_previous_batch() -> None:
     epochs = FetchedEpochs(3)
     for first_offset, epoch in ((10, 3), (15, 3), (20, 5), (30, 8)):
         epochs.begin(first_offset, epoch)
     assert [epochs.before(offset) for offset in (10, 20, 21, 30, 31, 99)] == [3, 3, 5, 5, 8, 8]
 
 
-def test_what_is_fetched_again_replaces_what_was_noted() -> None:
+def test_refetched_batches_replace_recorded_epochs() -> None:
     epochs = FetchedEpochs(3)
     epochs.begin(20, 5)
     epochs.begin(15, 4)
     assert [epochs.before(offset) for offset in (15, 16, 21, 99)] == [3, 4, 4, 4]
 
 
-def test_only_what_is_needed_is_kept() -> None:
+def test_epochs_before_acknowledged_offset_are_dropped() -> None:
     epochs = FetchedEpochs()
     for number in range(1, 100):
         epochs.begin(number * 10, number)
@@ -35,7 +35,7 @@ def test_only_what_is_needed_is_kept() -> None:
     assert epochs.before(991) == 99
 
 
-def test_a_position_that_skips_purged_records_has_no_epoch() -> None:
+def test_source_offset_after_purged_records_has_no_epoch() -> None:
     """The epoch before the first offset of a log is not known, and an older one would be taken for a divergence."""
     copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=10, committed=True, leader_epoch=4)
     assert copy.source_offset == SourceOffset(10, 4)
@@ -44,7 +44,7 @@ def test_a_position_that_skips_purged_records_has_no_epoch() -> None:
     assert copy.last_fetched_epoch == -1
 
 
-def test_a_rewound_position_is_written_again() -> None:
+def test_rewound_source_offset_is_written_again() -> None:
     copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=50, committed=True, leader_epoch=4)
     assert copy.is_settled
     copy.rewind(SourceOffset(20, 3))
@@ -54,7 +54,7 @@ def test_a_rewound_position_is_written_again() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, 7])
-def test_an_epoch_stands_where_mirrormaker_reads_the_offset_only(epoch: int) -> None:
+def test_mirrormaker_ignores_epoch_in_offset_value(epoch: int) -> None:
     value = source_offsets.value_bytes(41, epoch)
     assert source_offsets.parse_value(value) == json.loads(value)["offset"] == 41
     assert source_offsets.parse_leader_epoch(value) == epoch
@@ -62,5 +62,5 @@ def test_an_epoch_stands_where_mirrormaker_reads_the_offset_only(epoch: int) -> 
 
 
 @pytest.mark.parametrize("value", [None, b"", b"[]", b'{"leader_epoch":"x"}'])
-def test_a_value_without_an_epoch_has_none(value: bytes | None) -> None:
+def test_value_without_epoch_has_unknown_epoch(value: bytes | None) -> None:
     assert source_offsets.parse_leader_epoch(value) == -1

@@ -102,7 +102,7 @@ def batch(base_offset: int, count: int = 1, *, value: bytes = b"v") -> bytes:
     return bytes(encode_batch([Record(key=None, value=value, offset=base_offset + n) for n in range(count)]))
 
 
-def test_partitions_that_lag_are_fetched_by_parity_with_a_short_wait_and_no_session() -> None:
+def test_lagging_partitions_are_fetched_by_parity_without_session() -> None:
     rig = Rig(0, 1, 2)
     even, odd = rig.send()
     assert (even.lane, odd.lane) == (EVEN, ODD)
@@ -111,7 +111,7 @@ def test_partitions_that_lag_are_fetched_by_parity_with_a_short_wait_and_no_sess
     assert rig.send() == []  # one request per lane
 
 
-def test_partitions_that_are_caught_up_share_one_session_and_a_long_poll() -> None:
+def test_caught_up_partitions_share_fetch_session_and_long_poll() -> None:
     rig = Rig(0, 1)
     for asked in rig.send():
         asked.answer(empty(asked))
@@ -123,7 +123,7 @@ def test_partitions_that_are_caught_up_share_one_session_and_a_long_poll() -> No
     assert (second.request.session_id, second.request.session_epoch, partitions_of(second)) == (9, 1, [])
 
 
-def test_each_lagging_partition_comes_first_in_turn() -> None:
+def test_lagging_partitions_rotate_in_request() -> None:
     rig = Rig(0, 2, 4)
     firsts = set()
     for _ in range(3):
@@ -133,7 +133,7 @@ def test_each_lagging_partition_comes_first_in_turn() -> None:
     assert firsts == {0, 2, 4}
 
 
-def test_records_are_queued_and_the_partition_leaves_the_session_while_it_lags() -> None:
+def test_partition_leaves_session_while_it_lags() -> None:
     rig = Rig(0)
     session = rig.caught_up()
     session.answer(response(part(end=10, records=batch(0, 3)), session_id=5))
@@ -143,7 +143,7 @@ def test_records_are_queued_and_the_partition_leaves_the_session_while_it_lags()
     assert (behind.lane, behind.request.topics[0].partitions[0].fetch_offset) == (EVEN, 3)
 
 
-def test_a_full_queue_is_not_fetched_until_it_has_room() -> None:
+def test_partition_with_full_queue_is_not_fetched() -> None:
     rig = Rig(0)
     (asked,) = rig.send()
     asked.answer(response(part(end=10, records=batch(0, value=bytes(2**20)))))
@@ -161,9 +161,7 @@ def test_a_full_queue_is_not_fetched_until_it_has_room() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, False),
     ],
 )
-def test_a_lost_session_is_opened_again_at_once_and_any_other_refusal_waits(
-    error: ErrorCode, *, is_new_session: bool
-) -> None:
+def test_lost_session_is_reopened_at_once_and_other_errors_back_off(error: ErrorCode, *, is_new_session: bool) -> None:
     rig = Rig(0)
     session = rig.caught_up()
     session.answer(FetchResponse(error_code=error, responses=[]))
@@ -176,7 +174,7 @@ def test_a_lost_session_is_opened_again_at_once_and_any_other_refusal_waits(
         assert (again.request.session_epoch, partitions_of(again)) == (0, [0])
 
 
-def test_after_not_leader_the_metadata_are_refreshed_and_the_next_leader_is_asked() -> None:
+def test_not_leader_error_refreshes_metadata_and_fetches_from_new_leader() -> None:
     rig = Rig(0)
     (asked,) = rig.send()
     rig.source.refreshed.clear()
@@ -189,7 +187,7 @@ def test_after_not_leader_the_metadata_are_refreshed_and_the_next_leader_is_aske
     assert rig.copy.state is CopyState.COPYING
 
 
-def test_failures_in_a_row_wait_longer_up_to_a_second() -> None:
+def test_consecutive_failures_back_off_up_to_one_second() -> None:
     rig = Rig(0)
     waits = []
     for _ in range(5):
@@ -199,7 +197,7 @@ def test_failures_in_a_row_wait_longer_up_to_a_second() -> None:
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_partitions_of_a_session_follow_their_leader() -> None:
+def test_session_partitions_follow_their_leader() -> None:
     rig = Rig(0)
     rig.caught_up()
     rig.source.leaders["t"] = NEXT_LEADER
@@ -207,14 +205,14 @@ def test_partitions_of_a_session_follow_their_leader() -> None:
     assert [(each.node, partitions_of(each)) for each in asked] == [(NEXT_LEADER, [0])]
 
 
-def test_without_a_leader_a_partition_waits_and_says_so() -> None:
+def test_partition_without_leader_waits_with_reason() -> None:
     rig = Rig(0)
     rig.source.leaders["t"] = None
     assert rig.send() == []
     assert (rig.copy.state, rig.copy.reason) == (CopyState.WAITING, "no leader on the source")
 
 
-def test_a_topic_that_was_created_again_is_reported() -> None:
+def test_recreated_topic_is_reported() -> None:
     rig = Rig(0)
     rig.send()
     rig.source.topic_ids["t"] = OTHER_ID
@@ -223,7 +221,7 @@ def test_a_topic_that_was_created_again_is_reported() -> None:
 
 
 @pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
-def test_records_purged_before_they_were_mirrored(caplog: pytest.LogCaptureFixture, *, continues: bool) -> None:
+def test_purged_records_stop_partition_or_are_skipped(caplog: pytest.LogCaptureFixture, *, continues: bool) -> None:
     rig = Rig(0, continue_after_loss=continues, start=10)
     rig.source.log_start, rig.source.log_end = 40, 90
     (asked,) = rig.send()
@@ -239,7 +237,7 @@ def test_records_purged_before_they_were_mirrored(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
-def test_a_log_that_ends_before_what_was_mirrored_is_a_loss(*, continues: bool) -> None:
+def test_log_end_before_source_offset_is_source_loss(*, continues: bool) -> None:
     rig = Rig(0, continue_after_loss=continues, start=100)
     rig.source.log_start, rig.source.log_end = 5, 60
     (asked,) = rig.send()
@@ -248,7 +246,7 @@ def test_a_log_that_ends_before_what_was_mirrored_is_a_loss(*, continues: bool) 
     assert (rig.copy.fetch_offset == 5) is continues
 
 
-def test_a_loss_is_judged_only_when_all_fetched_records_are_on_the_target() -> None:
+def test_source_loss_is_decided_after_fetched_records_are_acknowledged() -> None:
     """Otherwise records that are in flight would be copied twice after a rewind."""
     rig = Rig(0, continue_after_loss=True, start=100)
     rig.source.log_end = 60
@@ -262,7 +260,7 @@ def test_a_loss_is_judged_only_when_all_fetched_records_are_on_the_target() -> N
     assert rig.copy.fetch_offset == 0
 
 
-def test_a_diverging_epoch_rewinds_to_where_the_logs_diverge() -> None:
+def test_diverging_epoch_rewinds_to_divergence_offset() -> None:
     rig = Rig(0, continue_after_loss=True, start=100, epoch=4)
     rig.source.epochs["t"] = 6
     (asked,) = rig.send()
@@ -273,14 +271,14 @@ def test_a_diverging_epoch_rewinds_to_where_the_logs_diverge() -> None:
     assert (rig.copy.fetch_offset, rig.copy.last_fetched_epoch) == (70, 3)
 
 
-def test_stale_metadata_never_lower_the_epoch_of_the_records_that_were_read() -> None:
+def test_stale_metadata_does_not_lower_fetched_epoch() -> None:
     rig = Rig(0, start=100, epoch=9)
     rig.source.epochs["t"] = 6
     (asked,) = rig.send()
     assert asked.request.topics[0].partitions[0].current_leader_epoch == 9
 
 
-def test_a_nearer_replica_is_asked_until_it_cannot_serve() -> None:
+def test_preferred_read_replica_is_used_until_it_fails() -> None:
     """KIP-392."""
     rig = Rig(0)
     (asked,) = rig.send()
@@ -293,7 +291,7 @@ def test_a_nearer_replica_is_asked_until_it_cannot_serve() -> None:
     assert asked.node == LEADER
 
 
-def test_a_nearer_replica_that_is_away_is_given_up() -> None:
+def test_unavailable_preferred_read_replica_is_dropped() -> None:
     rig = Rig(0)
     (asked,) = rig.send()
     asked.answer(response(part(end=10, preferred_read_replica=REPLICA)))
@@ -304,7 +302,7 @@ def test_a_nearer_replica_that_is_away_is_given_up() -> None:
     assert asked.node == LEADER
 
 
-def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
+def test_response_for_outdated_offset_is_dropped() -> None:
     rig = Rig(0)
     (asked,) = rig.send()
     rig.copy.skip_to(7)
@@ -312,7 +310,7 @@ def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
     assert (rig.copy.fetch_offset, len(rig.copy.pending)) == (7, 0)
 
 
-def test_a_damaged_batch_stops_the_partition_alone() -> None:
+def test_corrupt_batch_stops_only_its_partition() -> None:
     rig = Rig(0, 2)
     (asked,) = rig.send()
     damaged = bytearray(batch(0))
@@ -323,7 +321,7 @@ def test_a_damaged_batch_stops_the_partition_alone() -> None:
     assert rig.copies["t", 2].fetch_offset == 1
 
 
-def test_the_batches_before_a_damaged_one_are_copied_before_the_partition_stops() -> None:
+def test_batches_before_corrupt_one_are_copied() -> None:
     # given
     rig = Rig(0)
     damaged = bytearray(batch(1))
@@ -344,7 +342,7 @@ def test_the_batches_before_a_damaged_one_are_copied_before_the_partition_stops(
     assert (rig.copy.state, rig.copy.acked_offset) == (CopyState.STOPPED, 1)
 
 
-def test_damage_on_the_way_is_mended_by_the_next_fetch() -> None:
+def test_corruption_in_transit_is_fixed_by_refetch() -> None:
     rig = Rig(0)
     damaged = bytearray(batch(1))
     damaged[-1] ^= 1
@@ -359,7 +357,7 @@ def test_damage_on_the_way_is_mended_by_the_next_fetch() -> None:
     assert (rig.copy.state, rig.copy.fetch_offset) == (CopyState.COPYING, 2)
 
 
-def test_a_connection_that_does_not_answer_for_40_seconds_is_closed_and_asked_again() -> None:
+def test_fetch_without_response_for_40_seconds_is_retried() -> None:
     rig = Rig(0)
     rig.send()
     rig.now += 39.0
@@ -370,7 +368,7 @@ def test_a_connection_that_does_not_answer_for_40_seconds_is_closed_and_asked_ag
     assert [partitions_of(each) for each in rig.send()] == [[0]]
 
 
-def test_when_the_connection_of_a_session_breaks_a_new_session_names_all_partitions() -> None:
+def test_new_session_after_lost_connection_names_all_partitions() -> None:
     rig = Rig(0, 1)
     rig.caught_up()
     rig.source.connections[LEADER, CAUGHT_UP].closed = True
@@ -380,7 +378,7 @@ def test_when_the_connection_of_a_session_breaks_a_new_session_names_all_partiti
     assert sorted(partitions_of(session)) == [0, 1]
 
 
-def test_a_response_for_a_session_that_has_ended_is_dropped() -> None:
+def test_response_of_ended_session_is_dropped() -> None:
     rig = Rig(0)
     session = rig.caught_up()
     rig.fetcher.ask_for_all()
@@ -388,14 +386,14 @@ def test_a_response_for_a_session_that_has_ended_is_dropped() -> None:
     assert (rig.copy.fetch_offset, len(rig.copy.pending)) == (0, 0)
 
 
-def test_partitions_added_again_leave_the_session() -> None:
+def test_partition_added_again_leaves_session() -> None:
     rig = Rig(0)
     rig.caught_up()
     rig.fetcher.add(("t", 0), T_ID)
     assert [each.lane for each in rig.send()] == [EVEN]
 
 
-def test_old_brokers_are_asked_by_the_names_of_topics() -> None:
+def test_old_brokers_get_topic_names() -> None:
     rig = Rig(0)
     rig.source.version = 11
     (asked,) = rig.send()

@@ -8,7 +8,7 @@ TOPICS = ("a", "b", "c")
 SICK = PartitionId("t", 0, "A.t")
 
 
-def test_all_topics_are_asked_for_once_and_then_those_in_trouble() -> None:
+def test_all_topics_are_refreshed_once_then_failing_ones() -> None:
     refreshes = TopicRefreshes()
     assert refreshes.due(TOPICS, 1.0) == ["a", "b", "c"]
     refreshes.done(TOPICS, 1.0)
@@ -24,7 +24,7 @@ def test_all_topics_are_asked_for_once_and_then_those_in_trouble() -> None:
     assert refreshes.due(TOPICS, 400.0) == ["a", "b", "c"]
 
 
-def test_a_partition_waits_longer_after_each_failure_and_not_after_a_success() -> None:
+def test_partition_backoff_resets_after_success() -> None:
     copy = PartitionCopy(SICK, start_offset=0, committed=True)
     assert [copy.source_failed("no", 10.0) for _ in range(5)] == [10.2, 10.4, 10.8, 11.0, 11.0]
     copy.fetched(end_offset=0)

@@ -70,7 +70,7 @@ def batch(last_offset: int, count: int, *, is_dense: bool = True) -> Outgoing:
     return Outgoing(memoryview(b""), count, last_offset + 1, 0, None, last_offset=last_offset, is_dense=is_dense)
 
 
-def test_of_a_batch_the_first_and_the_newest_record_are_written(writer: SyncWriter, written: Written) -> None:
+def test_batch_syncs_first_and_last_record(writer: SyncWriter, written: Written) -> None:
     """K894-40: Offset syncs: as 3.5."""
     writer.acknowledged(ORDERS, batch(1009, 10), 500)
     write(writer)
@@ -79,14 +79,14 @@ def test_of_a_batch_the_first_and_the_newest_record_are_written(writer: SyncWrit
     assert written.syncs == [(1000, 500), (1009, 509)], "nothing new"
 
 
-def test_syncs_within_a_large_batch_are_no_further_apart_than_asked_for(writer: SyncWriter, written: Written) -> None:
+def test_syncs_in_large_batch_keep_offset_lag_max(writer: SyncWriter, written: Written) -> None:
     """K894-40: the very first record is the first sync, as MirrorMaker's."""
     writer.acknowledged(ORDERS, batch(999, 1000), 0)
     write(writer)
     assert written.syncs == [*((at, at) for at in range(0, 1000, 101)), (999, 999)]
 
 
-def test_of_records_with_gaps_each_is_a_sync_that_follows_a_gap(writer: SyncWriter, written: Written) -> None:
+def test_record_after_offset_gap_gets_sync(writer: SyncWriter, written: Written) -> None:
     """K894-40: Offset syncs: as 3.5."""
     compacted = replace(batch(1010, 5, is_dense=False), offsets=(1000, 1001, 1005, 1006, 1010))
     writer.acknowledged(ORDERS, compacted, 500)
@@ -94,9 +94,7 @@ def test_of_records_with_gaps_each_is_a_sync_that_follows_a_gap(writer: SyncWrit
     assert written.syncs == [(1000, 500), (1005, 502), (1010, 504)]
 
 
-def test_many_syncs_are_due_before_the_interval_is_over_and_too_many_are_thinned_out(
-    writer: SyncWriter, written: Written
-) -> None:
+def test_many_syncs_are_due_early_and_thinned_out(writer: SyncWriter, written: Written) -> None:
     writer.acknowledged(ORDERS, batch(49_999, 50_000), 0)
     assert not writer.is_full
     writer.acknowledged(ORDERS, batch(199_999, 150_000), 50_000)
@@ -109,21 +107,21 @@ def test_many_syncs_are_due_before_the_interval_is_over_and_too_many_are_thinned
     assert 500 < len(written.syncs) <= 1_001
 
 
-def test_a_batch_with_gaps_counts_by_its_last_record(writer: SyncWriter, written: Written) -> None:
+def test_batch_with_gaps_syncs_last_record(writer: SyncWriter, written: Written) -> None:
     """K894-40: Offset syncs: as 3.5."""
     writer.acknowledged(ORDERS, batch(1009, 3, is_dense=False), 500)
     write(writer)
     assert written.syncs == [(1009, 502)]
 
 
-def test_a_batch_whose_place_is_not_known_writes_nothing(writer: SyncWriter, written: Written) -> None:
+def test_batch_with_unknown_target_offset_has_no_sync(writer: SyncWriter, written: Written) -> None:
     writer.acknowledged(ORDERS, batch(9, 10), -1)
     writer.acknowledged(ORDERS, batch(-1, 10), 10)
     write(writer)
     assert written.syncs == []
 
 
-def test_what_could_not_be_written_is_written_later_and_reported_once(
+def test_failed_syncs_are_retried_and_logged_once(
     writer: SyncWriter, written: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
     written.away = True
@@ -139,7 +137,7 @@ def test_what_could_not_be_written_is_written_later_and_reported_once(
     assert written.syncs == [(0, 0), (9, 9), (19, 19)]
 
 
-def test_what_is_copied_while_syncs_are_written_is_kept(writer: SyncWriter, written: Written) -> None:
+def test_syncs_noted_during_write_are_kept(writer: SyncWriter, written: Written) -> None:
     """K894-40: Offset syncs: as 3.5."""
     # given
     writer.acknowledged(ORDERS, batch(9, 10), 0)
@@ -153,7 +151,7 @@ def test_what_is_copied_while_syncs_are_written_is_kept(writer: SyncWriter, writ
     assert len(records) == 2
 
 
-def test_runs_that_could_not_be_written_come_before_those_of_later(writer: SyncWriter, written: Written) -> None:
+def test_unwritten_runs_precede_later_runs(writer: SyncWriter, written: Written) -> None:
     # given
     writer.acknowledged(ORDERS, batch(9, 10), 0)
     writer.take()

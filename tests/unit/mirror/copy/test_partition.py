@@ -48,20 +48,20 @@ def sequences(batches: list[Outgoing]) -> list[int]:
     return [RecordBatch(batch.view).base_sequence for batch in batches]
 
 
-def test_sequences_continue_by_the_number_of_records() -> None:
+def test_sequence_advances_by_record_count() -> None:
     copy = partition()
     fetch(copy, 3, 2, 1)
     assert sequences(send(copy, 3)) == [0, 3, 5]
 
 
-def test_sequences_wrap_at_two_to_the_31() -> None:
+def test_sequence_wraps_at_2_to_31() -> None:
     copy = partition()
     copy.producer, copy.sequence = OURS, 2**31 - 2
     fetch(copy, 3, 1)
     assert sequences(send(copy, 2)) == [2**31 - 2, 1]
 
 
-def test_what_is_acknowledged_moves_the_position() -> None:
+def test_acknowledged_batch_advances_source_offset() -> None:
     copy = partition()
     fetch(copy, 3, 2)
     first, second = send(copy, 2)
@@ -71,7 +71,7 @@ def test_what_is_acknowledged_moves_the_position() -> None:
     assert (copy.acked_offset, copy.records_copied) == (5, 5)
 
 
-def test_the_first_batch_of_a_producer_goes_alone() -> None:
+def test_first_batch_of_producer_is_sent_alone() -> None:
     """A broker takes any sequence of a producer it does not know: rejected first, taken second would change places."""
     copy = partition()
     fetch(copy, 1, 1, 1)
@@ -90,7 +90,7 @@ def test_the_first_batch_of_a_producer_goes_alone() -> None:
     assert not copy.can_send(0.0), "the new one is not known either"
 
 
-def test_no_more_than_five_batches_are_in_flight() -> None:
+def test_at_most_five_batches_are_in_flight() -> None:
     copy = partition()
     fetch(copy, *[1] * 8)
     copy.acknowledge(send(copy)[0])
@@ -100,7 +100,7 @@ def test_no_more_than_five_batches_are_in_flight() -> None:
     assert copy.can_send(0.0)
 
 
-def test_batches_that_come_back_keep_their_order_and_their_sequences() -> None:
+def test_retried_batches_keep_order_and_sequences() -> None:
     copy = partition()
     fetch(copy, 1, 1, 1, 1)
     sent = send(copy, 3)
@@ -115,7 +115,7 @@ def test_batches_that_come_back_keep_their_order_and_their_sequences() -> None:
     assert copy.state is CopyState.COPYING
 
 
-def test_nothing_new_goes_out_while_something_failed_and_more_is_in_flight() -> None:
+def test_no_new_batch_is_sent_while_failed_batches_are_in_flight() -> None:
     copy = partition()
     fetch(copy, 1, 1, 1)
     first, second = send(copy, 2)
@@ -125,7 +125,7 @@ def test_nothing_new_goes_out_while_something_failed_and_more_is_in_flight() -> 
     assert copy.can_send(0.0)
 
 
-def test_the_position_waits_for_a_batch_that_came_back_before_one_that_arrived() -> None:
+def test_source_offset_waits_for_failed_batch_before_acknowledged_one() -> None:
     copy = partition()
     fetch(copy, 1, 1)
     first, second = send(copy, 2)
@@ -137,7 +137,7 @@ def test_the_position_waits_for_a_batch_that_came_back_before_one_that_arrived()
     assert copy.acked_offset == 2
 
 
-def test_a_lost_producer_gives_new_sequences_to_what_is_left() -> None:
+def test_lost_producer_id_renumbers_pending_batches() -> None:
     copy = partition()
     fetch(copy, 2, 2)
     for batch in send(copy, 2):
@@ -148,7 +148,7 @@ def test_a_lost_producer_gives_new_sequences_to_what_is_left() -> None:
     assert [RecordBatch(batch.view).producer_id for batch in fresh] == [8, 8]
 
 
-def test_a_batch_that_is_too_large_goes_in_halves_with_the_sequences_of_the_whole() -> None:
+def test_too_large_batch_is_split_with_its_sequences() -> None:
     copy = partition()
     fetch(copy, 5, 1)
     batch, behind = send(copy, 2)
@@ -165,14 +165,14 @@ def test_a_batch_that_is_too_large_goes_in_halves_with_the_sequences_of_the_whol
     assert values == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_a_single_record_that_is_too_large_can_not_be_split() -> None:
+def test_too_large_record_cannot_be_split() -> None:
     copy = partition()
     fetch(copy, 1)
     copy.put_back(send(copy)[0], "too large", retry_at=0.0)
     assert not copy.split_first()
 
 
-def test_gaps_are_closed_but_positions_are_the_sources() -> None:
+def test_offset_gaps_are_closed_and_source_offsets_kept() -> None:
     copy = partition()
     fetch(copy, 2, 2, gap=3)
     sent = send(copy, 2)
@@ -180,7 +180,7 @@ def test_gaps_are_closed_but_positions_are_the_sources() -> None:
     assert [RecordBatch(batch.view).last_offset_delta for batch in sent] == [1, 1]
 
 
-def test_what_is_left_out_counts_as_done_with_what_stands_before_it() -> None:
+def test_skipped_offsets_advance_after_previous_batch() -> None:
     copy = partition()
     empty = encode_batch([], base_offset=0, last_offset=1)
     memory = BufferPool(max_free_bytes=SIZE).take(len(empty))
@@ -193,7 +193,7 @@ def test_what_is_left_out_counts_as_done_with_what_stands_before_it() -> None:
     assert copy.acked_offset == 6
 
 
-def test_a_stopped_partition_sends_nothing_more() -> None:
+def test_stopped_partition_sends_no_batches() -> None:
     copy = partition()
     fetch(copy, 1)
     copy.stop("purged")
@@ -202,7 +202,7 @@ def test_a_stopped_partition_sends_nothing_more() -> None:
     assert (copy.state, copy.reason) == (CopyState.STOPPED, "purged")
 
 
-def test_memory_is_used_again_when_every_batch_in_it_is_acknowledged() -> None:
+def test_buffer_is_reused_after_all_its_batches_are_acknowledged() -> None:
     pool = BufferPool(max_free_bytes=SIZE)
     memory = pool.take(100_000)
     memory.retain()
@@ -212,7 +212,7 @@ def test_memory_is_used_again_when_every_batch_in_it_is_acknowledged() -> None:
     assert pool.take(100_000).data is memory.data
 
 
-def test_small_batches_are_joined_to_one() -> None:
+def test_small_batches_are_joined() -> None:
     # given
     copy = partition()
     fetch(copy, 3, 2, 4, join_up_to=SIZE)
@@ -228,7 +228,7 @@ def test_small_batches_are_joined_to_one() -> None:
     assert sequences([single]) == [9]
 
 
-def test_compressed_batches_are_joined_where_the_target_is_far() -> None:
+def test_compressed_batches_are_joined_for_distant_target() -> None:
     near, far = partition(), partition()
     for copy in (near, far):
         fetch(copy, *[2] * (MAX_IN_FLIGHT + 1), join_up_to=SIZE, codec=Codec.ZSTD, is_far=copy is far)
@@ -238,13 +238,13 @@ def test_compressed_batches_are_joined_where_the_target_is_far() -> None:
     assert [record.value for record in decode_records(RecordBatch(joined.view))] == [b"%d" % at for at in range(12)]
 
 
-def test_compressed_batches_that_can_all_be_on_their_way_stay_as_they_are() -> None:
+def test_few_compressed_batches_are_not_joined() -> None:
     copy = partition()
     fetch(copy, *[2] * MAX_IN_FLIGHT, join_up_to=SIZE, codec=Codec.ZSTD, is_far=True)
     assert [batch.record_count for batch in copy.pending] == [2] * MAX_IN_FLIGHT
 
 
-def test_batches_are_joined_to_smaller_ones_once_one_was_too_large() -> None:
+def test_joined_batches_shrink_after_message_too_large() -> None:
     # given
     copy = partition()
     fetch(copy, *[10] * 8, join_up_to=SIZE)

@@ -15,14 +15,14 @@ def join_up_to(line: str) -> int:
 
 
 @pytest.mark.parametrize("key", ["B.producer.batch.size", "A->B.producer.override.batch.size"])
-def test_small_batches_are_joined_up_to_the_producers_batch_size(key: str) -> None:
+def test_producer_batch_size_limits_joined_batches(key: str) -> None:
     assert join_up_to("") == 512 * 1024
     assert join_up_to(f"{key}=131072\n") == 131_072
     assert join_up_to(f"{key}=0\n") == 0
 
 
 @pytest.mark.parametrize("value", ["-1", "many"])
-def test_another_batch_size_is_refused_by_its_key(value: str) -> None:
+def test_invalid_batch_size_is_rejected_with_key(value: str) -> None:
     settings = parse_settings(parse_properties(f"{BASE}B.producer.batch.size={value}\n"))
     with pytest.raises(SettingsError, match=f"^B.producer.batch.size={value}: expected a whole number from 0"):
         settings.check_clients()
@@ -31,7 +31,7 @@ def test_another_batch_size_is_refused_by_its_key(value: str) -> None:
         copy_settings(flow)
 
 
-def test_the_rack_of_the_sources_consumer_is_sent_with_fetches() -> None:
+def test_fetch_has_client_rack_of_source_consumer() -> None:
     """KIP-392."""
     line = "A.consumer.client.rack=eu-1a\n"
     settings = parse_settings(parse_properties(BASE + line))

@@ -166,17 +166,17 @@ def sending() -> Sending:
     return Sending()
 
 
-def test_large_batches_of_two_partitions_go_on_two_connections(sending: Sending) -> None:
+def test_large_batches_use_two_connections(sending: Sending) -> None:
     sending.queue(0, 1, size=128 * KIB)
     assert sending.send() == {0: 1, 1: 1}
 
 
-def test_small_batches_go_on_one_together(sending: Sending) -> None:
+def test_small_batches_share_one_connection(sending: Sending) -> None:
     sending.queue(0, 1, size=KIB)
     assert sending.send() == {0: 1}
 
 
-def test_a_partition_changes_its_connection_only_when_nothing_is_in_flight(sending: Sending) -> None:
+def test_partition_changes_connection_without_requests_in_flight(sending: Sending) -> None:
     """Else a batch could overtake the one before it."""
     # given
     sending.queue(1, size=128 * KIB)
@@ -197,7 +197,7 @@ def test_a_partition_changes_its_connection_only_when_nothing_is_in_flight(sendi
 @pytest.mark.parametrize(
     "error_code", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID]
 )
-def test_to_a_remote_topic_that_may_be_new_batches_go_one_by_one(sending: Sending, error_code: ErrorCode) -> None:
+def test_batches_to_new_remote_topic_are_sent_one_by_one(sending: Sending, error_code: ErrorCode) -> None:
     """A new topic knows no producer and accepts any sequence: a later batch could be appended before the first one."""
     # given
     copy = sending.copies["t", 0]
@@ -215,7 +215,7 @@ def test_to_a_remote_topic_that_may_be_new_batches_go_one_by_one(sending: Sendin
     assert sending.send() == {0: 2}
 
 
-def test_what_the_last_batches_were_like_decides(sending: Sending) -> None:
+def test_recent_batch_sizes_decide_connection(sending: Sending) -> None:
     """A small one among large ones, as at the end of what a fetch brought, stays where they are."""
     for _ in range(3):
         for size in (128 * KIB, 128 * KIB, KIB):
@@ -224,7 +224,7 @@ def test_what_the_last_batches_were_like_decides(sending: Sending) -> None:
             sending.target.answer_all(1)
 
 
-def test_the_first_batches_of_a_transaction_go_one_request_after_the_other() -> None:
+def test_first_batches_of_transaction_are_sent_one_by_one() -> None:
     """K894-39: a leader has one question to the coordinator on its way for a transactional id (KIP-890)."""
     # given
     transaction = Transaction()
@@ -240,7 +240,7 @@ def test_the_first_batches_of_a_transaction_go_one_request_after_the_other() -> 
         transaction.begun.clear()
 
 
-def test_a_partition_on_its_way_to_another_connection_sends_one_batch_until_it_is_there() -> None:
+def test_partition_changing_connection_sends_one_batch_at_a_time() -> None:
     """Else something would always be in flight, and both halves of the partitions went on one connection."""
     # given
     transaction = Transaction()
@@ -265,7 +265,7 @@ def test_a_partition_on_its_way_to_another_connection_sends_one_batch_until_it_i
     ("error_code", "in_doubt"),
     [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True), (ErrorCode.NOT_ENOUGH_REPLICAS, False)],
 )
-def test_a_stopped_partition_with_a_batch_that_the_target_may_have_is_undecided(
+def test_stopped_partition_with_unknown_outcome_is_undecided(
     sending: Sending, error_code: ErrorCode, *, in_doubt: bool
 ) -> None:
     """K894-39: the transaction must not be committed, because the source offset of the batch is not in it."""
@@ -280,7 +280,7 @@ def test_a_stopped_partition_with_a_batch_that_the_target_may_have_is_undecided(
     assert copy.is_undecided is in_doubt
 
 
-def test_a_batch_stays_in_doubt_when_a_later_attempt_is_rejected(sending: Sending) -> None:
+def test_unknown_outcome_remains_after_rejected_retry(sending: Sending) -> None:
     """The first attempt may have been appended before the topic allowed smaller batches only."""
     copy = sending.copies["t", 0]
     sending.queue(0, size=KIB)

@@ -58,7 +58,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
         yield Told(copier, clock)
 
 
-def test_only_rows_are_made_that_have_something_new(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_partitions_report_no_progress_row(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     before = told.rows()
     summary = create_autospec(RecentAges.summary, side_effect=RecentAges.summary)
@@ -73,7 +73,7 @@ def test_only_rows_are_made_that_have_something_new(told: Told, monkeypatch: pyt
     assert after[3].records == before[3].records + 1
 
 
-def test_ages_are_forgotten_when_they_are_old_although_nothing_moves(told: Told) -> None:
+def test_old_ages_expire_without_new_records(told: Told) -> None:
     assert told.rows()[0].record_age == Ages(20, 20, 20, 20)
     told.at(NOW_MS + WINDOW_MS)
     told.copied(told.copies[0], age_ms=8)
@@ -87,13 +87,13 @@ def test_ages_are_forgotten_when_they_are_old_although_nothing_moves(told: Told)
     assert told.rows()[0] is last
 
 
-def test_a_clock_that_goes_back_forgets_ages_at_once(told: Told) -> None:
+def test_clock_going_back_drops_ages(told: Told) -> None:
     told.rows()
     told.at(NOW_MS - 1)
     assert told.rows()[0].record_age is None
 
 
-def test_partitions_that_wait_for_a_start_report_what_is_new() -> None:
+def test_partitions_waiting_for_start_report_changes() -> None:
     waiting = PartitionId("t", 0, "A.t")
     with contextlib.closing(Copier(copy_settings("h:1", "h:2", alias="A"), [waiting])) as copier:
         (row,) = copier.progress()

@@ -69,7 +69,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     return made
 
 
-def test_the_newest_of_each_key_counts_in_the_order_of_the_log(target: Target) -> None:
+def test_newest_record_of_each_key_in_log_order_is_used(target: Target) -> None:
     key = source_offsets.key_bytes(ORDERS)
     target.logs[0] = [
         (ORDERS_OTHERWISE, b'{"offset":1}'),
@@ -85,7 +85,7 @@ def test_the_newest_of_each_key_counts_in_the_order_of_the_log(target: Target) -
     assert target.store.read().offsets == {}
 
 
-def test_topic_ids_and_the_shard_plan_of_this_source_are_read_with_the_positions(target: Target) -> None:
+def test_topic_ids_and_shard_plan_are_read_with_source_offsets(target: Target) -> None:
     elsewhere = SourcePartition("B", "orders", 0)
     for number, (source, topic_id, shards) in enumerate([(ORDERS, UUID(int=7), 4), (elsewhere, UUID(int=8), 2)]):
         target.logs[number] = [
@@ -99,7 +99,7 @@ def test_topic_ids_and_the_shard_plan_of_this_source_are_read_with_the_positions
     assert found.shard_plan == ShardPlan(4)
 
 
-def test_a_key_that_comes_again_and_again_is_understood_once(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_key_is_parsed_once(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that holds records of a partition holds its position: there are many until they are compacted."""
     # given
     target.logs[0] = [(source_offsets.key_bytes(ORDERS), source_offsets.value_bytes(number)) for number in range(1000)]
@@ -112,7 +112,7 @@ def test_a_key_that_comes_again_and_again_is_understood_once(target: Target, mon
     assert parse.call_count == 1
 
 
-def test_positions_go_where_kafkas_producer_sends_their_keys_also_after_the_topic_has_grown(target: Target) -> None:
+def test_source_offsets_use_default_partitioner_after_topic_grew(target: Target) -> None:
     for partitions in (3, 25):
         target.has(partitions)
         for number in range(20):
@@ -128,7 +128,7 @@ def _content(records: Sequence[Record]) -> list[tuple[bytes | None, bytes | None
     return [(record.key, record.value) for record in records]
 
 
-def test_nothing_is_written_where_nothing_moved_even_if_the_topic_is_not_known(target: Target) -> None:
+def test_unchanged_source_offsets_are_not_written(target: Target) -> None:
     target.store.cluster.topics.clear()
     assert target.store.records({}) == {}
     with pytest.raises(ConnectionLostError):

@@ -78,7 +78,7 @@ def writer(store: Store, syncs: Syncs) -> Iterator[SourceOffsetWriter]:
     made.close()
 
 
-def test_nobody_waits_for_a_store_that_does_not_answer(writer: SourceOffsetWriter, store: Store) -> None:
+def test_slow_store_does_not_block_copier(writer: SourceOffsetWriter, store: Store) -> None:
     # given
     store.may_go_on.clear()
     # when
@@ -93,13 +93,13 @@ def test_nobody_waits_for_a_store_that_does_not_answer(writer: SourceOffsetWrite
     assert store.written == [MOVED]
 
 
-def test_nothing_due_is_nothing_to_write(writer: SourceOffsetWriter, syncs: Syncs) -> None:
+def test_writer_without_due_records_writes_nothing(writer: SourceOffsetWriter, syncs: Syncs) -> None:
     writer.begin({})
     assert not writer.is_busy
     assert syncs.settled == []
 
 
-def test_syncs_are_sent_without_positions(writer: SourceOffsetWriter, store: Store, syncs: Syncs) -> None:
+def test_syncs_are_written_without_source_offsets(writer: SourceOffsetWriter, store: Store, syncs: Syncs) -> None:
     syncs.due = ["a", "b"]
     writer.begin({})
     assert writer.collect(wait=True) == {}
@@ -107,7 +107,7 @@ def test_syncs_are_sent_without_positions(writer: SourceOffsetWriter, store: Sto
 
 
 @pytest.mark.parametrize("error", [ConnectionLostError("nobody answers"), UnsupportedVersionError("no Produce")])
-def test_what_fails_is_reported_and_leaves_the_other(
+def test_failed_write_is_logged_and_other_write_succeeds(
     writer: SourceOffsetWriter, store: Store, syncs: Syncs, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     # given
@@ -129,7 +129,7 @@ def test_what_fails_is_reported_and_leaves_the_other(
     assert (syncs.sent, syncs.settled) == (["b"], [error, None])
 
 
-def test_what_keeps_failing_is_reported_once(
+def test_repeated_failure_is_logged_once(
     writer: SourceOffsetWriter, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     for error in (ConnectionLostError("away"), ConnectionLostError("away"), None, ConnectionLostError("away")):
@@ -141,7 +141,7 @@ def test_what_keeps_failing_is_reported_once(
     ] * 2
 
 
-def test_what_is_being_written_when_it_closes_is_settled(store: Store, syncs: Syncs) -> None:
+def test_close_waits_for_write_in_progress(store: Store, syncs: Syncs) -> None:
     writer = SourceOffsetWriter(cast("SourceOffsetStore", store), cast("SyncWriter", syncs), flow="A->B")
     syncs.due = ["a"]
     writer.begin(MOVED)
@@ -149,7 +149,7 @@ def test_what_is_being_written_when_it_closes_is_settled(store: Store, syncs: Sy
     assert (syncs.settled, store.written) == ([None], [MOVED])
 
 
-def test_an_error_that_nobody_expects_is_not_swallowed(writer: SourceOffsetWriter, store: Store) -> None:
+def test_unexpected_error_is_raised(writer: SourceOffsetWriter, store: Store) -> None:
     store.error = ZeroDivisionError()
     writer.begin(MOVED)
     with pytest.raises(ZeroDivisionError):

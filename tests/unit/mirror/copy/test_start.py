@@ -104,7 +104,7 @@ class Rig:
         return start.copies([P]), start.reasons
 
 
-def test_a_partition_resumes_after_its_stored_offset() -> None:
+def test_partition_resumes_after_stored_source_offset() -> None:
     rig = Rig(offset=41)
     ((copy,), reasons) = rig.start()
     assert (copy.fetch_offset, copy.last_fetched_epoch, copy.is_settled, reasons) == (42, 3, True, {})
@@ -114,9 +114,7 @@ def test_a_partition_resumes_after_its_stored_offset() -> None:
     ("reset", "of_timestamp", "at"),
     [("earliest", -1, 5), ("latest", -1, 50), ("by_duration", 20, 20), ("by_duration", -1, 50)],
 )
-def test_a_new_partition_starts_where_auto_offset_reset_says_and_stores_that_first(
-    reset: str, of_timestamp: int, at: int
-) -> None:
+def test_new_partition_stores_auto_offset_reset_start_first(reset: str, of_timestamp: int, at: int) -> None:
     rig = Rig(reset=reset)
     rig.source.offset_of_timestamp = of_timestamp
     ((copy,), _) = rig.start()
@@ -124,7 +122,7 @@ def test_a_new_partition_starts_where_auto_offset_reset_says_and_stores_that_fir
     assert rig.store.log[-1] == ({KEY: SourceOffset(at)}, {KEY: OLD_ID})
 
 
-def test_a_new_partition_stops_if_auto_offset_reset_is_none() -> None:
+def test_auto_offset_reset_none_stops_new_partition() -> None:
     ((copy,), _) = Rig(reset="none").start()
     assert copy.state is CopyState.STOPPED
     assert copy.reason.startswith("t-0 was never mirrored, and auto.offset.reset=none names no offset")
@@ -132,7 +130,7 @@ def test_a_new_partition_stops_if_auto_offset_reset_is_none() -> None:
     assert (copy.state, copy.fetch_offset) == (CopyState.COPYING, 42)
 
 
-def test_records_of_unknown_origin_stop_the_partition() -> None:
+def test_remote_records_without_source_offset_stop_partition() -> None:
     rig = Rig()
     rig.target.log_end = 9
     ((copy,), _) = rig.start()
@@ -141,7 +139,7 @@ def test_records_of_unknown_origin_stop_the_partition() -> None:
 
 
 @pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
-def test_a_topic_that_was_created_again(*, continues: bool) -> None:
+def test_recreated_topic_stops_partition_or_restarts(*, continues: bool) -> None:
     rig = Rig(offset=41, continues=continues)
     rig.source.topic_ids["t"] = NEW_ID
     ((copy,), _) = rig.start()
@@ -153,7 +151,7 @@ def test_a_topic_that_was_created_again(*, continues: bool) -> None:
         assert copy.reason.startswith("t was deleted and created again on the source.")
 
 
-def test_the_id_of_a_topic_is_stored_with_a_partition_that_has_none() -> None:
+def test_missing_topic_id_is_stored() -> None:
     """As after a takeover from MirrorMaker, which stores no ids."""
     rig = Rig(offset=41, topic_id=None)
     ((copy,), _) = rig.start()
@@ -167,26 +165,26 @@ def test_the_id_of_a_topic_is_stored_with_a_partition_that_has_none() -> None:
         ("target", "A.t-0 does not exist on the target yet, or has no leader"),
     ],
 )
-def test_a_partition_without_a_leader_does_not_start_yet(side: str, reason: str) -> None:
+def test_partition_without_leader_does_not_start(side: str, reason: str) -> None:
     rig = Rig(offset=41)
     getattr(rig, side).leaders.clear()
     assert rig.start() == ([], {P: reason})
     assert rig.store.log == []  # nothing is read or fenced for it
 
 
-def test_a_predecessor_is_fenced_before_its_offsets_are_read() -> None:
+def test_fence_precedes_reading_source_offsets() -> None:
     rig = Rig(offset=41, planned_after=0)
     ((copy,), _) = rig.start()
     assert (rig.store.log[:2], copy.fetch_offset) == (["fence", "read"], 42)
 
 
-def test_after_another_number_of_shards_the_offsets_are_read_again() -> None:
+def test_changed_shard_count_rereads_source_offsets() -> None:
     rig = Rig(planned_after=2)
     rig.start()
     assert rig.store.log[:8] == ["fence", "read", "take over", "fence", "read", "take over", "fence", "read"]
     assert rig.store.log[-1] == ({KEY: SourceOffset(5)}, {KEY: OLD_ID})
 
 
-def test_two_processes_that_disagree_on_the_number_of_shards_do_not_loop_for_ever() -> None:
+def test_competing_shard_counts_do_not_loop() -> None:
     with pytest.raises(ConnectionLostError, match="another number of shards"):
         Rig(planned_after=99).start()

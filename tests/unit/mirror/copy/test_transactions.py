@@ -183,7 +183,7 @@ def shard(target: Target) -> Shard:
     return made
 
 
-def test_records_and_their_position_are_committed_together(shard: Shard, target: Target) -> None:
+def test_records_and_source_offsets_commit_in_one_transaction(shard: Shard, target: Target) -> None:
     """K894-39: the position stands in the transaction of the records, and offset syncs wait for its end."""
     shard.fetch()
     shard.expect_more()
@@ -202,7 +202,7 @@ def test_records_and_their_position_are_committed_together(shard: Shard, target:
     assert shard.transactions.is_idle
 
 
-def test_who_has_all_that_there_is_commits_soon(shard: Shard, target: Target) -> None:
+def test_caught_up_shard_commits_early(shard: Shard, target: Target) -> None:
     # given
     shard.fetch()
     shard.expect_nothing()
@@ -224,7 +224,7 @@ def test_who_has_all_that_there_is_commits_soon(shard: Shard, target: Target) ->
 
 
 @pytest.mark.parametrize(("takes_s", "least_s"), [(0.001, 0.1), (0.05, 0.45), (0.3, 1.0)])
-def test_transactions_take_records_for_longer_than_it_takes_to_begin_and_end_them(
+def test_transaction_accepts_records_longer_than_its_overhead(
     shard: Shard, target: Target, takes_s: float, least_s: float
 ) -> None:
     """Of three calls each; not for less than asked for, and not for longer."""
@@ -245,7 +245,7 @@ def test_transactions_take_records_for_longer_than_it_takes_to_begin_and_end_the
     assert shard.transactions.due_in_s(1000.0) == pytest.approx(least_s, abs=0.001)
 
 
-def test_one_slow_transaction_does_not_make_those_after_it_longer(shard: Shard, target: Target) -> None:
+def test_one_slow_transaction_does_not_lengthen_next(shard: Shard, target: Target) -> None:
     """A broker is busy with something else now and then; records that come later need not wait for that as well."""
     # given
     for number, takes_s in enumerate([0.04] * 10 + [2.0, 0.04]):
@@ -259,7 +259,7 @@ def test_one_slow_transaction_does_not_make_those_after_it_longer(shard: Shard, 
         shard.drive(now + 5.0)
 
 
-def test_a_partition_that_has_records_later_is_added_when_it_has(shard: Shard, target: Target) -> None:
+def test_partition_is_added_to_open_transaction_when_it_has_records(shard: Shard, target: Target) -> None:
     shard.fetch(0)
     shard.drive(10.0)
     shard.fetch(1)
@@ -269,7 +269,7 @@ def test_a_partition_that_has_records_later_is_added_when_it_has(shard: Shard, t
     assert shard.transactions.admits(shard.copies[1])
 
 
-def test_nothing_is_committed_while_the_fate_of_a_batch_is_not_known(shard: Shard, target: Target) -> None:
+def test_unknown_batch_outcome_delays_commit(shard: Shard, target: Target) -> None:
     shard.fetch()
     shard.drive(10.0)
     sent = shard.send()
@@ -286,7 +286,7 @@ def test_nothing_is_committed_while_the_fate_of_a_batch_is_not_known(shard: Shar
     assert target.asked[-1] == "commit"
 
 
-def test_a_batch_that_is_never_acknowledged_loses_the_transaction(shard: Shard) -> None:
+def test_unacknowledged_batch_loses_transaction(shard: Shard) -> None:
     shard.fetch()
     shard.drive(10.0)
     shard.send()
@@ -295,7 +295,7 @@ def test_a_batch_that_is_never_acknowledged_loses_the_transaction(shard: Shard) 
         shard.drive(60.0, busy=True)
 
 
-def test_a_partition_that_holds_up_others_is_named_with_its_reason(shard: Shard) -> None:
+def test_partition_delaying_commit_is_reported_with_reason(shard: Shard) -> None:
     """One partition below min.insync.replicas: the message names it, and counts those that wait for it."""
     for number in (0, 1):
         shard.fetch(number)
@@ -313,7 +313,7 @@ def test_a_partition_that_holds_up_others_is_named_with_its_reason(shard: Shard)
         shard.drive(60.0)
 
 
-def test_a_partition_that_stops_with_its_fate_unknown_loses_the_transaction(shard: Shard) -> None:
+def test_stopped_partition_with_unknown_outcome_loses_transaction(shard: Shard) -> None:
     shard.fetch()
     shard.drive(10.0)
     sent = shard.send()
@@ -323,7 +323,7 @@ def test_a_partition_that_stops_with_its_fate_unknown_loses_the_transaction(shar
         shard.drive(11.0)
 
 
-def test_a_partition_that_stops_before_a_batch_in_doubt_is_sent_again_loses_the_transaction(shard: Shard) -> None:
+def test_stopped_partition_before_retry_loses_transaction(shard: Shard) -> None:
     """K894-39: the target may have the batch, and its source offset would not be committed with it."""
     shard.fetch()
     shard.drive(10.0)
@@ -334,7 +334,7 @@ def test_a_partition_that_stops_before_a_batch_in_doubt_is_sent_again_loses_the_
         shard.drive(11.0)
 
 
-def test_a_partition_that_stops_for_a_rejected_batch_loses_nothing(shard: Shard, target: Target) -> None:
+def test_rejected_batch_keeps_transaction(shard: Shard, target: Target) -> None:
     for number in (0, 1):
         shard.fetch(number)
     shard.drive(10.0)
@@ -346,7 +346,7 @@ def test_a_partition_that_stops_for_a_rejected_batch_loses_nothing(shard: Shard,
     assert target.asked[-1] == "commit"
 
 
-def test_an_answer_with_an_old_offset_is_no_acknowledgement(shard: Shard) -> None:
+def test_response_with_old_base_offset_loses_transaction(shard: Shard) -> None:
     """A broker that takes a batch for one of an earlier transaction answers well and writes nothing."""
     shard.fetch()
     shard.fetch()
@@ -358,9 +358,7 @@ def test_an_answer_with_an_old_offset_is_no_acknowledgement(shard: Shard) -> Non
 
 
 @pytest.mark.parametrize("lost", ["write", "commit"])
-def test_what_was_interrupted_at_the_end_continues_with_the_same_positions(
-    shard: Shard, target: Target, lost: str
-) -> None:
+def test_interrupted_commit_resends_same_source_offsets(shard: Shard, target: Target, lost: str) -> None:
     shard.fetch()
     shard.drive(10.0)
     shard.acknowledge(shard.send(), 100)
@@ -384,7 +382,7 @@ def _raise(errors: list[ConnectionLostError]) -> None:
     raise errors.pop()
 
 
-def test_after_a_repeated_end_the_next_transaction_has_a_new_epoch(shard: Shard, target: Target) -> None:
+def test_repeated_end_txn_gives_next_transaction_new_epoch(shard: Shard, target: Target) -> None:
     """K894-39: the first EndTxn may still arrive. With the old epoch it would commit the next transaction."""
     # given
     shard.fetch()
@@ -410,7 +408,7 @@ def test_after_a_repeated_end_the_next_transaction_has_a_new_epoch(shard: Shard,
     assert shard.copies[0].committed_offset == 6
 
 
-def test_the_epoch_stays_when_each_end_is_answered(shard: Shard, target: Target) -> None:
+def test_acknowledged_end_txn_keeps_epoch(shard: Shard, target: Target) -> None:
     for number in range(3):
         shard.fetch()
         shard.drive(10.0 + number)
@@ -419,7 +417,7 @@ def test_the_epoch_stays_when_each_end_is_answered(shard: Shard, target: Target)
     assert not [asked for asked in target.asked if asked.startswith("init")]
 
 
-def test_a_fenced_shard_loses_its_transaction(shard: Shard, target: Target) -> None:
+def test_fenced_shard_loses_transaction(shard: Shard, target: Target) -> None:
     shard.fetch()
     shard.drive(10.0)
     shard.acknowledge(shard.send(), 100)
@@ -428,7 +426,7 @@ def test_a_fenced_shard_loses_its_transaction(shard: Shard, target: Target) -> N
         shard.drive(11.0)
 
 
-def test_a_partition_that_the_target_refuses_waits_and_the_others_continue(shard: Shard, target: Target) -> None:
+def test_partition_rejected_by_add_partitions_waits(shard: Shard, target: Target) -> None:
     shard.fetch(0)
     shard.fetch(1)
     target.rejected = {
@@ -445,7 +443,7 @@ def test_a_partition_that_the_target_refuses_waits_and_the_others_continue(shard
     assert not shard.transactions.admits(shard.copies[0])
 
 
-def test_a_position_that_moved_without_records_is_written_from_time_to_time(shard: Shard, target: Target) -> None:
+def test_source_offset_advanced_without_records_is_committed_periodically(shard: Shard, target: Target) -> None:
     shard.copies[0].skip_to(9)
     shard.drive(10.0)
     shard.drive(11.0)
@@ -455,7 +453,7 @@ def test_a_position_that_moved_without_records_is_written_from_time_to_time(shar
     assert target.asked.count("commit") == 1, "markers of the source alone are no reason for a transaction at once"
 
 
-def test_a_transaction_costs_what_is_in_it_and_not_what_its_shard_has(shard: Shard, target: Target) -> None:
+def test_commit_cost_depends_on_touched_partitions(shard: Shard, target: Target) -> None:
     # given
     shard.expect_more()
     shard.drive(10.0)
@@ -475,13 +473,13 @@ def test_a_transaction_costs_what_is_in_it_and_not_what_its_shard_has(shard: Sha
     assert shard.copies.passes == 1, "who is behind; those whose positions moved without records are not due yet"
 
 
-def test_a_shard_at_rest_looks_for_moved_positions_once_an_interval(shard: Shard) -> None:
+def test_idle_shard_checks_source_offsets_once_per_interval(shard: Shard) -> None:
     for turn in range(100):
         shard.drive(10.0 + turn / 10)
     assert shard.copies.passes == 2, "the interval is 5 s"
 
 
-def test_a_stopped_partition_holds_no_transaction_open(shard: Shard, target: Target) -> None:
+def test_stopped_partition_does_not_delay_commit(shard: Shard, target: Target) -> None:
     # given
     shard.expect_more()
     shard.copies[1].stop("its records were purged")
@@ -495,7 +493,7 @@ def test_a_stopped_partition_holds_no_transaction_open(shard: Shard, target: Tar
     assert target.asked == ["add A.t-0", "write", "commit"]
 
 
-def test_an_end_closes_the_transaction_at_once(shard: Shard, target: Target) -> None:
+def test_draining_copier_commits_at_once(shard: Shard, target: Target) -> None:
     shard.fetch()
     shard.drive(10.0)
     shard.acknowledge(shard.send(), 100)
@@ -506,7 +504,7 @@ def test_an_end_closes_the_transaction_at_once(shard: Shard, target: Target) -> 
     assert shard.transactions.is_idle
 
 
-def test_another_number_of_shards_fences_all_ids_of_before(shard: Shard, target: Target) -> None:
+def test_changed_shard_count_fences_all_previous_ids(shard: Shard, target: Target) -> None:
     """K894-39: our number is known on the target before theirs are fenced, so that a crash between is made good."""
     assert not shard.transactions.is_planned(ShardPlan(2))
     assert not shard.transactions.is_planned(None)

@@ -171,7 +171,7 @@ class Run:
         return self.status.snapshot()["A->B"]
 
 
-def test_checkpoints_follow_a_group_and_repeat_nothing() -> None:
+def test_checkpoints_follow_group_without_repetition() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic.
 
     K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
@@ -194,7 +194,7 @@ def test_checkpoints_follow_a_group_and_repeat_nothing() -> None:
     assert (topic.name, topic.num_partitions, topic.replication_factor) == (CHECKPOINTS, 1, 3)
 
 
-def test_group_at_the_end_of_a_log_of_control_batches_has_a_checkpoint_once_they_are_passed() -> None:
+def test_group_after_control_batches_gets_checkpoint() -> None:
     run = Run()
     run.bounds = {ORDERS: LogBounds(0, 9), REMOTE: LogBounds(0, 0)}
     run.commit(9)
@@ -204,7 +204,7 @@ def test_group_at_the_end_of_a_log_of_control_batches_has_a_checkpoint_once_they
         assert run.topics.checkpoints() == expected
 
 
-def test_after_a_restart_nothing_is_written_again_and_nothing_goes_back() -> None:
+def test_restart_rewrites_no_checkpoint() -> None:
     """K894-42: what was written before is read from the topic."""
     run = Run()
     run.topics.sync(999, 899, first=100)
@@ -215,7 +215,7 @@ def test_after_a_restart_nothing_is_written_again_and_nothing_goes_back() -> Non
     assert run.topics.checkpoints() == [("g", 500, 400)]
 
 
-def test_without_the_checkpoints_of_before_only_the_newest_sync_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_checkpoints_limit_translation_to_newest_sync(caplog: pytest.LogCaptureFixture) -> None:
     """K894-42: an older one might lead behind what was written before."""
     run = Run()
     run.topics.sync(100, 100)
@@ -227,7 +227,7 @@ def test_without_the_checkpoints_of_before_only_the_newest_sync_counts(caplog: p
     assert f"{CHECKPOINTS} does not exist, or may not be read: only offsets of records" in caplog.text
 
 
-def test_groups_are_found_by_the_filter_and_by_their_topics() -> None:
+def test_groups_are_selected_by_filter_and_topics() -> None:
     """K894-41: at every refresh; what goes away is not shown any more."""
     run = Run(**{"groups.exclude": "secret"})
     run.topics.sync(999, 999, first=0)
@@ -246,7 +246,7 @@ def test_groups_are_found_by_the_filter_and_by_their_topics() -> None:
     assert [row.group for row in run.turn().offsets] == ["later"]
 
 
-def test_idle_groups_get_their_offsets_and_go_forwards_only() -> None:
+def test_idle_group_offsets_are_committed_forward_only() -> None:
     """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
     active members and only forwards (never below the group's current target offset.
     """
@@ -264,7 +264,7 @@ def test_idle_groups_get_their_offsets_and_go_forwards_only() -> None:
     assert (row.committed, row.sync_reason) == (500, "")
 
 
-def test_a_group_in_use_on_the_target_is_left_alone_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_group_with_members_on_target_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
     active members and only forwards (never below the group's current target offset.
     """
@@ -283,7 +283,7 @@ def test_a_group_in_use_on_the_target_is_left_alone_and_told_once(caplog: pytest
     assert record.getMessage() == ("A->B: group g: offsets are not synced: it has 2 members on cluster B (A.orders-0)")
 
 
-def test_members_that_come_in_between_and_other_refusals_are_told() -> None:
+def test_rejected_offset_commits_are_logged() -> None:
     """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
     active members and only forwards (never below the group's current target offset.
     """
@@ -296,7 +296,7 @@ def test_members_that_come_in_between_and_other_refusals_are_told() -> None:
     assert run.turn().offsets[0].sync_reason == "GROUP_AUTHORIZATION_FAILED: not you"
 
 
-def test_offsets_of_groups_stay_as_they_are_unless_the_file_wants_otherwise() -> None:
+def test_group_offsets_are_not_committed_by_default() -> None:
     """K894-43: sync.group.offsets.enabled is false in MirrorMaker."""
     run = Run(**{"sync.group.offsets.enabled": "false"})
     run.topics.sync(999, 899, first=100)
@@ -306,7 +306,7 @@ def test_offsets_of_groups_stay_as_they_are_unless_the_file_wants_otherwise() ->
     assert run.target.offsets == {}
 
 
-def test_a_checkpoint_says_how_long_it_took() -> None:
+def test_checkpoint_latency_is_reported() -> None:
     """MirrorMaker calls it checkpoint-latency-ms; by group, topic and partition."""
     run = Run()
     run.topics.sync(999, 899, first=100)
@@ -317,7 +317,7 @@ def test_a_checkpoint_says_how_long_it_took() -> None:
     assert (latency.last, latency.least, latency.most, latency.mean) == (250, 250, 250, 250)
 
 
-def test_a_reason_is_reported_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_reason_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     run = Run()
     run.commit(500)
     with caplog.at_level(logging.INFO, "klamm.mirror.groups.control"):
@@ -336,7 +336,7 @@ def test_a_reason_is_reported_once_and_again_when_it_changes(caplog: pytest.LogC
     assert run.topics.checkpoints() == [("g", 500, 500)]
 
 
-def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_shown_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     """K894-45: also a topic of checkpoints that cannot be created."""
     run = Run()
     run.target.rejects[CHECKPOINTS] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
@@ -361,7 +361,7 @@ def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.
     assert "A->B: offsets of groups are translated again" in caplog.text
 
 
-def test_a_topic_of_checkpoints_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCaptureFixture) -> None:
+def test_new_checkpoints_topic_may_be_unknown_at_first(caplog: pytest.LogCaptureFixture) -> None:
     """K894-42, K894-45: nothing counts as unknown because of it, and nobody is alarmed."""
     run = Run()
     run.topics.sync(999, 899, first=100)
@@ -375,7 +375,7 @@ def test_a_topic_of_checkpoints_that_was_just_created_may_not_be_known_yet(caplo
     assert not caplog.records
 
 
-def test_a_mirror_that_ends_leaves_the_groups_where_they_belong() -> None:
+def test_last_round_commits_group_offsets() -> None:
     """K894-41: what was copied since the last round counts."""
     run = Run()
     run.commit(500)
@@ -388,7 +388,7 @@ def test_a_mirror_that_ends_leaves_the_groups_where_they_belong() -> None:
     assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(400)}}
 
 
-def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_group_filter_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
@@ -409,7 +409,7 @@ def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pyte
     assert "offsets of groups cannot be translated now: KeyError: 'g'" in caplog.text
 
 
-def test_groups_that_are_skipped_are_reported_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_skipped_groups_are_logged_once_with_reason(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(**{"groups.exclude": "tool-.*"})
     for number in range(7):
         run.commit(5, f"tool-{number}")

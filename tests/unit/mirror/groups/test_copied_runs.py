@@ -19,7 +19,7 @@ def sync(upstream: int, downstream: int, first: int = -1) -> RunSync:
     return RunSync(SyncPair(upstream, downstream), first)
 
 
-def test_inside_a_run_every_offset_translates_exactly() -> None:
+def test_offsets_within_run_translate_exactly() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(999, 499, first=500))
     assert translation.translate(500) == Translation(0, 0)
@@ -27,19 +27,19 @@ def test_inside_a_run_every_offset_translates_exactly() -> None:
     assert translation.translate(1000) == Translation(500, 0), "the group has read all of it"
 
 
-def test_beyond_what_is_mirrored_a_group_continues_right_behind_it() -> None:
+def test_offset_beyond_newest_sync_translates_to_next_offset() -> None:
     """K894-41: never beyond the log's end."""
     assert PartitionTranslation(sync(999, 499, first=500)).translate(1200) == Translation(500, 200)
 
 
-def test_before_the_first_run_nothing_is_translated() -> None:
+def test_offset_before_first_run_is_not_translated() -> None:
     """K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
     untranslatable (-1) or unknown offsets.
     """
     assert PartitionTranslation(sync(999, 499, first=500)).translate(499) is None
 
 
-def test_syncs_without_runs_translate_as_mirrormaker_does() -> None:
+def test_syncs_without_runs_translate_like_mirrormaker() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(100, 50))
     for pair in ((200, 150), (300, 250)):
@@ -48,7 +48,7 @@ def test_syncs_without_runs_translate_as_mirrormaker_does() -> None:
     assert {offset: translation.translate(offset) for offset in wanted} == wanted
 
 
-def test_a_run_that_grows_is_one_run_and_older_ones_stay_known() -> None:
+def test_growing_run_replaces_itself_and_keeps_older_runs() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(99, 99, first=0))
     for number in range(10):
@@ -59,7 +59,7 @@ def test_a_run_that_grows_is_one_run_and_older_ones_stay_known() -> None:
     assert translation.translate(150) == Translation(100, 50), "the source has no record there, or none is known"
 
 
-def test_a_topic_that_was_recreated_forgets_what_was_known() -> None:
+def test_recreated_remote_topic_drops_older_runs() -> None:
     """K894-41: what the target holds now begins with the newest sync."""
     translation = PartitionTranslation(sync(999, 999, first=0))
     translation.add(sync(1010, 10, first=1000))
@@ -67,7 +67,7 @@ def test_a_topic_that_was_recreated_forgets_what_was_known() -> None:
     assert translation.translate(1005) == Translation(5, 0)
 
 
-def test_a_header_reports_the_run_and_mirrormakers_records_have_none() -> None:
+def test_sync_header_holds_run_and_mirrormaker_has_none() -> None:
     """K894-40: Offset syncs: as 3.5."""
     run = sync(999, 499, first=500)
     ((name, value),) = run.headers()
@@ -78,7 +78,7 @@ def test_a_header_reports_the_run_and_mirrormakers_records_have_none() -> None:
         assert RunSync.of(run.pair, ((RUN_HEADER, strange),)) == sync(999, 499)
 
 
-def test_a_gap_on_either_side_ends_a_run() -> None:
+def test_offset_gap_ends_run() -> None:
     """K894-40: Offset syncs: as 3.5."""
     tracker = RunTracker()
     tracker.extend(SyncPair(0, 0), 10)
@@ -93,7 +93,7 @@ def test_a_gap_on_either_side_ends_a_run() -> None:
     assert tracker.sync(SyncPair(50, 40)) == sync(50, 40)
 
 
-def test_a_mirror_that_was_killed_keeps_what_is_known_of_the_records_before() -> None:
+def test_killed_mirror_keeps_runs_before_its_restart() -> None:
     """K894-41: it copies some records again, behind what is there."""
     translation = PartitionTranslation(sync(999, 999, first=0))
     translation.add(sync(949, 1049, first=900))
@@ -103,7 +103,7 @@ def test_a_mirror_that_was_killed_keeps_what_is_known_of_the_records_before() ->
     assert translation.translate(980) == Translation(1050, 30)
 
 
-def test_a_source_that_was_recreated_forgets_what_was_known() -> None:
+def test_recreated_source_topic_drops_older_runs() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     translation = PartitionTranslation(sync(999, 999, first=0))
     translation.add(sync(9, 1009, first=0))
@@ -126,7 +126,7 @@ steps = st.builds(
 
 
 @given(st.lists(steps, min_size=1, max_size=40), st.booleans())
-def test_no_group_ever_skips_a_record(batches: list[Step], with_runs: bool) -> None:
+def test_translation_never_skips_records(batches: list[Step], with_runs: bool) -> None:
     """K894-41: whatever is missing in the topic of syncs, a translation is never beyond the true position."""
     upstream = downstream = 0
     where: dict[int, int] = {}

@@ -52,7 +52,7 @@ def checkpoint(upstream: int, downstream: int, topic: str = "A.orders") -> Check
     )
 
 
-def test_only_offsets_on_accepted_topics_count() -> None:
+def test_offsets_of_excluded_topics_are_ignored() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     offsets = {
         ("orders", 0): OffsetAndMetadata(5),
@@ -62,7 +62,7 @@ def test_only_offsets_on_accepted_topics_count() -> None:
     assert accepted(FLOW, offsets) == {("orders", 0): OffsetAndMetadata(5)}
 
 
-def test_topics_are_renamed_and_those_born_on_the_target_get_their_old_name_back() -> None:
+def test_topics_of_checkpoints_are_renamed_in_both_directions() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     assert remote_topic_of(FLOW, "orders") == "A.orders"
     assert remote_topic_of(FLOW, "C.orders") == "A.C.orders"
@@ -70,7 +70,7 @@ def test_topics_are_renamed_and_those_born_on_the_target_get_their_old_name_back
     assert remote_topic_of(FLOW, "B.C.born-further") == "born-further"
 
 
-def test_an_offset_keeps_its_metadata() -> None:
+def test_checkpoint_keeps_offset_metadata() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     (made,) = translate_group(
         FLOW,
@@ -84,7 +84,7 @@ def test_an_offset_keeps_its_metadata() -> None:
     assert (made.checkpoint.metadata, made.again_at_most, made.reason) == ("from here", 3, "")
 
 
-def test_every_offset_without_a_checkpoint_says_why() -> None:
+def test_offset_without_checkpoint_has_reason() -> None:
     """K894-42: unknown, untranslatable, beyond the log's end, or nothing to stand on."""
     offsets = {
         ("orders", 0): OffsetAndMetadata(9),
@@ -115,7 +115,7 @@ def test_every_offset_without_a_checkpoint_says_why() -> None:
         pytest.param(IDENTITY, "orders", (5, 5), (2, 7), (2, 5), id="producers moved first"),
     ],
 )
-def test_offset_on_a_partition_without_records_translates_without_syncs(
+def test_offset_of_empty_partition_translates_without_syncs(
     flow: FlowSettings,
     topic: str,
     source: tuple[int, int],
@@ -129,7 +129,7 @@ def test_offset_on_a_partition_without_records_translates_without_syncs(
     assert translated == expected
 
 
-def test_a_checkpoint_is_written_when_it_says_something_new() -> None:
+def test_checkpoint_is_written_when_it_changes() -> None:
     """K894-42: the first, after the group went back, or when it goes forward on the target."""
     last = checkpoint(100, 50)
     assert is_more_recent(last, None)
@@ -140,7 +140,7 @@ def test_a_checkpoint_is_written_when_it_says_something_new() -> None:
     assert not is_more_recent(checkpoint(120, 49), last)
 
 
-def test_groups_on_the_target_go_forwards_only() -> None:
+def test_target_offsets_only_move_forward() -> None:
     """K894-43: a negative offset counts as none."""
     wanted = [checkpoint(100, 50, topic) for topic in ("new", "behind", "same", "further", "reset")]
     current = {

@@ -41,7 +41,7 @@ def checkpoint(group: str, downstream: int) -> Checkpoint:
     return Checkpoint(group=group, topic="A.orders", partition=3, upstream_offset=9, downstream_offset=downstream)
 
 
-def test_offset_syncs_are_read_once_and_then_only_what_is_new() -> None:
+def test_sync_store_reads_only_new_records() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     topic.sync(100, 50)
@@ -56,7 +56,7 @@ def test_offset_syncs_are_read_once_and_then_only_what_is_new() -> None:
     assert store.translate("orders", 4, 200) is None
 
 
-def test_a_topic_of_offset_syncs_that_was_recreated_is_read_again() -> None:
+def test_recreated_offset_syncs_topic_is_read_again() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     for number in range(3):
@@ -72,7 +72,7 @@ def test_a_topic_of_offset_syncs_that_was_recreated_is_read_again() -> None:
     assert store.translate("orders", 3, 700) == Translation(7, 0)
 
 
-def test_records_that_are_something_else_are_ignored_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_records_are_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     topic = Topic()
     topic.records = [Record(key=b"?", value=b"?", offset=0), Record(key=None, value=None, offset=1)]
@@ -87,7 +87,7 @@ def test_records_that_are_something_else_are_ignored_and_reported(caplog: pytest
     ]
 
 
-def test_checkpoints_of_other_groups_are_not_kept() -> None:
+def test_checkpoints_of_unselected_groups_are_dropped() -> None:
     """K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
     untranslatable (-1) or unknown offsets.
     """

@@ -39,7 +39,7 @@ def only(status: MirrorStatus) -> FlowProgress:
     return progress
 
 
-def test_a_flow_has_caught_up_when_every_planned_partition_is_known_and_has_no_lag() -> None:
+def test_flow_is_caught_up_without_lag_in_any_planned_partition() -> None:
     status = MirrorStatus(["A->B"])
     status.update("s", [row(0, 10, 10)])
     assert not only(status).is_done
@@ -57,7 +57,7 @@ NEWS = st.tuples(st.sampled_from(["t", "u", "heartbeats"]), st.integers(0, 2), s
 
 
 @given(st.lists(st.one_of(NEWS, st.sets(st.tuples(st.sampled_from(["t", "u", "heartbeats"]), st.integers(0, 2))))))
-def test_sums_that_are_kept_are_those_of_the_partitions(events: list[Any]) -> None:
+def test_incremental_totals_match_partition_sums(events: list[Any]) -> None:
     status = MirrorStatus(["A->B"], counts=lambda _, topic: topic != "heartbeats")
     expected: set[tuple[str, int]] | None = None
     for event in events:
@@ -80,7 +80,7 @@ def test_sums_that_are_kept_are_those_of_the_partitions(events: list[Any]) -> No
     assert progress.is_done == (expected is not None and all(lag == 0 for lag in lags))
 
 
-def test_a_topic_that_is_not_mirrored_any_more_is_not_shown_any_more() -> None:
+def test_unmirrored_topic_is_removed_from_progress() -> None:
     status = MirrorStatus(["A->B"])
     status.expect("A->B", [("t", 0), ("t", 1)])
     status.update("s", [row(0, 1, 1, state="STOPPED", reason="its records are gone"), row(1, 2, 5)])
@@ -93,13 +93,13 @@ def test_a_topic_that_is_not_mirrored_any_more_is_not_shown_any_more() -> None:
     assert only(status).partitions, "of a flow that failed it is shown how far it was"
 
 
-def test_what_was_copied_of_a_topic_that_was_recreated_is_not_more_than_it_has() -> None:
+def test_copied_count_of_recreated_topic_is_capped_at_total() -> None:
     status = MirrorStatus(["A->B"])
     status.update("s", [row(0, 20, 3, state="STOPPED", reason="it was created again"), row(1, 5, 10)])
     assert (only(status).copied, only(status).total) == (8, 13)
 
 
-def test_rates_are_those_of_the_last_seconds() -> None:
+def test_rates_cover_recent_seconds() -> None:
     clock = Clock()
     status = MirrorStatus(["A->B"], clock=clock)
     status.expect("A->B", [("t", 0)])
@@ -111,7 +111,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert (progress.records_per_s, progress.mb_per_s, progress.eta_s) == (500.0, 2.0, 4.0)
 
 
-def test_a_new_session_counts_from_zero_and_nothing_is_counted_twice() -> None:
+def test_new_session_does_not_count_records_twice() -> None:
     status = MirrorStatus(["A->B"])
     status.update("one", [row(0, 10, 20, records=10)])
     status.update("one", [row(0, 12, 20, records=12)])
@@ -119,7 +119,7 @@ def test_a_new_session_counts_from_zero_and_nothing_is_counted_twice() -> None:
     assert only(status).records == 15
 
 
-def test_a_partition_that_is_started_again_keeps_what_was_known() -> None:
+def test_restarted_partition_keeps_its_progress() -> None:
     status = MirrorStatus(["A->B"])
     status.update("one", [row(0, 10, 20)])
     status.update("two", [row(0, -1, -1, state="WAITING", reason="starting")])
@@ -127,7 +127,7 @@ def test_a_partition_that_is_started_again_keeps_what_was_known() -> None:
     assert (partition.next_offset, partition.end_offset, partition.state) == (10, 20, "WAITING")
 
 
-def test_a_stopped_partition_is_reported_and_does_not_hold_up_the_end() -> None:
+def test_stopped_partition_does_not_block_completion() -> None:
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.RUNNING)
     status.expect("A->B", [("t", 0)])
@@ -138,7 +138,7 @@ def test_a_stopped_partition_is_reported_and_does_not_hold_up_the_end() -> None:
     assert describe(progress) == "A->B RUNNING: 0/5 records, 0 records/s, 0.0 MB/s, lag 5, 1 partition stopped"
 
 
-def test_a_flow_waits_when_all_its_partitions_do() -> None:
+def test_flow_waits_when_all_partitions_wait() -> None:
     """The control loop may have nothing to ask for ten minutes."""
     status = MirrorStatus(["A->B"])
     status.expect("A->B", [("t", 0), ("t", 1)])
@@ -152,13 +152,13 @@ def test_a_flow_waits_when_all_its_partitions_do() -> None:
     assert only(status).state is FlowState.RUNNING
 
 
-def test_why_a_flow_waits_is_part_of_its_line() -> None:
+def test_waiting_flow_line_has_reason() -> None:
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.WAITING, "target away")
     assert describe(only(status)).startswith("A->B WAITING (target away): 0/0 records")
 
 
-def test_a_partition_that_waits_while_others_are_copied_is_part_of_the_line() -> None:
+def test_waiting_partition_is_part_of_flow_line() -> None:
     """Somebody may have deleted its topic: nothing else would tell it for as long as the refresh takes."""
     status = MirrorStatus(["A->B"])
     status.expect("A->B", [("t", 0), ("t", 1)])
@@ -178,7 +178,7 @@ def test_a_partition_that_waits_while_others_are_copied_is_part_of_the_line() ->
         ("No broker of b:1 responds: Connection refused", False),
     ],
 )
-def test_a_flow_is_blocked_by_a_refusal_that_only_a_person_can_end(reason: str, *, is_blocked: bool) -> None:
+def test_flow_is_blocked_by_denied_request(reason: str, *, is_blocked: bool) -> None:
     # given
     status = MirrorStatus(["A->B", "A->C"])
     for flow in ("A->B", "A->C"):
@@ -195,7 +195,7 @@ def test_a_flow_is_blocked_by_a_refusal_that_only_a_person_can_end(reason: str, 
     assert [flow.what_blocks for flow in status.snapshot()] == ([reason, f"t-1: {reason}"] if is_blocked else ["", ""])
 
 
-def test_a_flow_is_not_blocked_while_one_of_its_partitions_still_copies() -> None:
+def test_flow_with_copying_partition_is_not_blocked() -> None:
     status = MirrorStatus(["A->B"])
     status.expect("A->B", [("t", 0), ("t", 1)])
     status.set_state("A->B", FlowState.RUNNING)

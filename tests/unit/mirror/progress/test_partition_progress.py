@@ -22,7 +22,7 @@ PROGRESS = PartitionProgress(
 )
 
 
-def test_the_schema_of_spark_is_part_of_the_public_interface() -> None:
+def test_spark_schema_is_stable() -> None:
     ages = "struct<last double, least double, most double, mean double>"
     assert spark_schema() == (
         "flow string, topic string, partition int, remote_topic string, next_offset long, end_offset long, "
@@ -31,5 +31,5 @@ def test_the_schema_of_spark_is_part_of_the_public_interface() -> None:
     )
 
 
-def test_progress_survives_the_way_to_the_driver() -> None:
+def test_progress_round_trips_to_driver() -> None:
     assert PartitionProgress.from_json(json.loads(json.dumps(PROGRESS.to_json()))) == PROGRESS

@@ -11,11 +11,11 @@ def _batch(ages: RecentAges, now_ms: float, *, oldest: int, newest: int, count: 
     ages.observe(now_ms, first_timestamp=int(now_ms) - oldest, max_timestamp=int(now_ms) - newest, count=count)
 
 
-def test_nothing_is_reported_before_the_first_record() -> None:
+def test_ages_are_none_before_first_record() -> None:
     assert RecentAges().summary(NOW) is None
 
 
-def test_last_least_most_and_mean_are_those_of_the_batches() -> None:
+def test_ages_report_last_min_max_and_mean() -> None:
     # given
     ages = RecentAges()
     # when
@@ -25,7 +25,7 @@ def test_last_least_most_and_mean_are_those_of_the_batches() -> None:
     assert ages.summary(NOW) == Ages(last=30, least=2, most=50, mean=(6 * 2 + 40 * 6) / 8)
 
 
-def test_what_is_older_than_two_windows_is_forgotten() -> None:
+def test_ages_older_than_two_windows_expire() -> None:
     # given
     ages = RecentAges()
     _batch(ages, NOW, oldest=900, newest=900)
@@ -40,13 +40,13 @@ def test_what_is_older_than_two_windows_is_forgotten() -> None:
     assert ages.summary(NOW + 9 * WINDOW_MS) is None
 
 
-def test_records_without_a_time_are_not_counted() -> None:
+def test_records_without_timestamp_have_no_age() -> None:
     ages = RecentAges()
     ages.observe(NOW, first_timestamp=-1, max_timestamp=-1, count=1)
     assert ages.summary(NOW) is None
 
 
-def test_a_clock_that_goes_back_begins_again() -> None:
+def test_clock_going_back_restarts_window() -> None:
     ages = RecentAges()
     _batch(ages, NOW, oldest=1, newest=1)
     _batch(ages, NOW - 3_600_000, oldest=2, newest=2)

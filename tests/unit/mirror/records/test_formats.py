@@ -12,21 +12,21 @@ INT32 = st.integers(0, 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 
 
-def test_a_heartbeat_has_mirrormakers_bytes() -> None:
+def test_heartbeat_matches_mirrormaker_bytes() -> None:
     """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     heartbeat = Heartbeat(source_alias="A", target_alias="B", timestamp=1_700_000_000_000)
     assert heartbeat.key() == bytes.fromhex("0001 41 0001 42")
     assert heartbeat.value() == bytes.fromhex("0000 0000018bcfe56800")
 
 
-def test_a_checkpoint_has_mirrormakers_bytes() -> None:
+def test_checkpoint_matches_mirrormaker_bytes() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     checkpoint = Checkpoint(group="g1", topic="A.orders", partition=3, upstream_offset=1000, downstream_offset=950)
     assert checkpoint.key() == bytes.fromhex("0002 6731 0008 412e6f7264657273 00000003")
     assert checkpoint.value() == bytes.fromhex("0000 00000000000003e8 00000000000003b6 0000")
 
 
-def test_an_offset_sync_has_mirrormakers_bytes() -> None:
+def test_offset_sync_matches_mirrormaker_bytes() -> None:
     """K894-40: Offset syncs: as 3.5."""
     sync = OffsetSync(topic="orders", partition=3, upstream_offset=1000, downstream_offset=950)
     assert sync.key() == bytes.fromhex("0006 6f7264657273 00000003")
@@ -34,7 +34,7 @@ def test_an_offset_sync_has_mirrormakers_bytes() -> None:
 
 
 @given(TEXT, TEXT, INT32, INT64, INT64, TEXT)
-def test_what_is_written_is_read_again(  # noqa: PLR0917 - one argument per field
+def test_formats_round_trip(  # noqa: PLR0917 - one argument per field
     group: str, topic: str, partition: int, upstream: int, downstream: int, metadata: str
 ) -> None:
     sync = OffsetSync(topic=topic, partition=partition, upstream_offset=upstream, downstream_offset=downstream)
@@ -61,7 +61,7 @@ RECORDS = (
 
 @settings(max_examples=EXAMPLES)
 @given(st.data(), st.sampled_from(RECORDS))
-def test_damaged_records_are_rejected_or_have_possible_values(
+def test_corrupt_records_are_rejected_or_in_range(
     data: st.DataObject, record: OffsetSync | Checkpoint | Heartbeat
 ) -> None:
     key, value = (data.draw(damaged(part) | st.just(part)) for part in (record.key(), record.value()))
@@ -73,6 +73,6 @@ def test_damaged_records_are_rejected_or_have_possible_values(
         assert isinstance(number, str) or number >= 0
 
 
-def test_a_version_that_is_not_known_is_refused() -> None:
+def test_unknown_version_is_rejected() -> None:
     with pytest.raises(FormatError, match="Version 1"):
         Heartbeat.parse(bytes.fromhex("0001 41 0001 42"), bytes.fromhex("0001 0000018bcfe56800"))

@@ -16,7 +16,7 @@ def history(*pairs: tuple[int, int]) -> SyncHistory:
     return made
 
 
-def test_a_sync_is_written_when_mirrormaker_writes_one() -> None:
+def test_sync_is_due_when_mirrormaker_writes_one() -> None:
     """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(50)
     pairs = [(0, 100), (2, 102), (3, 152), (4, 153), (5, 154), (6, 203), (7, 204), (2, 206), (4, 3)]
@@ -24,13 +24,13 @@ def test_a_sync_is_written_when_mirrormaker_writes_one() -> None:
     assert written == [(0, 100), (2, 102), (4, 153), (7, 204), (2, 206), (4, 3)]
 
 
-def test_with_a_lag_of_0_every_record_is_written() -> None:
+def test_offset_lag_max_0_syncs_every_record() -> None:
     """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(0)
     assert all(rule.note(SyncPair(n, n + 7)) for n in range(20))
 
 
-def test_what_is_not_due_is_written_at_the_next_flush_once() -> None:
+def test_waiting_sync_is_flushed_once() -> None:
     """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(100)
     assert rule.note(SyncPair(0, 10))
@@ -40,7 +40,7 @@ def test_what_is_not_due_is_written_at_the_next_flush_once() -> None:
     assert rule.flush() is None
 
 
-def test_a_batch_counts_as_its_records() -> None:
+def test_batch_rule_matches_record_rule() -> None:
     """K894-40: Offset syncs: as 3.5."""
     rule = SyncRule(100)
     assert rule.note_batch(SyncPair(0, 50), 10) == [(0, 50)]
@@ -51,9 +51,7 @@ def test_a_batch_counts_as_its_records() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.booleans()), max_size=40), st.integers(0, 200))
-def test_of_batches_the_syncs_are_those_of_their_records_one_by_one(
-    batches: list[tuple[int, bool]], lag_max: int
-) -> None:
+def test_batch_syncs_equal_syncs_of_single_records(batches: list[tuple[int, bool]], lag_max: int) -> None:
     by_batch, by_record = SyncRule(lag_max), SyncRule(lag_max)
     upstream = downstream = 0
     for count, gap in batches:
@@ -70,13 +68,13 @@ FOUR = ((0, 0), (100, 50), (200, 150), (300, 250))
 @pytest.mark.parametrize(
     ("upstream", "downstream"), [(0, 0), (50, 1), (100, 1), (200, 150), (250, 151), (300, 250), (301, 251), (5000, 251)]
 )
-def test_a_group_is_translated_by_the_newest_sync_that_it_has_passed(upstream: int, downstream: int) -> None:
+def test_group_is_translated_by_newest_passed_sync(upstream: int, downstream: int) -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     assert history(*FOUR).translate(upstream) == downstream
 
 
 @pytest.mark.parametrize(("upstream", "downstream"), [(99, UNTRANSLATABLE), (100, 100), (250, 201), (400, 301)])
-def test_a_group_before_the_oldest_sync_is_not_translated(upstream: int, downstream: int) -> None:
+def test_offset_before_oldest_sync_is_untranslatable(upstream: int, downstream: int) -> None:
     """K894-42: A checkpoint is emitted only if first, or upstream offset went back, or downstream advanced; never for
     untranslatable (-1) or unknown offsets.
     """
@@ -84,12 +82,12 @@ def test_a_group_before_the_oldest_sync_is_not_translated(upstream: int, downstr
 
 
 @pytest.mark.parametrize(("upstream", "downstream"), [(250, 176), (370, 176), (400, 376)])
-def test_syncs_in_between_are_thinned_out(upstream: int, downstream: int) -> None:
+def test_sync_history_keeps_offset_sync_store_invariants(upstream: int, downstream: int) -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     assert history((175, 175), (275, 275), (375, 375), (475, 475)).translate(upstream) == downstream
 
 
-def test_a_sync_that_goes_back_forgets_all_others() -> None:
+def test_sync_going_back_clears_history() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     gone_back = history((100, 100), (200, 200), (50, 300))
     assert set(gone_back) == {(50, 300)}
@@ -97,7 +95,7 @@ def test_a_sync_that_goes_back_forgets_all_others() -> None:
 
 
 @given(st.integers(0, 10_000), st.lists(st.one_of(st.integers(1, 8), st.integers(1, 2_000)), max_size=120))
-def test_the_kept_syncs_are_dense_near_the_newest_and_sparse_far_back(first: int, steps: list[int]) -> None:
+def test_sync_history_is_dense_near_newest_and_sparse_far_back(first: int, steps: list[int]) -> None:
     """K894-41: the bounds of every two slots, and never beyond the true position."""
     upstreams = list(itertools.accumulate(steps, initial=first))
     kept = history(*((upstream, upstream - first) for upstream in upstreams))

@@ -27,14 +27,14 @@ from klamm.mirror.records.source_offsets import (
 from tests.support.damaged_records import EXAMPLES, damaged
 
 
-def test_a_position_has_exactly_the_bytes_that_mirrormaker_writes() -> None:
+def test_source_offset_matches_mirrormaker_bytes() -> None:
     assert key_bytes(SourcePartition("A", "orders", 3)) == (
         b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
     )
     assert value_bytes(999) == b'{"offset":999}'
 
 
-def test_the_value_holds_the_last_record_so_copying_resumes_one_later() -> None:
+def test_copying_resumes_after_last_mirrored_offset() -> None:
     """K894-38: Restart resumes after the last committed source offset (stored offset+1); no loss; duplicates only if
     not exactly-once.
     """
@@ -42,12 +42,12 @@ def test_the_value_holds_the_last_record_so_copying_resumes_one_later() -> None:
     assert resume_offset(999) == 1000
 
 
-def test_a_negative_offset_means_that_nothing_was_mirrored_yet() -> None:
+def test_negative_source_offset_resumes_at_zero() -> None:
     assert parse_value(value_bytes(-1)) == -1
     assert resume_offset(-1) == 0
 
 
-def test_keys_are_read_as_json_whatever_their_blanks_and_order() -> None:
+def test_keys_are_parsed_with_any_whitespace_and_order() -> None:
     key = b'[ "MirrorSourceConnector", {"topic": "t", "partition": 0, "cluster": "A"} ]'
     assert parse_key(key) == SourcePartition("A", "t", 0)
 
@@ -63,22 +63,22 @@ def test_keys_are_read_as_json_whatever_their_blanks_and_order() -> None:
         None,
     ],
 )
-def test_keys_of_others_are_left_alone(key: bytes | None) -> None:
+def test_keys_of_other_connectors_are_ignored(key: bytes | None) -> None:
     assert parse_key(key) is None
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"[]", b"\xff", b'{"offset":"1"}'])
-def test_tombstones_and_strange_values_are_no_position(value: bytes | None) -> None:
+def test_tombstones_and_invalid_values_are_no_source_offset(value: bytes | None) -> None:
     assert parse_value(value) is None
 
 
 @given(st.builds(SourcePartition, st.text(), st.text(), st.integers(0, 2**31 - 1)))
-def test_every_key_is_read_back(partition: SourcePartition) -> None:
+def test_keys_round_trip(partition: SourcePartition) -> None:
     key = key_bytes(partition)
     assert parse_key(key) == partition
 
 
-def test_what_is_remembered_beside_positions_stands_under_a_connectors_name_of_its_own() -> None:
+def test_topic_ids_and_shard_plan_use_own_connector_name() -> None:
     """Connect tells connectors apart by the first element of the key (``OffsetUtils.processPartitionKey``)."""
     where = SourcePartition("A", "orders", 3)
     assert topic_id_key(where) == b'["klamm-mirror",{"cluster":"A","partition":3,"topic":"orders"}]'
@@ -89,7 +89,7 @@ def test_what_is_remembered_beside_positions_stands_under_a_connectors_name_of_i
     assert parse_own_key(key_bytes(where)) is None
 
 
-def test_topic_ids_and_shard_plans_are_read_back() -> None:
+def test_topic_ids_and_shard_plans_round_trip() -> None:
     topic_id = UUID(int=2**100 + 7)
     assert parse_topic_id(topic_id_value(topic_id)) == topic_id
     for plan in (ShardPlan(4), ShardPlan(4, (2, 8))):
@@ -99,19 +99,19 @@ def test_topic_ids_and_shard_plans_are_read_back() -> None:
 @pytest.mark.parametrize(
     "value", [None, b"", b"{}", b"\xff", b'{"topic_id":"x"}', b'{"shards":"4"}', b'{"shards":4,"before":"x"}']
 )
-def test_strange_values_are_nothing_that_is_remembered(value: bytes | None) -> None:
+def test_invalid_values_are_no_topic_id_or_shard_plan(value: bytes | None) -> None:
     assert parse_topic_id(value) is None
     assert parse_shard_plan(value) is None
 
 
-def test_the_partitions_of_a_topic_go_round_the_shards() -> None:
+def test_partitions_of_topic_rotate_over_shards() -> None:
     """The shard of a partition must never change: other numbers here need other transactional ids."""
     assert [shard_of("orders", partition, 4) for partition in range(5)] == [0, 1, 2, 3, 0]
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.data())
-def test_damaged_records_count_as_missing(data: st.DataObject) -> None:
+def test_corrupt_records_count_as_missing(data: st.DataObject) -> None:
     where = SourcePartition("A", "orders", 3)
     key = data.draw(damaged(key_bytes(where)) | damaged(topic_id_key(where)))
     parsed = parse_key(key) or parse_own_key(key)

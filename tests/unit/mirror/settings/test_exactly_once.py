@@ -23,13 +23,13 @@ def settings(more: str) -> MirrorSettings:
     return parse_settings(parse_properties(BASE + more))
 
 
-def test_delivery_is_at_least_once_unless_the_file_asks_for_more() -> None:
+def test_delivery_is_at_least_once_by_default() -> None:
     (flow,) = settings(COMMITTED).flows
     assert flow.exactly_once is None
     assert copy_settings(flow).transactions is None
 
 
-def test_mirrormakers_keys_turn_exactly_once_on() -> None:
+def test_mirrormaker_keys_enable_exactly_once() -> None:
     """K894-39: the worker's key belongs to the target; committed records only."""
     (flow,) = settings(COMMITTED + ENABLED).flows
     assert flow.exactly_once is not None
@@ -41,17 +41,17 @@ def test_mirrormakers_keys_turn_exactly_once_on() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "A->B.", "B."])
-def test_the_workers_key_may_stand_at_the_top_at_the_flow_or_at_the_target(prefix: str) -> None:
+def test_exactly_once_source_support_is_read_at_any_place(prefix: str) -> None:
     assert settings(COMMITTED + f"{prefix}exactly.once.source.support=ENABLED\n").flows[0].exactly_once is not None
 
 
-def test_one_key_of_klamms_stands_for_all_of_them() -> None:
+def test_klamm_exactly_once_replaces_kip_618_keys() -> None:
     (flow,) = settings("klamm.exactly.once = true\n").flows
     assert flow.exactly_once is not None
     assert flow.isolation_level is IsolationLevel.READ_COMMITTED
 
 
-def test_read_uncommitted_is_unsupported_as_in_connect() -> None:
+def test_exactly_once_with_read_uncommitted_is_unsupported() -> None:
     """K894-39: requested of a flow that reads everything, it is told and not done."""
     found = settings(ENABLED)
     assert found.flows[0].exactly_once is None
@@ -61,7 +61,7 @@ def test_read_uncommitted_is_unsupported_as_in_connect() -> None:
     )
 
 
-def test_preparing_is_not_enabled() -> None:
+def test_preparing_stays_at_least_once() -> None:
     found = settings(COMMITTED + "B.exactly.once.source.support = preparing\n")
     assert found.flows[0].exactly_once is None
     assert "preparing" in found.warnings[0]
@@ -92,13 +92,13 @@ def test_preparing_is_not_enabled() -> None:
         ("klamm.on.source.loss=ignore\n", "expected one of stop, continue"),
     ],
 )
-def test_what_can_not_be_is_refused_at_start(more: str, message: str) -> None:
+def test_impossible_exactly_once_settings_are_rejected(more: str, message: str) -> None:
     """K894-39: required without read_committed is rejected, with the key that has to change."""
     with pytest.raises(SettingsError, match=message):
         settings(more)
 
 
-def test_shards_interval_timeout_and_the_names_of_ids_can_be_set() -> None:
+def test_exactly_once_settings_are_configurable() -> None:
     (flow,) = settings(
         COMMITTED
         + ENABLED
@@ -113,6 +113,6 @@ def test_shards_interval_timeout_and_the_names_of_ids_can_be_set() -> None:
     assert transactions.transactional_id == "team-klamm-A-16-0"
 
 
-def test_a_partition_stops_where_records_are_lost_unless_the_file_says_to_continue() -> None:
+def test_source_loss_stops_partition_by_default() -> None:
     assert not copy_settings(settings("").flows[0]).continue_after_loss
     assert copy_settings(settings("klamm.on.source.loss = continue\n").flows[0]).continue_after_loss

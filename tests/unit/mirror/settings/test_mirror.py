@@ -38,7 +38,7 @@ def flow(more: str = "") -> FlowSettings:
     return settings(more).flows[0]
 
 
-def test_clusters_addresses_and_enabled_flows_are_read() -> None:
+def test_clusters_and_enabled_flows_are_parsed() -> None:
     """K894-26: mm2.properties: ``clusters``, ``<alias>.bootstrap.servers``, ``A->B.enabled=true``; a flow is off unless
     enabled.
     """
@@ -47,7 +47,7 @@ def test_clusters_addresses_and_enabled_flows_are_read() -> None:
     assert parsed.clusters["A"].bootstrap_servers == ("a1:9092", "a2:9092")
 
 
-def test_a_flow_is_off_unless_it_is_enabled() -> None:
+def test_flow_is_disabled_by_default() -> None:
     """K894-26: mm2.properties: ``clusters``, ``<alias>.bootstrap.servers``, ``A->B.enabled=true``; a flow is off unless
     enabled.
     """
@@ -56,7 +56,7 @@ def test_a_flow_is_off_unless_it_is_enabled() -> None:
         settings("A->B.enabled=false\nemit.heartbeats.enabled=false\n")
 
 
-def test_defaults_are_those_of_mirrormaker() -> None:
+def test_defaults_match_mirrormaker() -> None:
     parsed = flow()
     assert parsed.replication_factor == 2
     assert parsed.refresh_topics_interval == timedelta(seconds=600)
@@ -69,7 +69,7 @@ def test_defaults_are_those_of_mirrormaker() -> None:
 
 
 @pytest.mark.parametrize("value", ["requested", "required", "never"])
-def test_use_incremental_alter_configs_takes_three_values(value: str) -> None:
+def test_use_incremental_alter_configs_accepts_three_values(value: str) -> None:
     """K894-01: New key ``use.incremental.alter.configs``: string, default ``requested``; values requested, required,
     never.
     """
@@ -78,14 +78,14 @@ def test_use_incremental_alter_configs_takes_three_values(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["sometimes", "Required", ""])
-def test_any_other_value_is_refused_naming_key_value_and_what_is_allowed(value: str) -> None:
+def test_invalid_use_incremental_alter_configs_is_rejected_with_allowed_values(value: str) -> None:
     """K894-02: case-sensitive."""
     allowed = f"use.incremental.alter.configs={value}: expected one of requested, required, never"
     with pytest.raises(SettingsError, match=allowed):
         flow(f"use.incremental.alter.configs={value}\n")
 
 
-def test_the_setting_is_told_to_be_deprecated_when_it_is_used() -> None:
+def test_use_incremental_alter_configs_is_deprecated() -> None:
     """K894-03, K894-24: and what a later major version does instead."""
     assert settings().warnings == ()
     (warning,) = settings("A->B.use.incremental.alter.configs=never\n").warnings
@@ -95,7 +95,7 @@ def test_the_setting_is_told_to_be_deprecated_when_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("key", ["use.defaults.from", "A->B.use.defaults.from"])
-def test_use_defaults_from_works_at_top_level_and_per_flow(key: str) -> None:
+def test_use_defaults_from_applies_at_top_level_and_per_flow(key: str) -> None:
     """K894-12: DefaultConfigPropertyFilter gains ``use.defaults.from``: source or target.
 
     K894-16: ``use.defaults.from`` works at top level of mm2.properties and per flow.
@@ -104,13 +104,13 @@ def test_use_defaults_from_works_at_top_level_and_per_flow(key: str) -> None:
     assert flow(f"{key}=source\n").config_filter.should_replicate_source_default("retention.ms")
 
 
-def test_a_wrong_use_defaults_from_is_refused() -> None:
+def test_invalid_use_defaults_from_is_rejected() -> None:
     """K894-12: DefaultConfigPropertyFilter gains ``use.defaults.from``: source or target."""
     with pytest.raises(SettingsError, match=r"use.defaults.from=broker: expected one of source, target"):
         flow("use.defaults.from=broker\n")
 
 
-def test_keys_of_the_flow_win_over_top_level() -> None:
+def test_flow_keys_override_top_level() -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
     ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
     """
@@ -120,7 +120,7 @@ def test_keys_of_the_flow_win_over_top_level() -> None:
     assert not parsed.selection.includes("x")
 
 
-def test_client_keys_win_in_the_order_of_their_closeness() -> None:
+def test_closer_client_keys_take_precedence() -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
     ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
     """
@@ -146,7 +146,7 @@ A->B.target.admin.request.timeout.ms = 9
 
 @pytest.mark.parametrize("client", [f"{side}.{role}" for side in client_keys.ALIASES for role in ROLES])
 @pytest.mark.parametrize("key", [client_keys.OF_SECURITY, client_keys.OTHER])
-def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> None:
+def test_client_keys_have_mirrormaker_precedence(client: str, key: str) -> None:
     """K894-27: its own classes are asked in the interop tests."""
 
     def ask(file: Mapping[str, str]) -> str | None:
@@ -166,13 +166,13 @@ def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> N
     assert override == "A->B.producer.override."
 
 
-def test_keys_of_the_worker_may_stand_at_the_target() -> None:
+def test_worker_keys_are_read_at_target() -> None:
     assert flow("offset.storage.replication.factor=1\n").source_offsets_replication_factor == 1
     assert flow("B.offset.storage.replication.factor=2\n").source_offsets_replication_factor == 2
     assert flow("B.offset.storage.topic=mine\n").source_offsets_topic == "mine"
 
 
-def test_the_topic_of_positions_gets_the_configs_that_the_worker_is_given() -> None:
+def test_offsets_topic_gets_offset_storage_configs() -> None:
     """KIP-605; MirrorMaker always compacts it, too."""
     parsed = settings(
         "offset.storage.min.insync.replicas=2\nB.offset.storage.segment.bytes=1000\n"
@@ -183,7 +183,7 @@ def test_the_topic_of_positions_gets_the_configs_that_the_worker_is_given() -> N
     assert flow("").source_offsets_topic_configs == {"segment.bytes": "104857600"}
 
 
-def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
+def test_flow_may_have_own_offsets_topic() -> None:
     """KIP-618; K894-27: Kafka's own classes are asked in the interop tests."""
     alone = flow()
     assert (alone.source_offsets_topic, alone.worker_offsets_topic) == ("mm2-offsets.A.internal", None)
@@ -195,7 +195,7 @@ def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "A.", "B."])
-def test_a_topic_of_its_own_that_stands_elsewhere_is_reported_and_passed_over(place: str) -> None:
+def test_offsets_storage_topic_outside_flow_is_reported(place: str) -> None:
     """K894-27: as in MirrorMaker."""
     parsed = settings(f"{place}offsets.storage.topic=own\n")
     assert parsed.flows[0].source_offsets_topic == "mm2-offsets.A.internal"
@@ -238,7 +238,7 @@ def test_old_names_of_the_lists_are_taken() -> None:
     ]  # fmt: skip
 
 
-def test_javas_names_of_the_default_classes_are_taken() -> None:
+def test_java_names_of_default_classes_are_accepted() -> None:
     parsed = flow(
         """
 replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
@@ -262,7 +262,7 @@ def test_empty_alias_and_separator_keep_names(key: str) -> None:
     assert parsed.selection.includes("A.t")
 
 
-def test_aliases_in_names_and_records_can_be_chosen() -> None:
+def test_cluster_alias_keys_rename_aliases() -> None:
     parsed = settings("A->B.source.cluster.alias=eu\ntarget.cluster.alias=us\n")
     (only,), heartbeats = parsed.flows, {pair.name: pair for pair in parsed.heartbeats}
     assert (only.remote_topic("t"), only.syncs_topic) == ("eu.t", "mm2-offset-syncs.us.internal")
@@ -286,18 +286,18 @@ def test_flows_whose_source_offsets_would_overwrite_each_other_are_rejected() ->
         "com.amazonaws.kafka.samples.CustomMM2ReplicationPolicy",
     ],
 )
-def test_identity_policies_of_others_are_recognised(name: str) -> None:
+def test_known_identity_policies_are_recognised(name: str) -> None:
     assert isinstance(flow(f"replication.policy.class={name}\n").policy, IdentityReplicationPolicy)
 
 
-def test_a_class_that_can_not_be_loaded_is_refused() -> None:
+def test_unloadable_class_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"topic.filter.class=com.example.Mine: expected one of Kafka's default"):
         flow("topic.filter.class=com.example.Mine\n")
     with pytest.raises(SettingsError, match=r"topic.filter.class=nowhere:Filter: cannot be loaded"):
         flow("topic.filter.class=nowhere:Filter\n")
 
 
-def test_clusters_limits_the_targets_that_are_served() -> None:
+def test_clusters_option_limits_targets() -> None:
     """K894-29: ``--clusters X Y`` limits the *target* clusters served; no flow -> error; bad args/fatal -> non-zero
     exit.
     """
@@ -333,7 +333,7 @@ def test_clusters_limits_the_targets_that_are_served() -> None:
         ),
     ],
 )
-def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str, message: str) -> None:
+def test_invalid_value_is_rejected_with_key_and_allowed_values(line: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         settings(line + "\n")
 
@@ -350,18 +350,18 @@ def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str
         ("clusters=A,B,C\nC.bootstrap.servers=c:1\nC.security.protocol=X", "C.security.protocol=X: expected one of"),
     ],
 )
-def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(line: str, message: str) -> None:
+def test_invalid_client_property_is_rejected_with_key_of_file(line: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         settings(line + "\n").check_clients()
 
 
-def test_a_cluster_named_twice_is_one_and_none_is_mirrored_to_itself() -> None:
+def test_duplicate_cluster_is_one_and_not_mirrored_to_itself() -> None:
     parsed = settings("clusters=A,B,A\nA->A.enabled=true\n")
     assert [flow.name for flow in parsed.flows] == ["A->B"]
     assert parsed.notes == ("A->A.enabled has no effect: a cluster is not mirrored to itself",)
 
 
-def test_aliases_may_hold_dots_and_begin_like_others() -> None:
+def test_aliases_may_contain_dots_and_share_prefixes() -> None:
     """K894-26: as in MirrorMaker, which looks for keys that begin with an alias."""
     parsed = parse_settings(
         parse_properties(
@@ -375,7 +375,7 @@ def test_aliases_may_hold_dots_and_begin_like_others() -> None:
     assert (parsed.unused, len(parsed.warnings)) == ((), 1)
 
 
-def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> None:
+def test_opposite_flows_keeping_names_cause_warning() -> None:
     """K894-33: there is no protection against cycles but for heartbeats."""
     identity = "replication.policy.class=IdentityReplicationPolicy\n"
     assert settings(identity).warnings == ()
@@ -387,7 +387,7 @@ def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> Non
     assert "name topics by aliases with the separator '.', so names do not show their origin" in warning
 
 
-def test_every_pair_of_clusters_has_heartbeats_unless_they_are_switched_off() -> None:
+def test_every_cluster_pair_has_heartbeats_by_default() -> None:
     """K894-44: also the pairs whose flow is not enabled."""
     three = "clusters=A,B,C\nC.bootstrap.servers=c:1\nA->B.enabled=false\n"
     parsed = settings(three)
@@ -402,7 +402,7 @@ def test_every_pair_of_clusters_has_heartbeats_unless_they_are_switched_off() ->
     assert (pair.interval, pair.replication_factor) == (timedelta(seconds=1), 3)
 
 
-def test_groups_are_those_of_mirrormaker_and_can_be_named() -> None:
+def test_group_filter_defaults_match_mirrormaker() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic.
 
     K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no active
@@ -423,7 +423,7 @@ def test_groups_are_those_of_mirrormaker_and_can_be_named() -> None:
     assert named.sync_enabled
 
 
-def test_checkpoints_need_offset_syncs_and_group_offsets_need_checkpoints() -> None:
+def test_checkpoints_require_offset_syncs() -> None:
     """K894-40: Offset syncs: as 3.5."""
     assert flow("emit.offset-syncs.enabled=false\n").groups is None
     with pytest.raises(
@@ -437,7 +437,7 @@ def test_checkpoints_need_offset_syncs_and_group_offsets_need_checkpoints() -> N
     )
 
 
-def test_offset_syncs_are_on_as_in_mirrormaker_and_can_be_switched_off() -> None:
+def test_offset_syncs_are_enabled_by_default() -> None:
     """K894-40: Offset syncs: as 3.5."""
     parsed = flow()
     assert (parsed.syncs_topic, parsed.offset_lag_max) == ("mm2-offset-syncs.B.internal", 100)
@@ -449,7 +449,7 @@ def test_offset_syncs_are_on_as_in_mirrormaker_and_can_be_switched_off() -> None
         flow("offset-syncs.topic.location=here\n")
 
 
-def test_offset_syncs_go_out_by_the_producer_of_the_cluster_that_holds_them() -> None:
+def test_offset_syncs_use_producer_of_their_cluster() -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
     ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
 
@@ -484,9 +484,7 @@ class Broken(Policy):
 """
 
 
-def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_custom_replication_policy_is_configured_and_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K894-32: as Kafka's interface, which asks for three methods; it sees the flow's keys."""
     (tmp_path / "klamm_test_own_policy.py").write_text(OWN_CLASSES)
     monkeypatch.syspath_prepend(tmp_path)
@@ -505,7 +503,7 @@ def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
             flow(f"{kind}.class=klamm_test_own_policy:Half\n")
 
 
-def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaults_count(
+def test_custom_config_filter_decides_synced_configs_and_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K894-11: ConfigPropertyFilter gains shouldReplicateSourceDefault(prop), default false."""
@@ -526,7 +524,7 @@ def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaul
     assert (kept.name, kept.operation, kept.value) == ("retention.ms", OpType.SET, "1")
 
 
-def test_one_address_for_both_clusters_is_a_warning_and_an_error_where_names_are_kept() -> None:
+def test_shared_bootstrap_server_warns_or_is_rejected() -> None:
     same = "B.bootstrap.servers = b:9092, a2:9092\n"
     [warning] = [warning for warning in settings(same).warnings if "both name" in warning]
     assert warning.startswith("A->B: A.bootstrap.servers and B.bootstrap.servers both name a2:9092")

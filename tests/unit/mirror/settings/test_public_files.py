@@ -82,12 +82,12 @@ def settings_of(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return settings
 
 
-def test_each_file_has_a_decision() -> None:
+def test_every_public_file_has_expected_result() -> None:
     assert sorted({**ACCEPTED, **REJECTED}) == mm2_files.NAMES
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_a_file_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_file_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remote_topics, unused = ACCEPTED[name]
     settings = settings_of(name, tmp_path, monkeypatch)
     assert {
@@ -98,7 +98,7 @@ def test_a_file_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_a_file_is_rejected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_file_is_rejected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError) as error:
         settings_of(name, tmp_path, monkeypatch)
     assert REJECTED[name] in str(error.value)

@@ -54,7 +54,7 @@ def settings(text: str) -> MirrorSettings:
         ("A->B.source.cluster.fetch.max.bytes", "nothing reads it at this place"),
     ],
 )  # fmt: skip
-def test_a_key_without_an_effect_is_a_warning_and_with_strict_an_error(key: str, reason: str) -> None:
+def test_unused_key_is_warning_and_error_with_strict(key: str, reason: str) -> None:
     parsed = settings(f"{key} = 1\n")
     (warning,) = parsed.unused
     assert warning in (f"{key} has no effect: {reason}", f"{key}: no effect: {reason}")
@@ -73,7 +73,7 @@ def test_a_key_without_an_effect_is_a_warning_and_with_strict_an_error(key: str,
         ("B->A.topics=x\nB->A.enabled=false", "B->A is not enabled"),
     ],
 )
-def test_a_key_that_needs_no_effect_is_a_note(line: str, note: str) -> None:
+def test_key_accepted_without_effect_is_note(line: str, note: str) -> None:
     parsed = settings(line + "\n")
     assert parsed.notes == (f"{line.partition('=')[0]} has no effect: {note}",)
     parsed.check_keys(strict=True)
@@ -96,13 +96,13 @@ def test_a_key_that_needs_no_effect_is_a_note(line: str, note: str) -> None:
         "offset-syncs.topic.replication.factor=1\n",
     ],
 )
-def test_keys_with_an_effect_are_not_listed(lines: str) -> None:
+def test_used_keys_are_not_reported(lines: str) -> None:
     """A key may be overridden by another one, or belong to a feature that is switched off."""
     parsed = settings(lines)
     assert (parsed.notes, parsed.unused) == ((), ())
 
 
-def test_transforms_are_rejected_unless_they_are_ignored() -> None:
+def test_transforms_are_rejected_without_ignore_transforms() -> None:
     parsed = settings("A->B.transforms=mask\nA->B.transforms.mask.type=org.example.Mask\npredicates=p\n")
     assert (parsed.transforms, parsed.unused) == (("predicates", "A->B.transforms"), ())
     with pytest.raises(SettingsError, match=r"^predicates, A->B\.transforms: transforms do not exist here"):

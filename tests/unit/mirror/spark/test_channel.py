@@ -69,7 +69,7 @@ def answer_to(server: ChannelServer, first: bytes) -> bytes:
         b"[" * 1_000 + b"\n",
     ],
 )
-def test_a_peer_without_the_token_is_hung_up_on(server: ChannelServer, lines: Lines, first: bytes) -> None:
+def test_connection_without_token_is_closed(server: ChannelServer, lines: Lines, first: bytes) -> None:
     # when
     try:
         answer = answer_to(server, first)
@@ -84,7 +84,7 @@ def test_a_peer_without_the_token_is_hung_up_on(server: ChannelServer, lines: Li
     client.close()
 
 
-def test_a_peer_that_sends_nothing_is_hung_up_on_after_a_time(
+def test_silent_connection_is_closed_after_login_timeout(
     server: ChannelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "_LOGIN_TIMEOUT_S", 0.1)
@@ -100,7 +100,7 @@ def test_a_peer_that_sends_nothing_is_hung_up_on_after_a_time(
         (threading.Thread, "start", RuntimeError("can't start new thread")),
     ],
 )
-def test_tasks_connect_after_resources_of_the_machine_were_used_up(
+def test_tasks_connect_after_resource_exhaustion(
     lines: Lines, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Exception
 ) -> None:
     monkeypatch.setattr(channel, "_PAUSE_S", 0.0)
@@ -129,9 +129,7 @@ def test_tasks_connect_after_resources_of_the_machine_were_used_up(
     assert not failures
 
 
-def test_a_task_may_be_silent_for_longer_than_the_login_takes(
-    server: ChannelServer, lines: Lines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_authenticated_task_may_be_silent(server: ChannelServer, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "_LOGIN_TIMEOUT_S", 1.0)
     client = ChannelClient(server.address, server.token)
     assert client.receive(timeout_s=1.2) is None

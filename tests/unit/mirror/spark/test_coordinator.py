@@ -64,7 +64,7 @@ def ask(channel: ChannelClient, **question: Any) -> dict[str, Any]:
     return answer
 
 
-def test_there_is_no_lease_while_there_is_nothing_to_copy(coordinator: Coordinator) -> None:
+def test_no_lease_without_partitions(coordinator: Coordinator) -> None:
     planner = client(coordinator)
     assert ask(planner, ask="next", after=0) == {"lease": 0}
     coordinator.publish("A->B", share(3))
@@ -72,7 +72,7 @@ def test_there_is_no_lease_while_there_is_nothing_to_copy(coordinator: Coordinat
     planner.close()
 
 
-def test_a_lease_deals_the_partitions_to_the_slots(coordinator: Coordinator) -> None:
+def test_lease_assigns_partitions_to_slots(coordinator: Coordinator) -> None:
     coordinator.publish("A->B", share(3))
     planner = client(coordinator)
     plan = ask(planner, ask="groups", lease=1)
@@ -80,7 +80,7 @@ def test_a_lease_deals_the_partitions_to_the_slots(coordinator: Coordinator) -> 
     planner.close()
 
 
-def test_the_session_that_ended_in_order_is_named_in_the_next_lease_and_only_there(coordinator: Coordinator) -> None:
+def test_finished_session_is_named_in_next_lease_only(coordinator: Coordinator) -> None:
     coordinator.publish("A->B", share(1))
     planner, task = client(coordinator), client(coordinator)
     ask(planner, ask="groups", lease=1)
@@ -93,7 +93,7 @@ def test_the_session_that_ended_in_order_is_named_in_the_next_lease_and_only_the
     task.close()
 
 
-def test_a_change_ends_the_running_lease_also_for_a_task_that_registers_later(coordinator: Coordinator) -> None:
+def test_change_ends_lease_for_late_task_too(coordinator: Coordinator) -> None:
     coordinator.publish("A->B", share(1))
     planner, early, late = client(coordinator), client(coordinator), client(coordinator)
     ask(planner, ask="groups", lease=1)
@@ -107,7 +107,7 @@ def test_a_change_ends_the_running_lease_also_for_a_task_that_registers_later(co
         channel.close()
 
 
-def test_publishing_the_same_again_changes_nothing(coordinator: Coordinator) -> None:
+def test_unchanged_assignment_keeps_lease(coordinator: Coordinator) -> None:
     coordinator.publish("A->B", share(1))
     planner, task = client(coordinator), client(coordinator)
     ask(planner, ask="groups", lease=1)
@@ -118,7 +118,7 @@ def test_publishing_the_same_again_changes_nothing(coordinator: Coordinator) -> 
     task.close()
 
 
-def test_the_end_waits_until_spark_is_done_with_the_lease(coordinator: Coordinator) -> None:
+def test_stop_waits_for_end_of_lease(coordinator: Coordinator) -> None:
     coordinator.publish("A->B", share(1))
     planner = client(coordinator)
     assert ask(planner, ask="next", after=0) == {"lease": 1}
@@ -129,14 +129,14 @@ def test_the_end_waits_until_spark_is_done_with_the_lease(coordinator: Coordinat
     planner.close()
 
 
-def test_who_does_not_know_the_token_is_not_listened_to(coordinator: Coordinator) -> None:
+def test_lines_without_token_are_ignored(coordinator: Coordinator) -> None:
     stranger = ChannelClient(coordinator.server.address, "guess")
     with pytest.raises(OSError, match=r"closed|reset"):
         ask(stranger, ask="next", after=0)
     stranger.close()
 
 
-def test_a_task_notices_that_its_driver_is_gone(coordinator: Coordinator) -> None:
+def test_task_detects_lost_driver(coordinator: Coordinator) -> None:
     task = client(coordinator)
     task.send({"task": 0, "lease": 1, "pid": 1})
     timer = threading.Timer(0.05, coordinator.close)
@@ -147,7 +147,7 @@ def test_a_task_notices_that_its_driver_is_gone(coordinator: Coordinator) -> Non
     task.close()
 
 
-def test_a_second_attempt_at_a_group_ends_the_first(coordinator: Coordinator) -> None:
+def test_second_attempt_of_group_ends_first(coordinator: Coordinator) -> None:
     """Spark may give a task up that still lives; two that take turns at fencing each other would never get on."""
     coordinator.publish("A->B", share(4))
     lease = ask(client(coordinator), ask="next", after=0)["lease"]
@@ -163,7 +163,7 @@ def test_a_second_attempt_at_a_group_ends_the_first(coordinator: Coordinator) ->
     assert second.receive(timeout_s=0.2) is None
 
 
-def test_a_slot_that_is_lost_ends_the_lease_so_that_no_task_waits_for_it(coordinator: Coordinator) -> None:
+def test_lost_slot_ends_lease(coordinator: Coordinator) -> None:
     # given
     coordinator.publish("A->B", share(4))
     planner, task = client(coordinator), client(coordinator)
@@ -186,7 +186,7 @@ def _until_known(coordinator: Coordinator, tasks: int = 1) -> None:
     )
 
 
-def test_a_worker_that_lacks_a_module_ends_the_mirror_in_clear_words(
+def test_worker_without_module_fails_mirror_with_reason(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
@@ -205,7 +205,7 @@ def test_a_worker_that_lacks_a_module_ends_the_mirror_in_clear_words(
 
 
 @pytest.mark.process
-def test_what_is_shipped_can_be_imported_from_its_archive(tmp_path: Path) -> None:
+def test_shipped_archive_is_importable(tmp_path: Path) -> None:
     # given
     archive = write_archive(tmp_path / "klamm.zip")
     # when

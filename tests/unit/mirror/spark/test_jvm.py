@@ -33,35 +33,35 @@ def logged(caplog: pytest.LogCaptureFixture, lines: list[str], *, is_muted: bool
     return caplog.messages
 
 
-def test_what_spark_writes_while_it_starts_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_spark_startup_output_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog, AT_START) == []
 
 
-def test_a_failed_task_is_one_line_without_a_stack(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_task_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog, FAILED_TASK) == [
         "Spark: Exception in task 0.0 in stage 0.0 (TID 0): Python worker exited unexpectedly"
     ]
 
 
-def test_while_the_mirror_ends_its_tasks_their_failures_count_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_task_failures_during_stop_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog, FAILED_TASK, is_muted=True) == []
 
 
-def test_a_warning_of_a_worker_is_logged_as_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_warning_is_logged_with_its_logger(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog, ["klamm-worker WARNING klamm.mirror.copy.copier: A->B: a transaction is lost"]) == [
         "A->B: a transaction is lost"
     ]
     assert caplog.records[0].name == "klamm.mirror.copy.copier"
 
 
-def test_with_a_log_level_of_the_file_every_line_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_configured_log_level_passes_every_line(capsys: pytest.CaptureFixture[str]) -> None:
     output = JvmOutput(passes_all=True)
     for line in AT_START:
         output.take(line)
     assert capsys.readouterr().err.splitlines() == AT_START
 
 
-def test_the_last_words_of_a_jvm_that_does_not_start_are_kept() -> None:
+def test_output_of_failed_jvm_start_is_kept() -> None:
     output = JvmOutput(passes_all=False)
     for line in (*AT_START, "Error: Could not create the Java Virtual Machine.", "\tat java.base/Main"):
         output.take(line)

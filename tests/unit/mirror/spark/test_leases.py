@@ -35,19 +35,19 @@ def distributed(groups: tuple[PartitionGroup, ...]) -> list[list[tuple[str, list
     return [[(s.settings.flow, [p.partition for p in s.partitions]) for s in group.shares] for group in groups]
 
 
-def test_partitions_go_round_the_slots() -> None:
+def test_partitions_rotate_over_slots() -> None:
     assert distributed(partition_groups([share("A->B", 5)], slots=4, tasks_max={"A->B": 2})) == [
         [("A->B", [0, 2, 4])],
         [("A->B", [1, 3])],
     ]
 
 
-def test_there_are_no_more_groups_than_partitions() -> None:
+def test_groups_do_not_exceed_partitions() -> None:
     """K894-48: Tasks: partitions distributed round-robin to min(tasks.max, partitions)."""
     assert len(partition_groups([share("A->B", 2)], slots=8, tasks_max={"A->B": 8})) == 2
 
 
-def test_a_group_has_some_partitions_so_that_requests_are_worth_their_cost() -> None:
+def test_group_has_minimum_partition_count() -> None:
     assert [len(partition_groups([share("A->B", count)], slots=3, tasks_max={})) for count in (5, 8, 9, 16, 90)] == [
         1,
         1,
@@ -57,18 +57,18 @@ def test_a_group_has_some_partitions_so_that_requests_are_worth_their_cost() -> 
     ]
 
 
-def test_tasks_max_tells_the_groups_of_a_flow() -> None:
+def test_tasks_max_limits_groups_of_flow() -> None:
     """K894-48: Tasks: partitions distributed round-robin to min(tasks.max, partitions)."""
     assert distributed(partition_groups([share("A->B", 3)], slots=8, tasks_max={"A->B": 1})) == [[("A->B", [0, 1, 2])]]
     assert len(partition_groups([share("A->B", 3)], slots=8, tasks_max={"A->B": 2})) == 2
 
 
-def test_more_flows_than_slots_share_a_task() -> None:
+def test_flows_beyond_slots_share_task() -> None:
     groups = partition_groups([share("A->B", 1), share("B->A", 1), share("A->C", 1)], slots=2, tasks_max={})
     assert distributed(groups) == [[("A->B", [0]), ("A->C", [0])], [("B->A", [0])]]
 
 
-def test_a_group_travels_as_json() -> None:
+def test_group_round_trips_as_json() -> None:
     group = PartitionGroup(number=3, shares=(share("A->B", 2),), session="s")
     assert from_json(json.loads(json.dumps(to_json(group)))) == group
 
@@ -78,7 +78,7 @@ def in_transactions(given: FlowShare, shards: int) -> FlowShare:
     return replace(given, settings=replace(given.settings, transactions=transactions))
 
 
-def test_a_flow_that_writes_in_transactions_is_dealt_by_whole_shards() -> None:
+def test_exactly_once_flow_is_assigned_by_shards() -> None:
     """K894-39: partitions of a shard are in one group, however many slots there are."""
     given = in_transactions(share("A->B", 8), 4)
     found = {}
@@ -94,10 +94,10 @@ def test_a_flow_that_writes_in_transactions_is_dealt_by_whole_shards() -> None:
     assert found[1] == found[2] == found[3] == found[16], "a partition never changes its transactional id"
 
 
-def test_a_shard_without_partitions_is_not_dealt() -> None:
+def test_empty_shard_is_not_assigned() -> None:
     assert len(partition_groups([in_transactions(share("A->B", 2), 64)], slots=8, tasks_max={})) == 2
 
 
-def test_a_shard_travels_as_json() -> None:
+def test_shard_round_trips_as_json() -> None:
     (group,) = partition_groups([in_transactions(share("A->B", 2), 4)], slots=1, tasks_max={})
     assert from_json(json.loads(json.dumps(to_json(group)))) == group

@@ -26,18 +26,18 @@ ROWS = [
 ]
 
 
-def test_everything_is_news_at_first() -> None:
+def test_first_progress_is_sent() -> None:
     assert list(ProgressFilter().of(ROWS, 0.0)) == ROWS
 
 
-def test_what_stays_the_same_is_repeated_until_its_rate_is_zero_and_then_no_more() -> None:
+def test_unchanged_progress_is_repeated_until_rate_is_zero() -> None:
     changed = ProgressFilter()
     list(changed.of(ROWS, 0.0))
     assert list(changed.of(ROWS, 2 * RATE_WINDOW_S)) == ROWS
     assert list(changed.of(ROWS, 4 * RATE_WINDOW_S)) == []
 
 
-def test_what_changes_is_news_again() -> None:
+def test_changed_progress_is_sent_again() -> None:
     changed = ProgressFilter()
     list(changed.of(ROWS, 0.0))
     rows = [ROWS[0], replace(ROWS[1], records=6), ROWS[2]]

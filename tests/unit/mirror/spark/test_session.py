@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_master_that_spark_does_not_know_is_reported_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_spark_master_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reject(*_: object) -> None:
         raise PySparkRuntimeError("The JVM ended.\n  at org.apache.spark.SparkContext\n", messageParameters={})
 

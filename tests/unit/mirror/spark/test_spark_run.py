@@ -49,14 +49,14 @@ def run(loops: Loops, directory: Path, *, until_caught_up: bool, stopping: threa
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_flow_that_fails_at_once_starts_no_spark(tmp_path: Path) -> None:
+def test_failed_flow_does_not_start_spark(tmp_path: Path) -> None:
     loops = Loops()
     loops.status.set_state("A->B", FlowState.FAILED, "not compatible")
     assert run(loops, tmp_path, until_caught_up=False).gave_up == ()
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_job_gives_up_what_only_a_person_can_mend(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_until_caught_up_stops_when_manual_action_is_required(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     loops = Loops()
     loops.status.set_state("A->B", FlowState.WAITING, DENIED)
     assert run(loops, tmp_path, until_caught_up=True).gave_up == ("A->B",)
@@ -64,7 +64,7 @@ def test_a_job_gives_up_what_only_a_person_can_mend(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_service_waits_for_what_a_person_can_mend(tmp_path: Path) -> None:
+def test_service_keeps_waiting_when_manual_action_is_required(tmp_path: Path) -> None:
     loops, stopping = Loops(), threading.Event()
     loops.status.set_state("A->B", FlowState.WAITING, DENIED)
     threading.Timer(0.5, stopping.set).start()

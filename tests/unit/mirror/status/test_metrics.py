@@ -26,7 +26,7 @@ def _page(status: MirrorStatus) -> dict[str, float]:
 _TAGS = '{source="A",target="B",topic="A.orders",partition="0"}'
 
 
-def test_a_partition_has_the_gauges_of_mirror_source_connector() -> None:
+def test_partition_has_mirror_source_connector_gauges() -> None:
     """K894-47: Metrics of 3.6."""
     # given
     now = [100.0]
@@ -51,7 +51,7 @@ def test_a_partition_has_the_gauges_of_mirror_source_connector() -> None:
     assert {key: samples[f"{name}{key}{_TAGS}"] for key in wanted} == wanted
 
 
-def test_ages_that_nobody_measured_are_left_out() -> None:
+def test_unmeasured_ages_have_no_sample() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.update("one", [progress_row()])
@@ -59,7 +59,7 @@ def test_ages_that_nobody_measured_are_left_out() -> None:
     assert not [sample for sample in _page(status) if "_ms" in sample]
 
 
-def test_a_new_session_continues_counting() -> None:
+def test_counters_continue_in_new_session() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.update("one", [progress_row(records=5, bytes=50)])
@@ -69,7 +69,7 @@ def test_a_new_session_continues_counting() -> None:
     assert _page(status)[f"kafka_connect_mirror_mirrorsourceconnector_record_count{_TAGS}"] == 8
 
 
-def test_a_flow_says_its_state_and_when_it_went_on_last() -> None:
+def test_flow_metrics_have_state_and_last_progress() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.WAITING, "B is away")
@@ -85,7 +85,7 @@ def test_a_flow_says_its_state_and_when_it_went_on_last() -> None:
     assert samples['klamm_mirror_last_progress_timestamp_seconds{source="A",target="B"}'] > 1_700_000_000
 
 
-def test_only_what_the_sync_would_change_is_drift() -> None:
+def test_drift_gauge_counts_configs_the_sync_would_change() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.set_drift("A->B", tuple(_difference(is_drift=is_drift) for is_drift in (True, False, True)))
@@ -93,7 +93,7 @@ def test_only_what_the_sync_would_change_is_drift() -> None:
     assert _page(status)['klamm_mirror_config_drift_keys{source="A",target="B"}'] == 2
 
 
-def test_checkpoints_have_the_gauges_of_mirror_checkpoint_connector() -> None:
+def test_checkpoints_have_mirror_checkpoint_connector_gauges() -> None:
     """K894-47: Metrics of 3.6."""
     # given
     offset = MirroredGroupOffset(

@@ -25,7 +25,7 @@ _ODD_TEXTS = st.text(st.sampled_from('aB.-_"\\\n\r\x0b\x1c\u2028}{,= 0é'), max_
 
 
 @given(st.lists(st.tuples(_ODD_TEXTS, st.integers(0, 20_000)), max_size=8, unique=True))
-def test_every_byte_is_as_a_family_by_itself_has_it(partitions: list[tuple[str, int]]) -> None:
+def test_combined_families_equal_separate_families(partitions: list[tuple[str, int]]) -> None:
     # given
     status = MirrorStatus(["A->B"])
     rows = [progress_row(topic=topic, remote_topic=topic, partition=number) for topic, number in partitions]
@@ -47,7 +47,7 @@ def test_every_byte_is_as_a_family_by_itself_has_it(partitions: list[tuple[str, 
     assert expected.text() in metrics_page((flow,), {}).text()
 
 
-def test_the_labels_of_a_partition_are_not_written_for_each_of_its_samples() -> None:
+def test_partition_labels_are_rendered_once() -> None:
     """Calls are counted, as times depend on who else is at work."""
     few, many = _status(100), _status(300)
     # when

@@ -25,7 +25,7 @@ def _cells(page: str) -> list[list[str]]:
     return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
 
 
-def test_topics_with_most_lag_stand_first() -> None:
+def test_topics_are_sorted_by_lag() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.update("one", [progress_row(remote_topic="A.low", end_offset=11)])
@@ -40,7 +40,7 @@ def test_topics_with_most_lag_stand_first() -> None:
     assert ["90%" in row[2] for row in rows] == [False, True]
 
 
-def test_a_stopped_partition_is_what_its_topic_says() -> None:
+def test_topic_with_stopped_partition_shows_reason() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.update("one", [progress_row(), progress_row(partition=1, state="STOPPED", reason="purged <now>")])
@@ -51,7 +51,7 @@ def test_a_stopped_partition_is_what_its_topic_says() -> None:
     assert reason == ["partition 1: purged &lt;now&gt;"]
 
 
-def test_configs_that_differ_are_shown_with_their_rule_and_drift_first() -> None:
+def test_config_differences_show_rule_and_drift_first() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.set_drift(
@@ -69,7 +69,7 @@ def test_configs_that_differ_are_shown_with_their_rule_and_drift_first() -> None
     assert rows[1] == ["set on the source topic"]
 
 
-def test_a_flow_that_failed_says_why() -> None:
+def test_failed_flow_shows_reason() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.FAILED, "<script>")
@@ -78,7 +78,7 @@ def test_a_flow_that_failed_says_why() -> None:
     assert "No partition is copied yet" in _page(status)
 
 
-def test_ten_thousand_topics_make_a_page_that_can_be_read() -> None:
+def test_page_of_10000_topics_is_bounded() -> None:
     # given
     status = MirrorStatus(["A->B"])
     status.update("one", [progress_row(topic=f"t{n}", remote_topic=f"A.t{n}") for n in range(10_000)])
@@ -89,7 +89,7 @@ def test_ten_thousand_topics_make_a_page_that_can_be_read() -> None:
     assert "show 500 of 10,000" in page
 
 
-def test_groups_stand_with_their_translated_offsets_and_reasons() -> None:
+def test_groups_show_translated_offsets_and_reasons() -> None:
     # given
     status = MirrorStatus(["A->B"])
     offset = MirroredGroupOffset(

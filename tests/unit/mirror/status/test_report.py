@@ -27,7 +27,7 @@ def flow(**more: str) -> FlowSettings:
 def found(**fields: object) -> TargetState:
     what: dict[str, object] = {
         "topics": {"A.orders": 2, "A.heartbeats": 1, "own": 1, "C.orders": 1, "A.checkpoints.internal": 1},
-        "positions": {
+        "source_offsets": {
             ("orders", 0): ReportedSourceOffset(10, NOW_MS - 4000),
             ("orders", 1): ReportedSourceOffset(7, NOW_MS - 2000),
         },
@@ -42,7 +42,7 @@ def piece(what: TargetState, selected: tuple[str, ...] = (), *, of: FlowSettings
     return flow_status(of or flow(), what, frozenset(selected), any_target=False)
 
 
-def test_topics_are_those_with_a_source_offset_and_those_that_names_show() -> None:
+def test_topics_have_source_offset_or_remote_name() -> None:
     sight = piece(found())
     assert [(topic.topic, topic.remote_topic, len(topic.partitions)) for topic in sight.topics] == [
         ("heartbeats", "A.heartbeats", 1),
@@ -50,18 +50,18 @@ def test_topics_are_those_with_a_source_offset_and_those_that_names_show() -> No
     ]
 
 
-def test_heartbeats_make_no_flow_young() -> None:
+def test_heartbeats_do_not_count_as_newest_record() -> None:
     sight = piece(found())
     assert (sight.newest_record_ms, sight.source_offset_written_ms) == (NOW_MS - 60_000, NOW_MS - 2000)
 
 
-def test_without_the_source_the_lag_is_not_known_and_with_it_heartbeats_do_not_count() -> None:
+def test_lag_is_unknown_without_source_and_ignores_heartbeats() -> None:
     assert piece(found()).lag is None
     ends = {("orders", 0): 15, ("orders", 1): 7, ("heartbeats", 0): 1000}
     assert piece(found(source_ends=ends)).lag == 5
 
 
-def test_what_the_source_has_and_nobody_mirrored_is_shown_as_missing() -> None:
+def test_unmirrored_source_topic_is_shown_as_missing() -> None:
     # when
     sight = piece(found(source_ends={("late", 0): 30}), ("late",))
     # then
@@ -70,18 +70,18 @@ def test_what_the_source_has_and_nobody_mirrored_is_shown_as_missing() -> None:
     assert any("A.late (missing)" in line for line in lines(sight, NOW_MS))
 
 
-def test_names_that_stay_as_they_are_come_from_positions() -> None:
+def test_identity_topics_come_from_source_offsets() -> None:
     identity = flow(replication_policy_class="IdentityReplicationPolicy")
     sight = piece(found(topics={"orders": 2, "own": 1}), of=identity)
     assert [(topic.topic, topic.remote_topic, topic.exists) for topic in sight.topics] == [("orders", "orders", True)]
 
 
-def test_without_the_file_a_topic_of_the_same_name_is_taken_for_the_remote_one() -> None:
+def test_topic_of_same_name_is_remote_topic_without_file() -> None:
     sight = piece(found(topics={"orders": 2}))
     assert [(topic.remote_topic, topic.exists) for topic in sight.topics] == [("orders", True)]
 
 
-def test_groups_say_how_much_they_would_read_on_the_target() -> None:
+def test_groups_show_records_to_read_on_target() -> None:
     # given
     def at(partition: int, downstream: int) -> tuple[Checkpoint, int]:
         where = {"group": "billing", "topic": "A.orders", "partition": partition}
@@ -93,18 +93,18 @@ def test_groups_say_how_much_they_would_read_on_the_target() -> None:
     assert (group.group, group.partitions, group.to_read, group.newest_checkpoint_ms) == ("billing", 2, 8, NOW_MS)
 
 
-def test_a_flow_that_left_no_trace_is_not_there() -> None:
+def test_flow_without_trace_does_not_exist() -> None:
     nothing = piece(TargetState(topics={"own": 1}))
     assert not nothing.exists
     assert any("no heartbeats of A" in what for what in nothing.unknown)
 
 
-def test_heartbeats_name_a_target_that_nobody_named() -> None:
+def test_target_alias_comes_from_heartbeats() -> None:
     beats = [Heartbeat(source_alias="A", target_alias="dr", timestamp=1)]
     assert flow_status(flow(), found(heartbeats=beats), frozenset(), any_target=True).name == "A->dr"
 
 
-def test_the_document_has_times_and_ages_and_the_text_says_them_too() -> None:
+def test_document_and_text_have_times_and_ages() -> None:
     # given
     sync = OffsetSync(topic="orders", partition=0, upstream_offset=1, downstream_offset=1)
     what = found(
@@ -142,11 +142,11 @@ def test_the_document_has_times_and_ages_and_the_text_says_them_too() -> None:
     ("age_ms", "words"),
     [(-50, "0.0 s ago"), (119_000, "119.0 s ago"), (121_000, "2 min ago"), (3 * 86_400_000, "3 d ago")],
 )
-def test_ages_are_for_people(age_ms: int, words: str) -> None:
+def test_ages_are_shown_in_suitable_unit(age_ms: int, words: str) -> None:
     assert ago(NOW_MS - age_ms, NOW_MS) == words
 
 
-def test_the_names_of_a_mirrors_topics_show_its_sources() -> None:
+def test_source_aliases_come_from_internal_topic_names() -> None:
     names = [
         "mm2-offsets.A.internal",
         "A.checkpoints.internal",

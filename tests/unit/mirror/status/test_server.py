@@ -17,16 +17,16 @@ def _get(server: WatchServer, path: str) -> str:
         return text
 
 
-def test_pages_are_served_while_it_is_entered() -> None:
+def test_server_serves_pages_within_context() -> None:
     # given
     with WatchServer("127.0.0.1", 0, {"/": lambda: ("text/plain", "here")}) as server:
         # then
         assert _get(server, "/") == "here"
-    with pytest.raises(OSError, match="rejected"):
+    with pytest.raises(OSError, match="refused"):
         _get(server, "/")
 
 
-def test_a_connection_that_asks_nothing_does_not_outlive_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_idle_connection_ends_with_server(caplog: pytest.LogCaptureFixture) -> None:
     # given, as browsers open them
     with WatchServer("127.0.0.1", 0, {"/": lambda: ("text/plain", "here")}) as server:
         idle = socket.create_connection(server.address)
@@ -38,6 +38,6 @@ def test_a_connection_that_asks_nothing_does_not_outlive_it(caplog: pytest.LogCa
     assert caplog.records == []
 
 
-def test_an_address_in_use_is_refused_at_once() -> None:
+def test_address_in_use_fails_at_once() -> None:
     with WatchServer("127.0.0.1", 0, {}) as server, pytest.raises(OSError, match="in use"):
         WatchServer("127.0.0.1", server.address[1], {})

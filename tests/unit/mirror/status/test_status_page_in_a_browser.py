@@ -117,7 +117,7 @@ def shown(page: Page, selector: str) -> list[str]:
     return [str(text).split("\t")[0].strip() for text in page.evaluate(script)]
 
 
-def test_topics_have_bars_of_what_is_copied_and_what_needs_somebody_stands_first(page: Page) -> None:
+def test_topics_have_progress_bars_and_stopped_ones_come_first(page: Page) -> None:
     # when
     topics = shown(page, "table.topics tbody tr")
     bars = page.evaluate(
@@ -135,7 +135,7 @@ def test_topics_have_bars_of_what_is_copied_and_what_needs_somebody_stands_first
     assert set(page.requests) == {page.requests[0]}
 
 
-def test_the_tables_behind_five_hundred_topics_are_not_far_away(page: Page) -> None:
+def test_tables_after_500_topics_are_reachable(page: Page) -> None:
     assert len(shown(page, "table.topics tbody tr:not(.reason)")) == FIRST_ROWS
     text = page.text()
     for words in ("POLICY_VIOLATION", "Configs that differ: 2", "604800000 default", "nothing was mirrored yet"):
@@ -147,7 +147,7 @@ def test_the_tables_behind_five_hundred_topics_are_not_far_away(page: Page) -> N
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
-def test_it_fits_the_screen_and_can_be_read(page: Page, width: int, dark: bool, tmp_path: Path) -> None:
+def test_page_fits_screen_and_has_contrast(page: Page, width: int, dark: bool, tmp_path: Path) -> None:
     # when
     page.look(width=width, dark=dark)
     # then
@@ -167,7 +167,7 @@ def test_it_fits_the_screen_and_can_be_read(page: Page, width: int, dark: bool, 
     assert page.screenshot(tmp_path / "page.png").stat().st_size > 10_000
 
 
-def test_it_follows_and_stays_as_its_reader_left_it(page: Page, mirror: Mirror) -> None:
+def test_refresh_keeps_scroll_and_open_sections(page: Page, mirror: Mirror) -> None:
     # given
     page.look(width=160)  # so narrow that a table is wider
     page.evaluate("document.querySelector('input[type=checkbox]').click()")
@@ -182,7 +182,7 @@ def test_it_follows_and_stays_as_its_reader_left_it(page: Page, mirror: Mirror) 
     assert page.loaded == 1
 
 
-def test_what_is_selected_stays_selected(page: Page, mirror: Mirror) -> None:
+def test_refresh_keeps_selected_text(page: Page, mirror: Mirror) -> None:
     # when
     page.evaluate("getSelection().selectAllChildren(document.querySelector('tr.reason td'))")
     # then
@@ -195,7 +195,7 @@ def test_what_is_selected_stays_selected(page: Page, mirror: Mirror) -> None:
     page.wait_for("document.body.innerText.includes('A.later')")
 
 
-def test_it_says_when_the_mirror_is_gone_and_continues_when_it_is_back(page: Page, mirror: Mirror) -> None:
+def test_page_reports_lost_mirror_and_recovers(page: Page, mirror: Mirror) -> None:
     # when
     mirror.stop()
     # then

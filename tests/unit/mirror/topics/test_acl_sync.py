@@ -34,7 +34,7 @@ def remote(*acls: Acl) -> tuple[Acl, ...]:
     return remote_acls(acls, ["orders", "users"], lambda topic: f"A.{topic}")
 
 
-def test_acls_of_mirrored_topics_are_wanted_for_their_remote_topics() -> None:
+def test_acls_of_mirrored_topics_apply_to_remote_topics() -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """
@@ -42,7 +42,7 @@ def test_acls_of_mirrored_topics_are_wanted_for_their_remote_topics() -> None:
     assert remote(READ, describe) == (REMOTE_READ, replace(describe, resource_name="A.users"))
 
 
-def test_the_right_to_write_stays_behind_and_of_the_right_to_all_the_right_to_read_is_left() -> None:
+def test_write_acls_are_skipped_and_all_becomes_read() -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """
@@ -51,7 +51,7 @@ def test_the_right_to_write_stays_behind_and_of_the_right_to_all_the_right_to_re
 
 
 @pytest.mark.parametrize("operation", [AclOperation.WRITE, AclOperation.ALL, AclOperation.READ])
-def test_what_is_denied_is_denied_on_the_target_too(operation: AclOperation) -> None:
+def test_deny_acls_are_synced(operation: AclOperation) -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """
@@ -59,7 +59,7 @@ def test_what_is_denied_is_denied_on_the_target_too(operation: AclOperation) -> 
     assert remote(denied) == (replace(denied, resource_name="A.orders"),)
 
 
-def test_prefixes_other_topics_and_other_resources_are_left_out() -> None:
+def test_prefixed_acls_and_other_resources_are_skipped() -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """
@@ -100,7 +100,7 @@ def sync(source: FakeAcls, target: FakeAcls) -> AclSync:
     return AclSync(parse_settings(properties).flows[0], source, target)
 
 
-def test_only_what_the_target_lacks_is_created_and_nothing_is_deleted() -> None:
+def test_only_missing_acls_are_created() -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """
@@ -110,13 +110,13 @@ def test_only_what_the_target_lacks_is_created_and_nothing_is_deleted() -> None:
     assert target.created_acls == [replace(bob, resource_name="A.orders")]
 
 
-def test_where_acls_may_not_be_described_all_are_sent() -> None:
+def test_all_acls_are_sent_without_describe_right() -> None:
     target = FakeAcls(REMOTE_READ, describe=rejection("CLUSTER_AUTHORIZATION_FAILED", ""))
     sync(FakeAcls(READ), target).run(["orders"])
     assert target.created_acls == [REMOTE_READ]
 
 
-def test_a_source_without_acls_is_reported_once_with_advice(caplog: pytest.LogCaptureFixture) -> None:
+def test_source_without_authorizer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """
@@ -130,7 +130,7 @@ def test_a_source_without_acls_is_reported_once_with_advice(caplog: pytest.LogCa
     assert "sync.topic.acls.enabled=false" in told.getMessage()
 
 
-def test_a_denial_names_what_was_tried(caplog: pytest.LogCaptureFixture) -> None:
+def test_denied_acl_request_is_logged_with_operation(caplog: pytest.LogCaptureFixture) -> None:
     """K894-46: ACL sync: source topic ACLs, literal patterns only, of mirrored topics -> target remote topic (literal):
     skip ALLOW WRITE.
     """

@@ -111,7 +111,7 @@ def target(*, incremental: bool = True) -> FakeAdmin:
     )
 
 
-def test_requested_writes_with_incremental_alter_configs_and_leaves_excluded_ones() -> None:
+def test_requested_uses_incremental_alter_configs() -> None:
     """K894-04: requested: topic configs are written with IncrementalAlterConfigs.
 
     K894-10: MirrorMaker must not clear target topic configs that are excluded from replication.
@@ -125,7 +125,7 @@ def test_requested_writes_with_incremental_alter_configs_and_leaves_excluded_one
     assert there.calls == ["check A.t", "describe", "incremental"]
 
 
-def test_requested_falls_back_at_once_for_good_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_requested_falls_back_to_alter_configs_once(caplog: pytest.LogCaptureFixture) -> None:
     """K894-05: requested + incompatible target: fall back to AlterConfigs for subsequent calls.
 
     K894-06: The fallback logs WARN "The target cluster <ALIAS> is not compatible with IncrementalAlterConfigs API.
@@ -145,7 +145,7 @@ def test_requested_falls_back_at_once_for_good_and_says_so_once(caplog: pytest.L
     )
 
 
-def test_a_refusal_of_one_topic_is_no_reason_to_fall_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_topic_does_not_cause_fallback(caplog: pytest.LogCaptureFixture) -> None:
     """K894-07: "Incompatible" = API missing/unsupported version only; authorization, invalid config, timeouts, unknown
     topic do not trigger fallback.
 
@@ -169,7 +169,7 @@ def test_a_refusal_of_one_topic_is_no_reason_to_fall_back(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("mode", ["requested", "required"])
-def test_what_the_target_lacks_is_found_out_though_nothing_is_to_be_changed(mode: str) -> None:
+def test_unsupported_incremental_alter_configs_is_detected_without_changes(mode: str) -> None:
     """K894-05, K894-09: not in a month, when somebody changes a config."""
     there = FakeAdmin({"A.t": {"retention.ms": "5"}}, incremental=False)
     sync = ConfigSync(flow(mode), source(), there)
@@ -178,7 +178,7 @@ def test_what_the_target_lacks_is_found_out_though_nothing_is_to_be_changed(mode
     assert there.calls == (["check A.t", "alter"] if mode == "requested" else ["check A.t"])
 
 
-def test_the_target_is_asked_once_whether_it_takes_single_configs() -> None:
+def test_incremental_alter_configs_support_is_checked_once() -> None:
     """K894-04: requested: topic configs are written with IncrementalAlterConfigs."""
     there = target()
     sync = ConfigSync(flow(), source(), there)
@@ -187,7 +187,7 @@ def test_the_target_is_asked_once_whether_it_takes_single_configs() -> None:
     assert there.calls == ["check A.t", "describe", "incremental", "describe"]
 
 
-def test_never_uses_alter_configs_only() -> None:
+def test_never_uses_only_alter_configs() -> None:
     """K894-08, K894-19, K894-21: the complete set, without looking at the target."""
     there = target()
     ConfigSync(flow("never"), source(), there).run(["t"])
@@ -195,7 +195,7 @@ def test_never_uses_alter_configs_only() -> None:
     assert there.configs["A.t"] == {"retention.ms": "5"}
 
 
-def test_required_fails_the_flow_and_never_calls_alter_configs() -> None:
+def test_required_fails_flow_without_alter_configs() -> None:
     """K894-09: required: only IncrementalAlterConfigs; if incompatible, report to the user and fail the connector."""
     there = target(incremental=False)
     expected = "use.incremental.alter.configs was set to required, but the target cluster B is not compatible"
@@ -204,7 +204,7 @@ def test_required_fails_the_flow_and_never_calls_alter_configs() -> None:
     assert "alter" not in there.calls
 
 
-def test_a_remote_topic_that_is_not_known_yet_is_left_for_the_next_round(caplog: pytest.LogCaptureFixture) -> None:
+def test_new_remote_topic_is_synced_in_next_round(caplog: pytest.LogCaptureFixture) -> None:
     """K894-21: it was created with its configs a moment ago; that is no reason to send all of them."""
     there = target()
     there.missing.add("A.t")
@@ -214,7 +214,7 @@ def test_a_remote_topic_that_is_not_known_yet_is_left_for_the_next_round(caplog:
     assert not caplog.records
 
 
-def test_what_is_sent_unseen_is_not_told_as_a_change(caplog: pytest.LogCaptureFixture) -> None:
+def test_configs_sent_without_describe_are_not_logged_as_changes(caplog: pytest.LogCaptureFixture) -> None:
     """K894-21: it is sent again in each round, whether it changes something or not."""
     there = target()
     there.hides.add("A.t")
@@ -224,7 +224,7 @@ def test_what_is_sent_unseen_is_not_told_as_a_change(caplog: pytest.LogCaptureFi
     assert not caplog.records
 
 
-def test_where_the_target_hides_its_configs_everything_is_sent() -> None:
+def test_all_configs_are_sent_without_describe_configs_right() -> None:
     """K894-21: No describe-then-replace emulation on the target (rejected alternative)."""
     there = target()
     there.hides.add("A.t")
@@ -233,7 +233,7 @@ def test_where_the_target_hides_its_configs_everything_is_sent() -> None:
     assert [operation.name for operation in sync.plan(described)["A.t"]] == ["retention.ms", "cleanup.policy"]
 
 
-def test_nothing_is_sent_and_nothing_said_when_nothing_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_unchanged_configs_send_and_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """K894-21, K894-22: no warning on success."""
     there = target()
     sync = ConfigSync(flow(), source(), there)
@@ -243,7 +243,7 @@ def test_nothing_is_sent_and_nothing_said_when_nothing_changes(caplog: pytest.Lo
     assert caplog.records == []
 
 
-def test_a_source_topic_that_can_not_be_described_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_undescribable_source_topic_is_skipped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """K894-25: Target ACL needed: ALTER_CONFIGS on target topics; source: DESCRIBE_CONFIGS on source topics; a denial
     is logged with the operation's name.
     """
@@ -256,7 +256,7 @@ def test_a_source_topic_that_can_not_be_described_is_left_out_and_told(caplog: p
     assert told.startswith("TopicAuthorizationException occurred while trying to describe the configs of topic t")
 
 
-def test_a_config_that_the_target_does_not_know_is_told_once_and_the_others_are_synced(
+def test_config_unknown_to_target_is_skipped_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """K894-22: told again when it changes; the rest of the topic is not held up."""
@@ -275,7 +275,7 @@ def test_a_config_that_the_target_does_not_know_is_told_once_and_the_others_are_
     )
 
 
-def test_a_refusal_is_reported_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejection_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     """K894-22: Per-topic failure logs WARN "Could not alter configuration of topic X" and does not stop other topics or
     later rounds.
     """

@@ -16,12 +16,12 @@ def _entry(name: str, value: str | None, source: ConfigSource = _TOPIC) -> Confi
     return ConfigEntry(name, value, source=source)
 
 
-def test_equal_topics_have_no_difference() -> None:
+def test_equal_topics_have_no_config_difference() -> None:
     same = [_entry("retention.ms", "1"), _entry("segment.ms", "9", _DEFAULT)]
     assert config_differences("A.t", same, same, _FILTER) == ()
 
 
-def test_a_value_that_the_next_sync_will_change_is_drift() -> None:
+def test_value_changed_by_next_sync_is_drift() -> None:
     # when
     [found] = config_differences("A.t", [_entry("retention.ms", "1")], [_entry("retention.ms", "2")], _FILTER)
     # then
@@ -29,7 +29,7 @@ def test_a_value_that_the_next_sync_will_change_is_drift() -> None:
     assert found.rule == "set on the source topic"
 
 
-def test_an_excluded_config_may_differ() -> None:
+def test_excluded_config_is_no_drift() -> None:
     # when
     [found] = config_differences(
         "A.t",
@@ -41,7 +41,7 @@ def test_an_excluded_config_may_differ() -> None:
     assert (found.rule, found.is_drift, found.target_is_default) == (EXCLUDED, False, True)
 
 
-def test_defaults_of_the_clusters_may_differ() -> None:
+def test_different_cluster_defaults_are_no_drift() -> None:
     # when
     [found] = config_differences(
         "A.t",
@@ -53,20 +53,20 @@ def test_defaults_of_the_clusters_may_differ() -> None:
     assert (found.rule, found.is_drift) == (TARGET_DEFAULT, False)
 
 
-def test_a_config_that_the_target_lacks_is_named() -> None:
+def test_config_unknown_to_target_is_listed() -> None:
     # when
     [found] = config_differences("A.t", [_entry("vendor.tier", "cold")], [], _FILTER)
     # then
     assert (found.rule, found.target_value, found.is_drift) == (SOURCE_ONLY, None, False)
 
 
-def test_what_can_not_be_synced_is_not_compared() -> None:
+def test_read_only_and_sensitive_configs_are_not_compared() -> None:
     hidden = ConfigEntry("secret", None, source=_TOPIC, is_sensitive=True)
     fixed = ConfigEntry("fixed", "1", source=_TOPIC, is_read_only=True)
     assert config_differences("A.t", [hidden, fixed], [], _FILTER) == ()
 
 
-def test_what_alter_configs_will_reset_is_drift_although_it_is_excluded() -> None:
+def test_excluded_config_reset_by_alter_configs_is_drift() -> None:
     """K894-10: MirrorMaker must not clear target topic configs that are excluded from replication."""
     # when
     [found] = config_differences(

@@ -53,7 +53,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.ERROR]
 
 
-def test_two_mirrors_of_a_flow_report_each_other_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicate_mirrors_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     topic = Topic()
     first, second = mirror(topic, "here, process 1, ab"), mirror(topic, "there, process 1, cd")
     beat(20, first)
@@ -66,7 +66,7 @@ def test_two_mirrors_of_a_flow_report_each_other_once(caplog: pytest.LogCaptureF
     ]
 
 
-def test_a_mirror_that_was_restarted_and_other_flows_are_no_reason_for_alarm(caplog: pytest.LogCaptureFixture) -> None:
+def test_restarted_mirror_and_other_flows_are_no_duplicates(caplog: pytest.LogCaptureFixture) -> None:
     topic = Topic()
     before, now = mirror(topic, new_instance()), mirror(topic, new_instance())
     beat(20, before)
@@ -76,7 +76,7 @@ def test_a_mirror_that_was_restarted_and_other_flows_are_no_reason_for_alarm(cap
     assert told(caplog) == []
 
 
-def test_where_the_topic_can_not_be_read_heartbeats_are_written_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_heartbeats_topic_does_not_stop_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
     topic = Topic()
     topic.is_gone = True
     beat(20, mirror(topic, new_instance()))

@@ -50,7 +50,7 @@ class Writer(ControlConnection):
         self.written += [(topic, record) for record in records]
 
 
-def test_a_heartbeat_names_the_pair_and_the_time_and_its_topic_is_compacted() -> None:
+def test_heartbeat_has_pair_and_time_in_compacted_topic() -> None:
     """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster.
 
     K894-45: Internal topics: 1 partition, compacted, RF 3 default; existing topic is fine; no right to create -> assume
@@ -70,7 +70,7 @@ def test_a_heartbeat_names_the_pair_and_the_time_and_its_topic_is_compacted() ->
     assert writer.written[0][1].timestamp == wanted.timestamp
 
 
-def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() -> None:
+def test_existing_heartbeats_topic_needs_no_create_right() -> None:
     """K894-45: Internal topics: 1 partition, compacted, RF 3 default; existing topic is fine; no right to create ->
     assume it exists.
     """
@@ -80,7 +80,7 @@ def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() 
         assert Heartbeats(pair(), target, Writer()).beat()
 
 
-def test_what_is_wrong_is_reported_once_until_it_changes_or_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     target, writer, now = FakeCluster(), Writer(), NOON
     heartbeats = Heartbeats(pair(), target, writer, now=lambda: now)
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_reported_once_until_it_changes_or_is_over(caplog: pyte
     assert third == "A->B: heartbeats are written again"
 
 
-def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCaptureFixture) -> None:
+def test_new_heartbeats_topic_may_be_unknown_at_first(caplog: pytest.LogCaptureFixture) -> None:
     """K894-44: no alarm at each first start."""
     writer, now = Writer(), NOON
     heartbeats = Heartbeats(pair(), FakeCluster(), writer, now=lambda: now)
@@ -119,7 +119,7 @@ def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCa
 
 
 @pytest.mark.process
-def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:
+def test_heartbeats_of_pair_without_flow_are_written() -> None:
     """K894-44: Heartbeats: every 1 s to topic ``heartbeats`` on the flow's *target* cluster."""
     with klamm.Broker() as there:
         # given
@@ -142,7 +142,7 @@ def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:
 
 
 @pytest.mark.process
-def test_a_file_without_a_flow_writes_heartbeats_for_every_pair(tmp_path: Path) -> None:
+def test_file_without_flow_writes_heartbeats_for_every_pair(tmp_path: Path) -> None:
     """K894-44: as MirrorMaker does; neither Spark nor Java are needed for it."""
     with klamm.Broker() as here, klamm.Broker() as there:
         # given

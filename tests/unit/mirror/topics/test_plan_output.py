@@ -39,7 +39,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, clusters: dict[str, FakeCluster], *
     return code, out.getvalue().splitlines()
 
 
-def test_a_plan_names_the_topics_of_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_names_heartbeats_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """K894-44: they are written to both clusters, and those on the source are mirrored."""
     code, lines = printed(monkeypatch, {"A": FakeCluster(orders=1), "B": FakeCluster()})
     assert code == 0
@@ -55,7 +55,7 @@ def test_a_plan_names_the_topics_of_heartbeats(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_plan_reports_a_flow_within_one_cluster_and_aliases_that_double(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_reports_flow_within_one_cluster_and_repeated_aliases(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster(orders=1)
     code, lines = printed(monkeypatch, {"A": cluster, "B": cluster}, topics=".*")
     assert (code, len(lines)) == (1, 1)
@@ -68,7 +68,7 @@ def test_plan_reports_a_flow_within_one_cluster_and_aliases_that_double(monkeypa
     ]
 
 
-def test_plan_reports_elements_of_topics_without_a_match_and_topics_new_since_4_1(
+def test_plan_reports_unmatched_topic_patterns_and_topics_new_since_4_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clusters = {"A": FakeCluster(**{"orders": 1, "orders-internal": 1, "x.replica": 1}), "B": FakeCluster()}
@@ -82,7 +82,7 @@ def test_plan_reports_elements_of_topics_without_a_match_and_topics_new_since_4_
     ]  # fmt: skip
 
 
-def test_plan_reports_mirrored_topics_that_topics_blacklist_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_reports_topics_excluded_by_topics_blacklist(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = {"A": FakeCluster(orders=1, users=1, new=1), "B": FakeCluster(**{"A.users": 1, "A.orders": 1})}
     _, lines = printed(monkeypatch, clusters, topics=".*", **{"topics.blacklist": "users, new"})
     assert [line for line in lines if line.startswith("  !")] == [
@@ -90,12 +90,12 @@ def test_plan_reports_mirrored_topics_that_topics_blacklist_excludes(monkeypatch
     ]
 
 
-def test_a_plan_of_two_flows_names_each_topic_of_heartbeats_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_of_two_flows_names_each_heartbeats_topic_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"B->A.enabled": "true"})
     assert sorted(line for line in lines if "topic heartbeats" in line) == [HEARTBEATS_ON_A, HEARTBEATS_ON_B]
 
 
-def test_a_plan_without_heartbeats_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_without_heartbeats_names_no_heartbeats_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"emit.heartbeats.enabled": "false"})
     assert [line for line in lines if "heartbeats" in line] == []
 
@@ -115,7 +115,7 @@ class Secretive(FakeCluster):
         return rejection("TOPIC_AUTHORIZATION_FAILED", "no right to")
 
 
-def test_a_plan_says_where_it_can_not_see_what_would_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_reports_topic_without_describe_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """K894-21: everything is sent there; defaults that are defaults on both sides are not listed one by one."""
     source, target = Source(orders=1), Secretive(**{"A.orders": 1})
     source.configs["orders"] = {"retention.ms": "5"}
@@ -131,7 +131,7 @@ def test_a_plan_says_where_it_can_not_see_what_would_change(monkeypatch: pytest.
     ]
 
 
-def test_a_plan_shows_what_a_cluster_would_refuse_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_shows_rejected_changes_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     source, target = FakeCluster(orders=3, users=1, new=1), FakeCluster(**{"A.orders": 1, "A.users": 1})
     source.configs["users"] = {"retention.ms": "5"}
@@ -154,7 +154,7 @@ def test_a_plan_shows_what_a_cluster_would_refuse_and_fails(monkeypatch: pytest.
     assert target.topics == {"A.orders": 1, "A.users": 1}
 
 
-def test_a_plan_passes_over_configs_that_the_target_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_skips_configs_unknown_to_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror leaves them out, so they are no rejection."""
     source, target = FakeCluster(orders=1), FakeCluster(other=1)
     source.configs["orders"] = {"vendor.tier": "gold"}
@@ -193,14 +193,14 @@ class Nameless:
         ),
     ],
 )
-def test_a_mistake_in_a_class_of_the_users_own_is_reported_in_a_line(
+def test_error_in_custom_class_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, key: str, name: str, reason: str
 ) -> None:
     code, lines = printed(monkeypatch, {"A": FakeCluster(orders=1), "B": FakeCluster()}, **{key: f"{__name__}:{name}"})
     assert (code, lines) == (1, [f"A->B: cannot be planned: {reason}"])
 
 
-def test_durations_stand_in_words_beside_their_milliseconds() -> None:
+def test_plan_shows_durations_in_words() -> None:
     # given
     change = TopicConfigOperation(
         name="retention.ms", operation=OpType.SET, value="86400000", old_value="604800000", rule="because"

@@ -34,7 +34,7 @@ def operations(*, source_defaults: bool, target: Iterable[ConfigEntry] | None = 
     return {operation.name: operation.value for operation in planned}
 
 
-def test_what_is_default_on_the_source_is_deleted_on_the_target() -> None:
+def test_source_default_is_deleted_on_target() -> None:
     """K894-13, K894-17: everything that the topic itself does not set is a default."""
     assert operations(source_defaults=False) == {
         "retention.ms": "-1",
@@ -44,7 +44,7 @@ def test_what_is_default_on_the_source_is_deleted_on_the_target() -> None:
     }
 
 
-def test_source_defaults_are_set_explicitly_when_they_are_wanted() -> None:
+def test_use_defaults_from_source_sets_source_defaults() -> None:
     """K894-14, K894-18: a default without a value is deleted even then."""
     assert operations(source_defaults=True) == {
         "retention.ms": "-1",
@@ -54,7 +54,7 @@ def test_source_defaults_are_set_explicitly_when_they_are_wanted() -> None:
     }
 
 
-def test_excluded_configs_get_no_operation_whoevers_defaults_count() -> None:
+def test_excluded_configs_get_no_operation() -> None:
     """K894-10: MirrorMaker must not clear target topic configs that are excluded from replication.
 
     K894-15: config.properties.exclude applies regardless of use.defaults.from: excluded props are neither SET nor
@@ -64,13 +64,13 @@ def test_excluded_configs_get_no_operation_whoevers_defaults_count() -> None:
         assert "min.insync.replicas" not in operations(source_defaults=source_defaults)
 
 
-def test_read_only_and_sensitive_configs_are_never_synced() -> None:
+def test_read_only_and_sensitive_configs_are_not_synced() -> None:
     """K894-20: Read-only and sensitive entries are never synced."""
     planned = operations(source_defaults=True)
     assert not {"read.only", "secret"} & planned.keys()
 
 
-def test_only_operations_that_change_something_are_sent_when_the_target_is_known() -> None:
+def test_known_target_configs_limit_operations_to_changes() -> None:
     """K894-21: No describe-then-replace emulation on the target (rejected alternative)."""
     target = (
         ConfigEntry("retention.ms", "-1", source=TOPIC),
@@ -84,13 +84,13 @@ def test_only_operations_that_change_something_are_sent_when_the_target_is_known
     assert operations(source_defaults=True, target=target) == {"segment.bytes": "5000000"}
 
 
-def test_a_source_default_that_the_target_has_as_its_own_default_is_still_set() -> None:
+def test_source_default_equal_to_target_default_is_set() -> None:
     """K894-14: the value has to be the topic's own on the target."""
     target = (ConfigEntry("segment.bytes", "5000000", source=STATIC_BROKER),)
     assert operations(source_defaults=True, target=target)["segment.bytes"] == "5000000"
 
 
-def test_the_complete_set_holds_what_is_set_and_defaults_only_if_wanted() -> None:
+def test_complete_set_has_defaults_only_with_use_defaults_from_source() -> None:
     """K894-19: Legacy mode sends only non-default props, plus defaults if shouldReplicateSourceDefault."""
     assert complete_configs(ENTRIES, config_filter(source_defaults=False)) == {"retention.ms": "-1"}
     assert complete_configs(ENTRIES, config_filter(source_defaults=True)) == {
@@ -100,7 +100,7 @@ def test_the_complete_set_holds_what_is_set_and_defaults_only_if_wanted() -> Non
     }
 
 
-def test_missing_topics_are_created_and_short_ones_grown() -> None:
+def test_missing_topics_are_created_and_partitions_added() -> None:
     """K894-35, K894-36: fewer partitions on the source change nothing."""
     target = {"A.short": 1, "A.long": 9, "A.same": 3, "other": 1}
     plan = plan_topics({"new": 3, "short": 3, "long": 3, "same": 3}, target, lambda name: f"A.{name}")
@@ -108,7 +108,7 @@ def test_missing_topics_are_created_and_short_ones_grown() -> None:
     assert plan.grow == {"A.short": 3}
 
 
-def test_a_remote_topic_is_created_with_its_final_configs() -> None:
+def test_remote_topic_is_created_with_final_configs() -> None:
     """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
     created before data flows.
     """

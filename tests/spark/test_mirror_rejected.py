@@ -62,7 +62,7 @@ def guarded() -> Iterator[tuple[Guarded, Guarded]]:
         yield without_topics, with_topics
 
 
-def test_flows_that_only_an_operator_can_correct_end_a_job_and_fail_its_plan(
+def test_flows_requiring_manual_action_end_job_and_fail_plan(
     source: KlammBroker, guarded: tuple[Guarded, Guarded], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A replication factor that the target cannot have, no right to create topics, and no right to write to them."""

@@ -96,7 +96,7 @@ def plan(shards: int) -> tuple[bytes, bytes]:
     return shard_plan_key("A"), shard_plan_value(ShardPlan(shards))
 
 
-def test_the_flows_own_topic_counts_and_the_workers_for_what_it_lacks(target: str) -> None:
+def test_worker_topic_supplies_missing_source_offsets(target: str) -> None:
     """K894-38: as Kafka's ConnectorOffsetBackingStore describes it."""
     # given
     topics = Topics(target, "counts")
@@ -117,7 +117,7 @@ def test_the_flows_own_topic_counts_and_the_workers_for_what_it_lacks(target: st
     assert topics.written() == first == 6
 
 
-def test_what_klamm_remembers_beside_positions_comes_with_them(target: str) -> None:
+def test_topic_ids_and_shard_plan_are_copied_with_source_offsets(target: str) -> None:
     """The id of a topic belongs to the position beside which it was written, not to a later one."""
     # given
     topics = Topics(target, "beside")
@@ -137,13 +137,13 @@ def test_what_klamm_remembers_beside_positions_comes_with_them(target: str) -> N
     assert topics.stored().shard_plan == ShardPlan(5)
 
 
-def test_without_a_topic_of_the_worker_there_is_nothing_to_carry(target: str) -> None:
+def test_missing_worker_topic_copies_nothing(target: str) -> None:
     more = "offset.storage.topic = nowhere\nA->B.offsets.storage.topic = not-there-yet\n"
     (flow,) = parse_settings(parse_properties(properties("a:1", target, more, topics="x"))).flows
     copy_worker_offsets(flow)
 
 
-def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is_missing(target: str) -> None:
+def test_open_transaction_delays_copy_only_if_offsets_are_missing(target: str) -> None:
     # given
     topics = Topics(target, "hidden")
     topics.write(topics.workers, at("both", 5))
@@ -166,7 +166,7 @@ def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is
     assert topics.stored().offsets == {("both", 0): 50, ("workers", 0): 60}
 
 
-def test_a_worker_that_is_ahead_is_reported(target: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_topic_ahead_is_logged(target: str, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody mirrored without the key: records will come twice."""
     # given
     topics = Topics(target, "ahead")
@@ -183,7 +183,7 @@ def test_a_worker_that_is_ahead_is_reported(target: str, caplog: pytest.LogCaptu
     assert topics.stored().offsets == {("orders", 0): 50, ("users", 0): 5}
 
 
-def test_a_flow_that_gets_a_topic_of_its_own_continues_where_it_was(target: str) -> None:
+def test_flow_with_new_own_topic_resumes(target: str) -> None:
     """K894-38: no record is lost or comes twice."""
     with klamm.Broker() as source:
         # given
@@ -201,7 +201,7 @@ def test_a_flow_that_gets_a_topic_of_its_own_continues_where_it_was(target: str)
     assert read(target, f"A.{topic}", {0: 60, 1: 60}) == {0: records, 1: records}
 
 
-def test_verify_takes_from_the_workers_topic_what_the_flows_own_lacks(target: str) -> None:
+def test_verify_reads_missing_source_offsets_from_worker_topic(target: str) -> None:
     """As a flow that begins now; nothing is written, and a position that somebody removed counts for nothing."""
     with klamm.Broker() as source:
         # given
@@ -228,14 +228,14 @@ def test_verify_takes_from_the_workers_topic_what_the_flows_own_lacks(target: st
     assert topics.written() == before
 
 
-def test_positions_that_are_nowhere_yet_are_no_positions_of_zero(target: str) -> None:
+def test_missing_source_offsets_are_not_zero(target: str) -> None:
     more = "offset.storage.topic = nowhere\nA->B.offsets.storage.topic = not-there-yet\n"
     (flow,) = parse_settings(parse_properties(properties("a:1", target, more, topics="x"))).flows
     with pytest.raises(ConnectionLostError, match="not-there-yet does not exist yet on the target"):
         mirrored_offsets(flow)
 
 
-def test_kafkas_own_classes_say_which_topic_counts(java: None, target: str) -> None:
+def test_offsets_topic_precedence_matches_kafka_classes(java: None, target: str) -> None:
     """K894-27: the key counts behind ``A->B.`` only; Kafka 4.1 also loses what only the worker's topic has."""
     # given
     topics = Topics(target, "oracle")

@@ -58,7 +58,7 @@ class Secretive(FakeCluster):
         return DENIED if topic == "orders" else super().entries(topic)
 
 
-def test_a_refusal_is_reported_once_until_its_reason_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejection_is_logged_once_until_reason_changes(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     run = Run(source, target)
     for reason in ("too few partitions", "too few partitions", "too many", ""):
@@ -68,7 +68,7 @@ def test_a_refusal_is_reported_once_until_its_reason_changes(caplog: pytest.LogC
     assert [line.rpartition(": ")[2] for line in told] == ["too few partitions", "too many"]
 
 
-def test_a_mirror_that_left_a_topic_out_does_not_end_as_if_all_were_well() -> None:
+def test_mirror_with_rejected_topic_exits_with_failure() -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     target.rejects["A.orders"] = rejection("POLICY_VIOLATION", "too few partitions")
     run = Run(source, target)
@@ -79,7 +79,7 @@ def test_a_mirror_that_left_a_topic_out_does_not_end_as_if_all_were_well() -> No
     assert exit_code(run.status.snapshot()) == EXIT_OK
 
 
-def test_too_high_a_replication_factor_names_the_key_to_change() -> None:
+def test_too_high_replication_factor_names_key_to_change() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
     target.rejects["A.orders"] = rejection("INVALID_REPLICATION_FACTOR", "only 1 broker")
     assert Run(source, target).refresh() == (
@@ -87,13 +87,13 @@ def test_too_high_a_replication_factor_names_the_key_to_change() -> None:
     )
 
 
-def test_a_topic_whose_configs_may_not_be_described_is_shown_as_refused() -> None:
+def test_topic_without_describe_configs_right_is_shown_as_rejected() -> None:
     """K894-25: it is not created, so it must not look as if everything were mirrored."""
     run = Run(Secretive(orders=1, users=1), FakeCluster())
     assert run.refresh() == (("A.orders", error_text(DENIED)),)
 
 
-def test_a_topic_that_goes_away_on_the_source_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_source_topic_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """K894-36: New partitions on source -> target grown; deletions on source are not propagated; target topic deleted
     -> recreated at next refresh.
     """
@@ -107,7 +107,7 @@ def test_a_topic_that_goes_away_on_the_source_is_reported(caplog: pytest.LogCapt
     assert told == ["A->B: topic orders is gone on cluster A: topic A.orders on cluster B is kept unchanged"]
 
 
-def test_a_topic_that_may_not_be_described_any_more_is_not_reported_as_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_topic_without_describe_right_is_not_logged_as_deleted(caplog: pytest.LogCaptureFixture) -> None:
     """A broker does not list it, so the mirror describes it by name: that response has the reason."""
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     run = Run(source, target)
@@ -120,7 +120,7 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_reported_as_gone(capl
     )
 
 
-def test_a_flow_that_selects_no_topic_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_flow_without_selected_topics_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     source = FakeCluster(payments=1, other=1, heartbeats=1)
     run = Run(source, FakeCluster())
     run.refresh()

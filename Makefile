@@ -30,7 +30,7 @@ wheel: TOOLS := compiler
 images: TOOLS := buildah
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check check-types check-style check-tests check-imports check-packages format wheel images bench bench-quick soak orders kafka-release generate \
+.PHONY: help setup demo test test-fast check check-types check-style check-tests check-imports check-docs check-packages docs format wheel images bench bench-quick soak orders kafka-release generate \
 	lock clean
 
 help:
@@ -38,8 +38,9 @@ help:
 	@echo 'make test         set up, then run all checks and all tests'
 	@echo 'make test-fast    the unit tests that start no process: for the inner loop, under a minute'
 	@echo 'make setup        only set up: .venv/bin/klamm'
-	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, the metadata of the packages'
+	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, links of the docs, the metadata of the packages'
 	@echo 'make format       let ruff mend and format what it can'
+	@echo 'make docs         build the site of these pages in build/site'
 	@echo 'make wheel        build dist/: a compiled wheel, a pure wheel and the sdist; install and try each'
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
@@ -57,7 +58,7 @@ demo: setup
 	@$(WITH_JAVA_AND_MAVEN) python -m examples.demo $(DEMO_FLAGS)
 
 check: setup
-	@$(MAKE) --no-print-directory --jobs=2 check-types check-style check-tests check-imports check-packages
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-style check-tests check-imports check-docs check-packages
 
 check-types:
 	$(PYTHON_BIN)/mypy
@@ -74,6 +75,9 @@ check-imports:
 	$(PYTHON_BIN)/lint-imports --no-cache
 	$(PYTHON_BIN)/lint-imports --no-cache --config .importlinter-acyclic
 
+check-docs:
+	@$(PYTHON_BIN)/python scripts/site.py >.cache/site 2>&1 || { cat .cache/site; exit 1; }
+
 check-packages:
 	$(PYTHON_BIN)/python scripts/wheel.py --only pure sdist --check -- build/check
 
@@ -86,6 +90,9 @@ test-fast: setup
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .
 	$(PYTHON_BIN)/ruff format .
+
+docs: setup
+	$(PYTHON_BIN)/python scripts/site.py
 
 wheel: setup
 	@$(WITH_COMPILER) python scripts/wheel.py --check --try

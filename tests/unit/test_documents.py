@@ -78,7 +78,7 @@ def test_every_page_with_python_is_covered_here() -> None:
         "README.md",
         "docs/policies.md",
         "docs/adding.md",
-        "docs/testing.md",
+        *RECIPES,
         *ON_SPARK,
     }
 
@@ -112,10 +112,13 @@ def test_the_pytest_example_of_the_readme_passes(pytester: pytest.Pytester) -> N
     result.assert_outcomes(passed=2)
 
 
+RECIPES = ("docs/testing.md", "docs/from-testcontainers.md")
+
+
 @pytest.mark.process
 def test_the_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
     # given
-    recipes = [snippet.text for snippet in PYTHON if snippet.page == "docs/testing.md"]
+    recipes = [snippet.text for snippet in PYTHON if snippet.page in RECIPES]
     pytester.makepyfile(**{f"test_recipe_{number}": text for number, text in enumerate(recipes)})
     # A consumer of kafka-python may lose its assignment on a busy machine, and then waits 45 s for the next one.
     pytester.makeconftest(
@@ -125,7 +128,7 @@ def test_the_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
     # when
     result = pytester.runpytest_subprocess("-v", "-p", "no:randomly", timeout=240)
     # then
-    assert len(recipes) == 10
+    assert len(recipes) == 11
     result.assert_outcomes(passed=11)
 
 

@@ -12,12 +12,13 @@ from klamm.broker.configs.rules import ResourceAlteration
 from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.security.authorizer import AllowAll
+from klamm.history.change import Author, RecordedChange
 from klamm.protocol.errors import StorageError
 from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ResourceType
-from klamm.server.session import Author, Session
-from klamm.storage.metadata.changes import Change, PutConfig, PutHistory, PutTopic
+from klamm.server.session import Session
+from klamm.storage.metadata.changes import Change, PutConfig, PutTopic
 from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class MemoryConfigStore(MetadataStore):
     def __init__(self, *, topics: Iterable[str] = ("t",), configs: Iterable[PutConfig] = ()) -> None:
         self.topics = list(topics)
         self.configs = {(c.resource_type, c.resource_name, c.name): c for c in configs}
-        self.history: list[PutHistory] = []
+        self.history: list[RecordedChange] = []
         self.committed: list[list[Change]] = []
         self.hold = False
         self.fail_next = False
@@ -75,7 +76,7 @@ class MemoryConfigStore(MetadataStore):
         self.fail_next = False
 
     def _store(self, change: Change) -> None:
-        if isinstance(change, PutHistory):
+        if isinstance(change, RecordedChange):
             self.history.append(change)
         elif isinstance(change, PutConfig):
             key = (change.resource_type, change.resource_name, change.name)

@@ -18,6 +18,7 @@ from klamm.admin import (
 )
 from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult, DescribeTopicsResult
 from klamm.admin.types import ConfigSynonym, CreatedTopic
+from klamm.history.change import Author
 from klamm.kafka_client.pool.outcome import Outcome
 from klamm.policy import PolicyFailedError, PolicyViolationError
 from klamm.policy_runtime.decision import TWICE
@@ -25,7 +26,6 @@ from klamm.policy_runtime.refusals import RefusedCreations
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType, TopicPartition
-from klamm.server.session import Author
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

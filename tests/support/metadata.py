@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from klamm.storage.metadata.statements import read_history
 
 if TYPE_CHECKING:
-    from klamm.storage.metadata.changes import PutHistory
+    from klamm.history.change import RecordedChange
     from klamm.storage.metadata.store import MetadataStore
 
 
-def load_history(store: MetadataStore, *, resource: str | None = None, limit: int = 1000) -> list[PutHistory]:
+def load_history(store: MetadataStore, *, resource: str | None = None, limit: int = 1000) -> list[RecordedChange]:
     """Return the newest entries of the change history, newest first; None means all resources."""
     return store._read(lambda database: read_history(database, resource=resource, limit=limit))

@@ -18,9 +18,10 @@ from klamm.client_configs.plan import (
     plan_entry,
 )
 from klamm.client_configs.resolution import resolve
+from klamm.history.change import RecordedChange
 from klamm.policy_runtime.decision import Revision
 from klamm.server.time_slice import TimeSlice, decide_in_slices
-from klamm.storage.metadata.changes import PutClientConfig, PutHistory
+from klamm.storage.metadata.changes import PutClientConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,7 +182,7 @@ class ClientConfigService:
                 value=change.new,
             )
             if change.old != change.new:
-                yield PutHistory(
+                yield RecordedChange(
                     at_ms=self._now_ms(),
                     resource=str(entity),
                     name=change.name,

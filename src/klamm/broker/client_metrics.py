@@ -1,19 +1,15 @@
-"""Client metrics (KIP-714): client instances, their pushes (Kafka's ``ClientMetricsManager``), and their export."""
+"""Client metrics (KIP-714): client instances, their pushes (Kafka's ``ClientMetricsManager``)."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
 import logging
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from klamm.configs.definitions import CLIENT_METRICS_MAX_SERIES, CLIENT_METRICS_OTLP_ENDPOINT, CLIENT_METRICS_OTLP_FILE
 from klamm.patterns import PatternError
-from klamm.properties import SettingsError
 from klamm.protocol.errors import (
     CorruptBatchError,
     DecompressedTooLargeError,
@@ -24,7 +20,6 @@ from klamm.protocol.errors import (
 from klamm.protocol.primitives import random_uuid, uuid_text
 from klamm.protocol.records.codecs import decompress_view
 from klamm.protocol.types import ResourceType
-from klamm.retries import Backoff
 from klamm.telemetry import subscriptions as names
 from klamm.telemetry.instances import ClientInstance, check_instance_id
 from klamm.telemetry.series import MetricSeries
@@ -35,6 +30,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.configs.service import ConfigService
+    from klamm.broker.otlp_export import OtlpExport
     from klamm.broker.settings import BrokerSettings
     from klamm.server.session import Session
     from klamm.telemetry.instances import Push
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_INSTANCES: Final = 16_384
+MAX_INSTANCES: Final = 16_384
 """Maximum number of client instances, as in Kafka. Beyond it, the instance that was silent for longest is removed."""
 DECOMPRESSED_FACTOR: Final = 4
 """Maximum size of decompressed metrics, as a multiple of ``telemetry.max.bytes``."""
@@ -60,7 +56,7 @@ class ClientMetricsService:
         now_ms: Wall clock, in milliseconds since the epoch.
         has_page: Whether the metrics are served on the broker's page of metrics. Otherwise no values are kept.
         exports: Targets to which all pushes are sent.
-        most_series: Function that returns ``client.metrics.max.series``.
+        max_series: Function that returns ``client.metrics.max.series``.
     """
 
     def __init__(
@@ -70,7 +66,7 @@ class ClientMetricsService:
         now_ms: Callable[[], int],
         has_page: bool,
         exports: Sequence[OtlpExport],
-        most_series: Callable[[], int],
+        max_series: Callable[[], int],
     ) -> None:
         self._configs = configs
         self._now_ms = now_ms
@@ -79,7 +75,7 @@ class ClientMetricsService:
         self._subscriptions: tuple[MetricsSubscription, ...] | None = None
         self._version = 0
         self._swept_ms = 0
-        self.series = MetricSeries(most_series) if has_page else None
+        self.series = MetricSeries(max_series) if has_page else None
         """Values for the page of metrics; None without such a page."""
         self.counts: Counter[str] = Counter()
         """Number of pushes by outcome: ``accepted``, or the name of the error."""
@@ -164,7 +160,7 @@ class ClientMetricsService:
         self._sweep(now_ms)
         instance = self._instances.get(client_instance_id)
         if instance is None:
-            if len(self._instances) >= MOST_INSTANCES:
+            if len(self._instances) >= MAX_INSTANCES:
                 self._forget(next(iter(self._instances)))
             attributes = _attributes(client_instance_id, session, client_id)
             instance = self._instances[client_instance_id] = self._merged(client_instance_id, attributes)
@@ -287,7 +283,7 @@ def open_client_metrics(
     static = settings.static_configs
     file, endpoint = static.get(CLIENT_METRICS_OTLP_FILE), static.get(CLIENT_METRICS_OTLP_ENDPOINT)
     if file or endpoint:
-        from klamm.broker.client_metrics import file_export, http_export  # noqa: PLC0415  # start-up time
+        from klamm.broker.otlp_export import file_export, http_export  # noqa: PLC0415  # start-up time
 
         if file:
             exports.append(file_export(Path(file)))
@@ -298,120 +294,5 @@ def open_client_metrics(
         now_ms=now_ms,
         has_page=settings.metrics is not None,
         exports=exports,
-        most_series=lambda: configs.int_value(CLIENT_METRICS_MAX_SERIES),
+        max_series=lambda: configs.int_value(CLIENT_METRICS_MAX_SERIES),
     )
-
-
-MOST_QUEUED_BYTES: Final = 16 * 1024 * 1024
-MOST_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Size at which the file is renamed to ``<file>.1``, in place of an older one."""
-_DELAY_S: Final = 0.2
-"""Time in seconds in which pushes are collected before they are sent together."""
-_LONGEST_DELAY_S: Final = 30.0
-_TIMEOUT_S: Final = 10.0
-_CLOSE_S: Final = 2.0
-
-
-class OtlpExport:
-    """Queue of metrics on their way to one target. Used on the event loop only.
-
-    Metrics that cannot be sent are sent again, after a delay that doubles. While the queue is full, the oldest
-    metrics are dropped.
-
-    Args:
-        target: File or URL, for the log.
-        send: Function that sends some metrics, called in a thread. It raises OSError if it fails.
-    """
-
-    def __init__(self, target: str, send: Callable[[Sequence[bytes]], None]) -> None:
-        self._target = target
-        self._send = send
-        self._queue: deque[bytes] = deque()
-        self._size = 0
-        self._task: asyncio.Task[None] | None = None
-        self.dropped = 0
-        """Number of pushes that were dropped."""
-
-    def put(self, data: bytes) -> None:
-        """Queue the metrics of one push."""
-        self._queue.append(data)
-        self._size += len(data)
-        while self._size > MOST_QUEUED_BYTES:
-            self._size -= len(self._queue.popleft())
-            self.dropped += 1
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def close(self) -> None:
-        """Make one more attempt to send the queued metrics, then stop."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        if self._queue:
-            with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._send, tuple(self._queue)), _CLOSE_S)
-
-    async def _run(self) -> None:
-        backoff = Backoff(2 * _DELAY_S, _LONGEST_DELAY_S)
-        delay_s = _DELAY_S
-        while self._queue:
-            await asyncio.sleep(delay_s)
-            batch = tuple(self._queue)
-            try:
-                await asyncio.to_thread(self._send, batch)
-            except OSError as error:
-                if not backoff.failures:
-                    logger.warning("Client metrics cannot be exported to %s: %s", self._target, error)
-                delay_s = backoff.next_s()
-                continue
-            backoff.reset()
-            delay_s = _DELAY_S
-            for sent in batch:
-                if self._queue and self._queue[0] is sent:  # otherwise it was dropped in the meantime
-                    self._size -= len(self._queue.popleft())
-        self._task = None
-
-
-def file_export(path: Path) -> OtlpExport:
-    """Return an export that appends each push to a file: 4 bytes with its size, most significant first, and its bytes.
-
-    This is the format ``proto`` of the file exporter of OpenTelemetry's collector.
-    """
-
-    def send(batch: Sequence[bytes]) -> None:
-        if path.exists() and path.stat().st_size > MOST_FILE_BYTES:
-            path.replace(path.with_name(f"{path.name}.1"))
-        with path.open("ab") as file:
-            file.write(b"".join(len(data).to_bytes(4) + data for data in batch))
-
-    return OtlpExport(str(path), send)
-
-
-def http_export(url: str) -> OtlpExport:
-    """Return an export that posts metrics to an OTLP/HTTP endpoint, such as ``http://collector:4318/v1/metrics``.
-
-    Raises:
-        SettingsError: The URL has another scheme or no host.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise SettingsError(f"{CLIENT_METRICS_OTLP_ENDPOINT}={url}: expected http://HOST:PORT/v1/metrics, or https")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    path = (parts.path or "/v1/metrics") + (f"?{parts.query}" if parts.query else "")
-
-    def send(batch: Sequence[bytes]) -> None:
-        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
-        try:
-            # Messages with only a repeated field are joined by joining their bytes.
-            connection.request("POST", path, b"".join(batch), {"Content-Type": "application/x-protobuf"})
-            response = connection.getresponse()
-            response.read()
-        except http.client.HTTPException as error:
-            raise OSError(f"{error!r}") from error
-        finally:
-            connection.close()
-        if response.status >= http.client.BAD_REQUEST:
-            raise OSError(f"HTTP status {response.status}")
-
-    return OtlpExport(url, send)

@@ -22,16 +22,18 @@ from klamm.configs.quotas import (
     quota_resource,
     quota_text,
 )
+from klamm.history.change import RecordedChange
 from klamm.policy_runtime.decision import Revision
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, ThrottlingQuotaExceededError
 from klamm.server.quotas.rates import SAMPLE_S, SAMPLES, ClientCounters
 from klamm.server.time_slice import TimeSlice, decide_in_slices
-from klamm.storage.metadata.changes import PutHistory, PutQuota
+from klamm.storage.metadata.changes import PutQuota
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.server.session import Author, Session
+    from klamm.history.change import Author
+    from klamm.server.session import Session
     from klamm.storage.metadata.store import MetadataStore
 
 
@@ -50,7 +52,7 @@ class _Decision(NamedTuple):
     """Outcomes of a request, rows to store, and the resulting quotas."""
 
     outcomes: list[_Plan | KafkaApiError]
-    rows: list[PutQuota | PutHistory]
+    rows: list[PutQuota | RecordedChange]
     after: dict[QuotaEntity, dict[str, float]]
 
 
@@ -168,15 +170,15 @@ class QuotaService:
         except KafkaApiError as error:
             return error
 
-    def _rows(self, plan: _Plan | KafkaApiError, author: Author) -> list[PutQuota | PutHistory]:
-        rows: list[PutQuota | PutHistory] = []
+    def _rows(self, plan: _Plan | KafkaApiError, author: Author) -> list[PutQuota | RecordedChange]:
+        rows: list[PutQuota | RecordedChange] = []
         if isinstance(plan, KafkaApiError):
             return rows
         current = self._quotas.get(plan.entity, {})
         for change in plan.changes:
             rows.append(PutQuota(entity=plan.entity, name=change.name, value=change.value))
             rows.append(
-                PutHistory(
+                RecordedChange(
                     at_ms=self._now_ms(),
                     resource=quota_resource(plan.entity),
                     name=change.name,

@@ -15,15 +15,15 @@ from klamm.cli.recorded_changes import read_changes
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.configs.durations import with_duration
+from klamm.history.revert import plan_revert
 from klamm.security.principals import user_name
-from klamm.storage.metadata.history import plan_revert
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from klamm.storage.metadata.changes import PutHistory
-    from klamm.storage.metadata.history import Reversal
+    from klamm.history.change import RecordedChange
+    from klamm.history.revert import Reversal
 
 _DESCRIPTION: Final = (
     "Show the changes of client configs (history), or restore the configs of a user or client id at a time (revert).\n"
@@ -86,11 +86,11 @@ def _history(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(options: argparse.Namespace, *, limit: int) -> Sequence[PutHistory]:
+def _read(options: argparse.Namespace, *, limit: int) -> Sequence[RecordedChange]:
     return read_changes(options, str(_entity(options)), limit=limit)
 
 
-def _document(line: PutHistory) -> dict[str, Any]:
+def _document(line: RecordedChange) -> dict[str, Any]:
     return {
         "at": shown_moment(line.at_ms),
         "name": line.name,
@@ -101,7 +101,7 @@ def _document(line: PutHistory) -> dict[str, Any]:
     }
 
 
-def _line(line: PutHistory) -> str:
+def _line(line: RecordedChange) -> str:
     return f"{shown_moment(line.at_ms)}  {line.principal}  {_change(line.name, line.old, line.new)}"
 
 

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.admin import AdminClient
-    from klamm.storage.metadata.changes import PutHistory
+    from klamm.history.change import RecordedChange
 
 _LOG_DIRS: Final = "log.dirs"
 
 
-def read_changes(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[PutHistory]:
+def read_changes(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[RecordedChange]:
     """Return the newest recorded changes, newest first. A line on stderr names the place and what it cannot contain.
 
     Args:
@@ -67,7 +67,7 @@ def is_client_resource(resource: str) -> bool:
     return "'" in resource or resource.startswith("the default")
 
 
-def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence[PutHistory]:
+def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence[RecordedChange]:
     from klamm.storage.errors import DataDirectoryError  # noqa: PLC0415  # wrong flags need no database
     from klamm.storage.metadata.history import read_config_history  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
 
 def _of_gateways(
     options: argparse.Namespace, topics: Sequence[str], resource: str | None, limit: int
-) -> Sequence[PutHistory]:
+) -> Sequence[RecordedChange]:
     from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, read_change_history  # noqa: PLC0415
     from klamm.gateway.upstream.internal_topic import InternalTopicGoneError  # noqa: PLC0415
     from klamm.kafka_client.connection.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from klamm.server.session import Author
+from klamm.history.change import Author
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:

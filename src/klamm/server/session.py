@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.security.principals import ANONYMOUS
 
@@ -68,17 +68,3 @@ class Session:
     def principal_name(self) -> str:
         """Name of the principal without its type."""
         return self.principal.partition(":")[2]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
-    """Principal, client id and listener of the request that makes a change."""
-
-    principal: str
-    client_id: str | None
-    """Client id; None when the client sent null."""
-    listener: str | None = None
-    """Name of the listener; None when the broker itself is the author."""
-
-
-BROKER_ITSELF: Final = Author(principal="User:ANONYMOUS", client_id=None)

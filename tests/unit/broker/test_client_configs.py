@@ -10,7 +10,8 @@ from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
-from klamm.storage.metadata.changes import PutClientConfig, PutHistory
+from klamm.history.change import RecordedChange
+from klamm.storage.metadata.changes import PutClientConfig
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
 
@@ -135,9 +136,9 @@ def test_the_history_reports_who_changed_what_and_leaves_out_what_stayed(
         await store.close()
 
     asyncio.run(run())
-    history = [change for change in submitted if isinstance(change, PutHistory)]
+    history = [change for change in submitted if isinstance(change, RecordedChange)]
     assert [(change.old, change.new) for change in history] == [(None, "all"), ("all", None)]
-    assert history[0] == PutHistory(
+    assert history[0] == RecordedChange(
         at_ms=NOON_MS,
         resource="user 'alice'",
         name="acks",

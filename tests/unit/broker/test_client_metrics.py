@@ -66,7 +66,7 @@ class Scene:
             now_ms=lambda: self.now_ms,
             has_page=True,
             exports=[cast("Any", self.target)],
-            most_series=lambda: 1000,
+            max_series=lambda: 1000,
         )
         self.session = Session(
             connection_id=1, node_id=1, client_host="10.0.0.7", client_port=5, software_name="java", principal="User:a"
@@ -190,7 +190,7 @@ def test_metrics_end_with_the_connection_and_after_silence() -> None:
 
 
 def test_the_number_of_instances_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_INSTANCES", 3)
+    monkeypatch.setattr(module, "MAX_INSTANCES", 3)
     scene = Scene()
     first, *_ = [scene.get() for _ in range(4)]
     assert scene.service.instance_count == 3

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from klamm.broker.quotas import QuotaService
 from klamm.configs.quotas import QuotaChange
-from klamm.server.session import Author
+from klamm.history.change import Author, RecordedChange
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.metadata.changes import PutHistory, PutQuota
+from klamm.storage.metadata.changes import PutQuota
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.metadata import load_history
 
@@ -65,7 +65,7 @@ def test_what_changes_nothing_and_what_is_only_validated_is_no_history(tmp_path:
         for _ in range(2):
             assert await service.alter(change, author=ANNA, validate_only=False) == [None]
         assert len(load_history(store)) == 1
-        assert [type(row) for row in (*store.load_quotas(), *load_history(store))] == [PutQuota, PutHistory]
+        assert [type(row) for row in (*store.load_quotas(), *load_history(store))] == [PutQuota, RecordedChange]
         await store.close()
 
     asyncio.run(scenario())

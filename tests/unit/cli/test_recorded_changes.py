@@ -14,8 +14,8 @@ from klamm.cli import recorded_changes
 from klamm.cli.configs import history
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC
+from klamm.history.change import RecordedChange
 from klamm.protocol.errors import TopicAuthorizationError, UnknownTopicOrPartitionError, UnsupportedVersionError
-from klamm.storage.metadata.changes import PutHistory
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from klamm.admin import ConfigResource
 
 SERVER = ("--bootstrap-server", "127.0.0.1:19092")
-CHANGE = PutHistory(
+CHANGE = RecordedChange(
     at_ms=0,
     resource="TOPIC:a",
     name="flush.ms",
@@ -67,7 +67,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Topics and resource of each read."""
     calls: list[Any] = []
 
-    def read_change_history(_: Any, topics: Collection[str], *, resource: str | None, limit: int) -> list[PutHistory]:
+    def read_change_history(
+        _: Any, topics: Collection[str], *, resource: str | None, limit: int
+    ) -> list[RecordedChange]:
         calls.append((list(topics), resource))
         return [CHANGE][:limit]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from klamm.history.change import Author
 from klamm.policy_runtime.refusals import (
     LOG_WINDOW_S,
     MAX_LOGGED,
@@ -11,7 +12,6 @@ from klamm.policy_runtime.refusals import (
     RefusedCreations,
 )
 from klamm.protocol.errors import ErrorCode
-from klamm.server.session import Author
 
 ANNA = Author(principal="User:anna", client_id="tool", listener="PLAINTEXT")
 BERTA = Author(principal="User:berta", client_id="tool", listener="PLAINTEXT")

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.configs.decision import ConfigDecision
+    from klamm.history.change import Author
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
-    from klamm.server.session import Author
 
 
 class AlterConfigGuard(Protocol):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.configs.decision import ConfigDecision
     from klamm.configs.values import ConfigValue
+    from klamm.history.change import Author
     from klamm.policy.answers import Override
-    from klamm.server.session import Author
     from klamm.storage.metadata.changes import PutConfig
 
 

@@ -17,12 +17,12 @@ from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of
 from klamm.configs.operations import ConfigDelta, apply_changes
 from klamm.configs.topics import validate_topic_configs
+from klamm.history.change import BROKER_ITSELF, HIDDEN, Author, RecordedChange
 from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
 from klamm.protocol.types import ResourceType
-from klamm.server.session import BROKER_ITSELF, Author
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.metadata.changes import HIDDEN, PutConfig, PutHistory
+from klamm.storage.metadata.changes import PutConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
@@ -233,7 +233,7 @@ class ConfigService:
         rows = _rows(decision, author, self._now_ms())
         self._image.drop_topic(name)
         self.revision.advance()
-        return [row for row in rows if isinstance(row, PutHistory)]
+        return [row for row in rows if isinstance(row, RecordedChange)]
 
     def describe_new_topic(self, configs: Mapping[str, str], *, node_id: int) -> tuple[DescribedConfig, ...]:
         """Describe a topic for the CreateTopics response: sorted by name, without synonyms."""
@@ -436,7 +436,7 @@ def _rows(decision: ConfigDecision, author: Author, at_ms: int) -> list[Change]:
         if kind is ResourceType.BROKER and is_secret(change.name):
             old, new = old and HIDDEN, new and HIDDEN
         rows.append(
-            PutHistory(
+            RecordedChange(
                 at_ms=at_ms,
                 resource=f"{kind.name}:{name}",
                 name=change.name,

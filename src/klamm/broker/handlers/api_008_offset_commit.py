@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.offset_coordinator import Committer
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import require_group
+from klamm.broker.requests.checks import require_coordinator, require_group
 from klamm.broker.requests.offset_commits import commit_permitted, requested_offsets
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.broker.groups.offsets import NO_OFFSET
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import may_topic, require_group
+from klamm.broker.requests.checks import may_topic, require_coordinator, require_group
 from klamm.broker.requests.offset_commits import topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic.model import JoinAttempt
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import require_group
+from klamm.broker.requests.checks import require_coordinator, require_group
 from klamm.client_configs.definitions import SESSION_TIMEOUT_MS
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic.model import MemberIdentity
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import MAX_LEAVING_MEMBERS, check_count, require_group
+from klamm.broker.requests.checks import MAX_LEAVING_MEMBERS, check_count, require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic.model import GroupState
 from klamm.broker.groups.errors import GroupIdNotFoundError
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, require_group
+from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import may_cluster, may_transactional_id, may_write_somewhere
+from klamm.broker.requests.checks import may_cluster, may_transactional_id, may_write_somewhere, require_coordinator
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import (
     ClusterAuthorizationError,

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import may_cluster, may_topic, may_transactional_id
+from klamm.broker.requests.checks import may_cluster, may_topic, may_transactional_id, require_coordinator
 from klamm.broker.transactions.model import TransactionAbortableError, TransactionPartition
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import may_transactional_id, require_group
+from klamm.broker.requests.checks import may_transactional_id, require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, TransactionalIdAuthorizationError
 from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

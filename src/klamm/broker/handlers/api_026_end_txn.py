@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import may_transactional_id
+from klamm.broker.requests.checks import may_transactional_id, require_coordinator
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, TransactionalIdAuthorizationError
 from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.errors import check_group_id
 from klamm.broker.groups.offset_coordinator import Committer
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import may_transactional_id, require_group
+from klamm.broker.requests.checks import may_transactional_id, require_coordinator, require_group
 from klamm.broker.requests.offset_commits import commit_permitted, requested_offsets
 from klamm.broker.transactions.admission import ClientAbility, CoordinatorLoadInProgressError
 from klamm.protocol.api import Api, ApiKey

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import require_group
+from klamm.broker.requests.checks import require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.security.acls import AclOperation

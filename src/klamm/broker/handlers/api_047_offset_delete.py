@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.errors import check_group_id
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import may_topic, require_group
+from klamm.broker.requests.checks import may_topic, require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.groups.placement import partition_for, require_coordinator
-from klamm.broker.requests.checks import may_topic, may_transactional_id
+from klamm.broker.cluster import partition_for
+from klamm.broker.requests.checks import may_topic, may_transactional_id, require_coordinator
 from klamm.configs.names import CONSUMER_OFFSETS
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import TransactionalIdAuthorizationError

@@ -20,8 +20,7 @@ from klamm.broker.groups.consumer.model import (
     assignment_of,
 )
 from klamm.broker.groups.consumer.requests import check_heartbeat, matching_topics
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import TOPIC_DENIED, may_topic, require_group
+from klamm.broker.requests.checks import TOPIC_DENIED, may_topic, require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError, TopicAuthorizationError, UnsupportedVersionError
 from klamm.protocol.messages.consumer_group_heartbeat import (

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.consumer.model import NO_PARTITIONS, Assignment, ConsumerMember
 from klamm.broker.groups.errors import InvalidGroupIdError
-from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, may_topic, require_group
+from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, may_topic, require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError, TopicAuthorizationError, UnsupportedVersionError
 from klamm.protocol.messages.consumer_group_describe import (

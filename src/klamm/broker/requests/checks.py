@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.groups.errors import NotCoordinatorError
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
     ErrorCode,
@@ -24,6 +25,7 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from klamm.broker.cluster import ClusterInfo
     from klamm.broker.context import RequestContext
 
 _CLUSTER_KINDS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
@@ -149,3 +151,13 @@ def check_count(entries: Sequence[object], maximum: int, kind: str) -> None:
     error = count_error(entries, maximum, kind)
     if error is not None:
         raise error
+
+
+def require_coordinator(group_id: str, node_id: int, cluster: ClusterInfo) -> None:
+    """Check that a broker coordinates the group.
+
+    Raises:
+        NotCoordinatorError: Another broker coordinates the group.
+    """
+    if len(cluster.nodes) > 1 and cluster.coordinator(group_id) != node_id:
+        raise NotCoordinatorError

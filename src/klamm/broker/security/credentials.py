@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.history.change import SCRAM_RESOURCE, RecordedChange, shown_credential
 from klamm.protocol.errors import ErrorCode
 from klamm.security.scram import (
     MAX_ITERATIONS,
@@ -15,18 +16,12 @@ from klamm.security.scram import (
     credential_from_salted_password,
 )
 from klamm.server.attempt import NONE, ApiError
-from klamm.storage.metadata.changes import (
-    SCRAM_RESOURCE,
-    DropScramCredential,
-    PutHistory,
-    PutScramCredential,
-    shown_credential,
-)
+from klamm.storage.metadata.changes import DropScramCredential, PutScramCredential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.server.session import Author
+    from klamm.history.change import Author
     from klamm.server.time_slice import TimeSlice
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
@@ -132,8 +127,8 @@ class ScramCredentials:
 
     def _line(
         self, change: CredentialDeletion | CredentialUpsertion, credential: ScramCredential | None, author: Author
-    ) -> PutHistory:
-        return PutHistory(
+    ) -> RecordedChange:
+        return RecordedChange(
             at_ms=self._now_ms(),
             resource=f"{SCRAM_RESOURCE}:{change.user}",
             name=change.mechanism.mechanism_name,

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.configs.decision import ConfigDecision
+    from klamm.history.change import Author
     from klamm.policy.answers import Override
     from klamm.server.listeners import Listener
-    from klamm.server.session import Author
 
 logger: Final = logging.getLogger(__name__)
 

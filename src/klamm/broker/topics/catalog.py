@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from klamm.configs.names import INTERNAL_TOPICS
+from klamm.history.change import BROKER_ITSELF, Author
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.protocol.primitives import random_uuid
-from klamm.server.session import BROKER_ITSELF, Author
 from klamm.storage.metadata.changes import DropTopic, PutTopic
 
 if TYPE_CHECKING:

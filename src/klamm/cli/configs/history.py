@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from klamm.admin import PolicyOverride
     from klamm.configs.quotas import QuotaEntity
-    from klamm.storage.metadata.changes import PutHistory
-    from klamm.storage.metadata.history import Reversal
+    from klamm.history.change import RecordedChange
+    from klamm.history.revert import Reversal
 
 ALL_LINES: Final = 1_000_000
 _SCRAM: Final = "SCRAM"
@@ -145,7 +145,7 @@ def _history(options: argparse.Namespace) -> int:
 
 
 def _compare(
-    options: argparse.Namespace, changes: Sequence[PutHistory], resources: Iterable[str]
+    options: argparse.Namespace, changes: Sequence[RecordedChange], resources: Iterable[str]
 ) -> Mapping[str, Mapping[str, str]]:
     """Return the live values of resources; report on stderr those that differ from the last recorded ones."""
     from klamm.cli.configs.live import differences, live_values  # noqa: PLC0415  # --data-dir needs no network library
@@ -162,7 +162,7 @@ def _no_change(resource: str | None) -> str:
 
 
 def _revert(options: argparse.Namespace) -> int:
-    from klamm.storage.metadata.history import plan_revert  # noqa: PLC0415  # wrong flags need no database
+    from klamm.history.revert import plan_revert  # noqa: PLC0415  # wrong flags need no database
 
     resource = _as_in_history(options.resource) or ""
     change = _way_back(resource)
@@ -275,7 +275,7 @@ def _to_ms(text: str) -> int:
         raise SettingsError(f"--to {error}") from error
 
 
-def _sentence(line: PutHistory) -> str:
+def _sentence(line: RecordedChange) -> str:
     client = f" ({line.client_id})" if line.client_id else ""
     host = f" from {line.host}" if line.host else ""
     doubt = "" if line.is_confirmed else ", but the response was lost or left it in doubt: it may not have been made"

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 from klamm.admin import ClientQuotaFilter, ConfigResource
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
 from klamm.configs.topics import is_same
+from klamm.history.change import NOT_KEPT, PARTITIONS
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 from klamm.rollout.entities import OWN_SOURCES, own_values
-from klamm.storage.metadata.changes import PARTITIONS
-from klamm.storage.metadata.history import NOT_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient
-    from klamm.storage.metadata.changes import PutHistory
+    from klamm.history.change import RecordedChange
 
 
 def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[str, str]]:
@@ -50,14 +49,14 @@ def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[s
     return live
 
 
-def differences(changes: Sequence[PutHistory], live: Mapping[str, Mapping[str, str]]) -> list[str]:
+def differences(changes: Sequence[RecordedChange], live: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return a sentence for each live value that differs from the last recorded one.
 
     Args:
         changes: Recorded changes, newest first.
         live: Live values by resource. Resources without an entry are not compared.
     """
-    last: dict[tuple[str, str], PutHistory] = {}
+    last: dict[tuple[str, str], RecordedChange] = {}
     for change in changes:
         last.setdefault((change.resource, change.name), change)
     sentences = []

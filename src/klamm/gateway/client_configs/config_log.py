@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.client_config_runtime.source import SkippedRecords
-    from klamm.server.session import Author
+    from klamm.history.change import Author
 
 TOPIC: Final = "__klamm_client_configs"
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from klamm.client_configs.plan import AlterEntry, ClientConfigChange
     from klamm.gateway.client_configs.topic_image import FollowedTopic
     from klamm.gateway.upstream.internal_topic import TransactionalTopic
+    from klamm.history.change import Author
     from klamm.protocol.records import Record
-    from klamm.server.session import Author
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.configs.quotas import ENTITY_TYPES, quota_resource, quota_text
 from klamm.gateway.history.before import described_credentials, described_quotas
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
+from klamm.history.change import SCRAM_RESOURCE, UNKNOWN, shown_credential
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.alter_user_scram_credentials import (
@@ -16,7 +17,6 @@ from klamm.protocol.messages.alter_user_scram_credentials import (
 )
 from klamm.protocol.shapes import ALTER_KEY, is_client_configs_request
 from klamm.security.scram import ScramMechanism
-from klamm.storage.metadata.changes import SCRAM_RESOURCE, UNKNOWN, shown_credential
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

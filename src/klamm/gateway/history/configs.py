@@ -14,6 +14,7 @@ from klamm.gateway.history.before import described_configs
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.alter_configs import CONFIGURED, resource_key
 from klamm.gateway.policies.facts import config_decision
+from klamm.history.change import HIDDEN, UNKNOWN
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
@@ -21,7 +22,6 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from klamm.protocol.types import ConfigOperation, ResourceType
-from klamm.storage.metadata.changes import HIDDEN, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,16 +1,7 @@
 """Records of changes in their internal topic, and the reader of all that gateways have recorded in a cluster.
 
-=========  ===========================================================================================================
-Part       Contents
-=========  ===========================================================================================================
-key        The resource, as the history shows it: ``TOPIC:orders``
-value      JSON: ``name``, ``old`` and ``new`` value (null: not set), ``principal``, ``client_id`` and ``host`` of the
-           request. ``is_confirmed`` is false if the response of the upstream was lost, or leaves
-           in doubt whether the change was made.
-timestamp  Time of the response
-=========  ===========================================================================================================
-
-The topic is not compacted: the upstream deletes the oldest records beyond ``retention.bytes``.
+The key of a record is the resource, as the history shows it: ``TOPIC:orders``. The topic is not compacted: the upstream
+deletes the oldest records beyond ``retention.bytes``.
 """
 
 from __future__ import annotations
@@ -20,26 +11,25 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from klamm.client_configs.json_records import encode_document
 from klamm.configs.operations import is_too_long
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries, read_entries
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries
 from klamm.gateway.upstream.internal_topic import InternalTopic
-from klamm.protocol.records import Record
-from klamm.storage.metadata.changes import TOO_LONG, PutHistory
+from klamm.history.change import TOO_LONG, Author, RecordedChange
+from klamm.history.records import change_record as encode_change
+from klamm.history.records import read_changes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from klamm.gateway.history.recorded_api import Change
     from klamm.kafka_client.connection.transport import ConnectionSettings
-    from klamm.server.session import Author
+    from klamm.protocol.records import Record
 
 TOPIC: Final = "__klamm_change_history"
 CLIENT_CONFIGS_TOPIC: Final = HISTORY_TOPIC
 """Topic with the changes of client configs."""
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {**HISTORY_TOPIC_CONFIGS, "max.message.bytes": str(1024 * 1024)}
-_RECORD_VERSION: Final = 0
-_MOST_NAME_CHARACTERS: Final = 1000
+_MAX_NAME_CHARACTERS: Final = 1000
 """Longest principal or client id in a record. Clients choose them, and each record of a request has them."""
 
 
@@ -52,28 +42,30 @@ def change_record(change: Change, author: Author, host: str, *, at_ms: int) -> R
         host: Address of the client.
         at_ms: Time of the response, in milliseconds since the epoch.
     """
-    document = {
-        "client_id": None if author.client_id is None else _shortened(author.client_id),
-        "host": host,
-        "name": change.name,
-        "new": _kept(change.new),
-        "old": _kept(change.old),
-        "principal": _shortened(author.principal),
-        "version": _RECORD_VERSION,
-    }
-    if not change.is_confirmed:
-        document["is_confirmed"] = False
-    return Record(key=change.resource.encode(), value=encode_document(document), timestamp=at_ms)
+    shortened = Author(
+        principal=_shortened(author.principal),
+        client_id=None if author.client_id is None else _shortened(author.client_id),
+    )
+    return encode_change(
+        change.resource.encode(),
+        shortened,
+        name=change.name,
+        old=_kept(change.old),
+        new=_kept(change.new),
+        at_ms=at_ms,
+        host=host,
+        is_confirmed=change.is_confirmed,
+    )
 
 
-def change_entries(records: Iterable[Record]) -> Iterator[PutHistory]:
+def change_entries(records: Iterable[Record]) -> Iterator[RecordedChange]:
     """Yield the entries of records of ``TOPIC``."""
-    return read_entries(records, TOPIC, lambda key: (key or b"").decode(errors="replace"))
+    return read_changes_of(records, TOPIC, lambda key: (key or b"").decode(errors="replace"))
 
 
 def read_change_history(
     settings: ConnectionSettings, topics: Iterable[str], *, resource: str | None = None, limit: int = 1000
-) -> tuple[PutHistory, ...]:
+) -> tuple[RecordedChange, ...]:
     """Return the newest entries of the histories that gateways keep in a cluster, newest first.
 
     An entry that was written twice, because the first response was lost, is returned once.
@@ -93,7 +85,7 @@ def read_change_history(
     return tuple(islice(merged, limit))
 
 
-def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit: int) -> Iterable[PutHistory]:
+def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit: int) -> Iterable[RecordedChange]:
     """Return the newest entries of one topic, newest first."""
     topic = InternalTopic(settings, name)
     try:
@@ -109,7 +101,7 @@ def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit
         topic.close()
 
 
-def _entries(topic: InternalTopic, name: str) -> Iterator[PutHistory]:
+def _entries(topic: InternalTopic, name: str) -> Iterator[RecordedChange]:
     entries_of = history_entries if name == CLIENT_CONFIGS_TOPIC else change_entries
     for records in topic.read_all():
         yield from entries_of(records)
@@ -120,4 +112,4 @@ def _kept(value: str | None) -> str | None:
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= _MOST_NAME_CHARACTERS else f"{name[:_MOST_NAME_CHARACTERS]}..."
+    return name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[:_MAX_NAME_CHARACTERS]}..."

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from klamm.gateway.history.recorded_api import RecordedApi
     from klamm.gateway.history.writer import HistoryWriter
     from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.history.change import Author
     from klamm.protocol.schema import Message
-    from klamm.server.session import Author
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from klamm.gateway.history.configs import config_changes
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.delete_topics import names_of, wanted_of
 from klamm.gateway.policies.facts import own_configs
+from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.types import ResourceType
-from klamm.storage.metadata.changes import PARTITIONS, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

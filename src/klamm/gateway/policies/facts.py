@@ -16,11 +16,11 @@ from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
 from klamm.configs.topics import refuse_topic_list
 from klamm.configs.values import format_value
+from klamm.history.change import HIDDEN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
-from klamm.storage.metadata.changes import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

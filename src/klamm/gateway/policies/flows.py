@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.history.change import Author
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
-    from klamm.server.session import Author
 
 SHARE_GROUP_HEARTBEAT: Final = 76
 JOINS_UNSEEN: Final = frozenset({SHARE_GROUP_HEARTBEAT})

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import request_frame, response_body
+from klamm.history.change import Author
 from klamm.kafka_client.connection.versions import negotiate
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.server.codec import coded
-from klamm.server.session import Author
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

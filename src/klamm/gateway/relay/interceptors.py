@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.gateway.frames.peer import ConnectionWatch, Peer
+    from klamm.history.change import Author
     from klamm.monitoring.exposition import Page
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
     from klamm.server.attempt import ApiError
-    from klamm.server.session import Author
 
 AnyResponse = TypeVar("AnyResponse", bound="Message")
 

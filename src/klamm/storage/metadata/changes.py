@@ -7,7 +7,9 @@ changes into SQL. A named tuple, which is made faster, is a row already.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from klamm.history.change import RecordedChange
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -165,55 +167,6 @@ class PutSetting:
     value: str
 
 
-HIDDEN: Final = "[hidden]"
-"""Value in the history instead of a secret."""
-UNKNOWN: Final = "[unknown]"
-"""Value in the history of a gateway that could not read it."""
-TOO_LONG: Final = "[too long]"
-"""Value in the history of a gateway instead of one that no record can hold."""
-SCRAM_RESOURCE: Final = "SCRAM"
-"""Resource prefix of SCRAM credentials, before the user's name. The config names are the mechanisms."""
-PARTITIONS: Final = "partitions"
-"""Name in the history for the number of partitions of a topic, which is no config."""
-
-
-_MAX_TIME_MS: Final = 253_402_300_799_999
-"""End of the year 9999, in milliseconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutHistory:
-    """Append one entry to the change history. Entries are never replaced."""
-
-    at_ms: int
-    """Milliseconds since the epoch."""
-    resource: str
-    name: str
-    old: str | None
-    new: str | None
-    principal: str
-    client_id: str | None
-    host: str | None = None
-    """Address of the client. Only gateways record it."""
-    is_confirmed: bool = True
-    """False for a change that a gateway has forwarded, and whose response was lost or left its outcome in doubt, such
-    as REQUEST_TIMED_OUT. It may not have been made.
-    """
-
-    @property
-    def is_readable(self) -> bool:
-        """Return whether the types and the time are possible. They are not if the stored entry is damaged."""
-        texts = (self.resource, self.name, self.principal, *filter(None, (self.old, self.new, self.client_id)))
-        return (
-            isinstance(self.at_ms, int) and 0 <= self.at_ms <= _MAX_TIME_MS and all(isinstance(t, str) for t in texts)
-        )
-
-
-def shown_credential(iterations: int) -> str:
-    """Return the text that the change history shows for a SCRAM credential."""
-    return f"{HIDDEN} iterations={iterations}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutAcl:
     """Store one ACL entry. Numbers are Kafka's wire values."""
@@ -283,7 +236,7 @@ Change: TypeAlias = (
     | PutDecision
     | DropDecision
     | PutSetting
-    | PutHistory
+    | RecordedChange
     | PutQuota
     | PutAcl
     | DropAcl

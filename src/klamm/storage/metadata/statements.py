@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from klamm.history.change import RecordedChange
 from klamm.storage.metadata.changes import (
     Change,
     DropAcl,
@@ -23,7 +24,6 @@ from klamm.storage.metadata.changes import (
     PutDecision,
     PutGroup,
     PutGroupOffset,
-    PutHistory,
     PutPendingOffset,
     PutQuota,
     PutScramCredential,
@@ -197,7 +197,7 @@ class PendingWrites:
     def _put_setting(self, change: PutSetting) -> None:
         self._rows["settings"][(change.name,)] = (change.name, change.value)
 
-    def _put_history(self, change: PutHistory) -> None:
+    def _put_history(self, change: RecordedChange) -> None:
         self._history.append(
             (
                 change.at_ms,
@@ -273,7 +273,7 @@ _APPLY: Final[Mapping[type[Any], Callable[[PendingWrites, Any], None]]] = {
     PutGroupOffset: PendingWrites._put_group_offset,
     DropGroupOffset: PendingWrites._drop_group_offset,
     PutSetting: PendingWrites._put_setting,
-    PutHistory: PendingWrites._put_history,
+    RecordedChange: PendingWrites._put_history,
     PutQuota: PendingWrites._put_quota,
     PutAcl: PendingWrites._put_acl,
     DropAcl: PendingWrites._drop_acl,
@@ -369,7 +369,7 @@ def read_settings(database: Database) -> list[PutSetting]:
     return [PutSetting(name=name, value=value) for name, value in rows]
 
 
-def read_history(database: Database, *, resource: str | None, limit: int) -> list[PutHistory]:
+def read_history(database: Database, *, resource: str | None, limit: int) -> list[RecordedChange]:
     """Return the newest ``limit`` history entries, newest first; of one resource, or of all if it is None."""
     rows = database.execute(
         "SELECT at_ms, resource, name, old, new, principal, client_id FROM history"
@@ -377,7 +377,7 @@ def read_history(database: Database, *, resource: str | None, limit: int) -> lis
         (resource, resource, limit),
     )
     return [
-        PutHistory(at_ms=at_ms, resource=of, name=name, old=old, new=new, principal=principal, client_id=client_id)
+        RecordedChange(at_ms=at_ms, resource=of, name=name, old=old, new=new, principal=principal, client_id=client_id)
         for at_ms, of, name, old, new, principal, client_id in rows
     ]
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from klamm.broker.configs.rules import ResourceAlteration
     from klamm.broker.configs.service import ConfigService
     from klamm.configs.decision import ConfigDecision
+    from klamm.history.change import Author
     from klamm.policy import Override
-    from klamm.server.session import Author
 
 TOPIC = ResourceType.TOPIC
 

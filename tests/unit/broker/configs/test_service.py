@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
+from klamm.history.change import Author, RecordedChange
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
 from klamm.protocol.types import ResourceType
-from klamm.server.session import Author
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.metadata.changes import PutConfig, PutHistory
+from klamm.storage.metadata.changes import PutConfig
 from tests.support.configs import (
     ANNA,
     APPEND,
@@ -452,7 +452,7 @@ def test_a_topic_comes_with_its_configs_and_goes_with_them() -> None:
     assert service.topic_config("new")["flush.ms"] == 77
     assert service.resource_names(TOPIC) == ["new"]
     (told,) = service.drop_topic("new", author=ANNA)
-    assert isinstance(told, PutHistory)
+    assert isinstance(told, RecordedChange)
     assert (told.resource, told.name, told.old, told.new) == ("TOPIC:new", "flush.ms", "77", None)
     assert told.principal == ANNA.principal
     assert service.topic_config("new")["flush.ms"] == 2**63 - 1

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.cluster import coordinator_for
 from klamm.broker.handlers import api_008_offset_commit
 from klamm.broker.handlers.api_009_offset_fetch import ROUTE
 from klamm.protocol.errors import ErrorCode

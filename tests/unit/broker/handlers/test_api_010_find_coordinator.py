@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.cluster import coordinator_for
 from klamm.broker.handlers.api_010_find_coordinator import ROUTE
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.cluster import coordinator_for
 from klamm.broker.handlers.api_015_describe_groups import ROUTE
 from klamm.broker.requests.checks import NOT_ASKED
 from klamm.protocol.errors import ErrorCode

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.cluster import coordinator_for
 from klamm.broker.handlers import api_008_offset_commit
 from klamm.broker.handlers.api_042_delete_groups import ROUTE
 from klamm.protocol.errors import ErrorCode

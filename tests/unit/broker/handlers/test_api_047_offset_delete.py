@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.cluster import coordinator_for
 from klamm.broker.handlers import api_008_offset_commit
 from klamm.broker.handlers.api_047_offset_delete import ROUTE
 from klamm.protocol.errors import ErrorCode

@@ -18,6 +18,7 @@ from klamm.broker.handlers import (
 )
 from klamm.broker.quotas import MutationQuotas, QuotaService
 from klamm.broker.topics.catalog import TopicCatalog
+from klamm.history.change import BROKER_ITSELF
 from klamm.policy_runtime import Policies
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -26,7 +27,6 @@ from klamm.protocol.messages.delete_topics import DeleteTopicsRequest
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.messages.metadata import MetadataRequest
-from klamm.server.session import BROKER_ITSELF
 from klamm.storage.log import LogManager
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.configs import make_context, make_service, message_of

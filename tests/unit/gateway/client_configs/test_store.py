@@ -23,9 +23,9 @@ from klamm.gateway.client_configs.config_log import apply_records, config_record
 from klamm.gateway.client_configs.history_log import history_entries, history_records
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
+from klamm.history.change import Author
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record
-from klamm.server.session import Author
 from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.fenced_log import FencedLog, FencedWriter
 

@@ -12,10 +12,9 @@ from klamm.gateway.client_configs.history_log import history_records
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, change_entries, change_record, read_change_history
 from klamm.gateway.history.recorded_api import Change
+from klamm.history.change import Author, RecordedChange
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.protocol.records import Record
-from klamm.server.session import Author
-from klamm.storage.metadata.changes import PutHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,14 +27,14 @@ def record(change: Change, *, at_ms: int = 5, author: Author = ANNA) -> Record:
     return change_record(change, author, "10.0.0.7", at_ms=at_ms)
 
 
-def entry(record: Record) -> PutHistory:
+def entry(record: Record) -> RecordedChange:
     (found,) = change_entries([record])
     return found
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_an_entry_is_read_as_it_was_written(is_confirmed: bool) -> None:
-    assert entry(record(Change("TOPIC:a", "flush.ms", None, "5", is_confirmed))) == PutHistory(
+    assert entry(record(Change("TOPIC:a", "flush.ms", None, "5", is_confirmed))) == RecordedChange(
         at_ms=5,
         resource="TOPIC:a",
         name="flush.ms",

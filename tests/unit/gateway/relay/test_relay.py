@@ -15,10 +15,10 @@ from klamm.gateway.relay import relay
 from klamm.gateway.relay.interceptors import Interception, Interceptor, RequestFilter
 from klamm.gateway.relay.requests import MOST_IN_FLIGHT
 from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
+from klamm.history.change import Author
 from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from klamm.server.session import Author
 from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
 from tests.support.wire import request_frame
 

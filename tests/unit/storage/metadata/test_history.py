@@ -12,9 +12,10 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
+from klamm.history.change import HIDDEN, UNKNOWN, RecordedChange
+from klamm.history.revert import Reversal, plan_revert
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata.changes import HIDDEN, UNKNOWN, PutHistory
-from klamm.storage.metadata.history import Reversal, plan_revert, read_config_history
+from klamm.storage.metadata.history import read_config_history
 from klamm.storage.metadata.statements import HISTORY_STEP
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.metadata import load_history
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 def line(
     at_ms: int, name: str, old: str | None = None, new: str | None = None, resource: str = "TOPIC:t"
-) -> PutHistory:
-    return PutHistory(
+) -> RecordedChange:
+    return RecordedChange(
         at_ms=at_ms, resource=resource, name=name, old=old, new=new, principal="User:anna", client_id="tool"
     )
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klamm.history.change import RecordedChange
 from klamm.storage.metadata.changes import (
     Change,
     DropConfigs,
@@ -20,7 +21,6 @@ from klamm.storage.metadata.changes import (
     PutConfig,
     PutGroup,
     PutGroupOffset,
-    PutHistory,
     PutSetting,
     PutTopic,
 )
@@ -41,7 +41,7 @@ class Model:
     groups: dict[str, PutGroup] = field(default_factory=dict)
     offsets: dict[Any, PutGroupOffset] = field(default_factory=dict)
     settings: dict[str, PutSetting] = field(default_factory=dict)
-    history: list[PutHistory] = field(default_factory=list)
+    history: list[RecordedChange] = field(default_factory=list)
 
     def apply(self, change: Change) -> None:  # noqa: C901, PLR0912 - one case per kind of change
         match change:
@@ -74,7 +74,7 @@ class Model:
                 self.offsets.pop((change.group_id, change.topic_id, change.partition), None)
             case PutSetting():
                 self.settings[change.name] = change
-            case PutHistory():
+            case RecordedChange():
                 self.history.insert(0, change)
 
     def _drop_configs(self, resource_type: int, resource_name: str) -> None:
@@ -129,7 +129,7 @@ changes = st.one_of(
     st.builds(DropGroupOffset, group_id=names, topic_id=topic_ids, partition=st.integers(0, 2)),
     st.builds(PutSetting, name=names, value=texts),
     st.builds(
-        PutHistory,
+        RecordedChange,
         at_ms=int64s,
         resource=names,
         name=names,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.broker import client_metrics as module
-from klamm.broker.client_metrics import OtlpExport, file_export, http_export
+from klamm.broker import otlp_export as module
+from klamm.broker.otlp_export import OtlpExport, file_export, http_export
 from klamm.properties import SettingsError
 from klamm.telemetry.otlp import decode_metrics
 from tests.support.otlp import twenty_metrics
@@ -95,7 +95,7 @@ def test_a_file_gets_each_push_after_its_size(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_FILE_BYTES", 3)
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 3)
     path = tmp_path / "metrics"
     for push in (b"one", b"two", b"three"):
         sent(file_export(path), push)
@@ -128,7 +128,7 @@ def test_an_endpoint_gets_the_pushes_as_one_message_and_again_after_an_error(
 
 
 def test_the_oldest_pushes_are_dropped_while_the_target_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_QUEUED_BYTES", 6)
+    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 6)
     got: list[Sequence[bytes]] = []
     export = OtlpExport("nowhere", got.append)
     sent(export, b"one", b"two", b"tri")

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
+from klamm.broker.cluster import AdvertisedBroker, ClusterInfo, coordinator_for, java_hash, partition_for
 from klamm.broker.groups.errors import NotCoordinatorError
-from klamm.broker.groups.placement import coordinator_for, java_hash, partition_for, require_coordinator
+from klamm.broker.requests.checks import require_coordinator
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""Export of pushed metrics in OpenTelemetry's protobuf format to a file or an HTTP endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from klamm.configs.definitions import CLIENT_METRICS_OTLP_ENDPOINT
+from klamm.properties import SettingsError
+from klamm.retries import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+"""Size at which the file is renamed to ``<file>.1``, in place of an older one."""
+_DELAY_S: Final = 0.2
+"""Time in seconds in which pushes are collected before they are sent together."""
+_MAX_DELAY_S: Final = 30.0
+_TIMEOUT_S: Final = 10.0
+_CLOSE_S: Final = 2.0
+
+
+class OtlpExport:
+    """Queue of metrics on their way to one target. Used on the event loop only.
+
+    Metrics that cannot be sent are sent again, after a delay that doubles. While the queue is full, the oldest
+    metrics are dropped.
+
+    Args:
+        target: File or URL, for the log.
+        send: Function that sends some metrics, called in a thread. It raises OSError if it fails.
+    """
+
+    def __init__(self, target: str, send: Callable[[Sequence[bytes]], None]) -> None:
+        self._target = target
+        self._send = send
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._task: asyncio.Task[None] | None = None
+        self.dropped = 0
+        """Number of pushes that were dropped."""
+
+    def put(self, data: bytes) -> None:
+        """Queue the metrics of one push."""
+        self._queue.append(data)
+        self._size += len(data)
+        while self._size > MAX_QUEUED_BYTES:
+            self._size -= len(self._queue.popleft())
+            self.dropped += 1
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Make one more attempt to send the queued metrics, then stop."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._queue:
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._send, tuple(self._queue)), _CLOSE_S)
+
+    async def _run(self) -> None:
+        backoff = Backoff(2 * _DELAY_S, _MAX_DELAY_S)
+        delay_s = _DELAY_S
+        while self._queue:
+            await asyncio.sleep(delay_s)
+            batch = tuple(self._queue)
+            try:
+                await asyncio.to_thread(self._send, batch)
+            except OSError as error:
+                if not backoff.failures:
+                    logger.warning("Client metrics cannot be exported to %s: %s", self._target, error)
+                delay_s = backoff.next_s()
+                continue
+            backoff.reset()
+            delay_s = _DELAY_S
+            for sent in batch:
+                if self._queue and self._queue[0] is sent:  # otherwise it was dropped in the meantime
+                    self._size -= len(self._queue.popleft())
+        self._task = None
+
+
+def file_export(path: Path) -> OtlpExport:
+    """Return an export that appends each push to a file: 4 bytes with its size, most significant first, and its bytes.
+
+    This is the format ``proto`` of the file exporter of OpenTelemetry's collector.
+    """
+
+    def send(batch: Sequence[bytes]) -> None:
+        if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+        with path.open("ab") as file:
+            file.write(b"".join(len(data).to_bytes(4) + data for data in batch))
+
+    return OtlpExport(str(path), send)
+
+
+def http_export(url: str) -> OtlpExport:
+    """Return an export that posts metrics to an OTLP/HTTP endpoint, such as ``http://collector:4318/v1/metrics``.
+
+    Raises:
+        SettingsError: The URL has another scheme or no host.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise SettingsError(f"{CLIENT_METRICS_OTLP_ENDPOINT}={url}: expected http://HOST:PORT/v1/metrics, or https")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    path = (parts.path or "/v1/metrics") + (f"?{parts.query}" if parts.query else "")
+
+    def send(batch: Sequence[bytes]) -> None:
+        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+        try:
+            # Messages with only a repeated field are joined by joining their bytes.
+            connection.request("POST", path, b"".join(batch), {"Content-Type": "application/x-protobuf"})
+            response = connection.getresponse()
+            response.read()
+        except http.client.HTTPException as error:
+            raise OSError(f"{error!r}") from error
+        finally:
+            connection.close()
+        if response.status >= http.client.BAD_REQUEST:
+            raise OSError(f"HTTP status {response.status}")
+
+    return OtlpExport(url, send)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -39,9 +38,6 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
     }
 )
 """Types of the arguments other than None. A value of another type would match no request, without any message."""
-
-
-_random: Final = random.SystemRandom()
 
 
 class FaultError(ValueError):
@@ -156,9 +152,13 @@ class FaultQueue:
     Each part of a request gets at most one error, from the earliest fault that matches it, so faults for different
     topics or partitions can apply to the same request. A dropped connection or a missing answer applies to the whole
     request and excludes other errors. One fault that only delays may be added.
+
+    Args:
+        draw: Function that returns a random number from 0 to below 1, for faults with a probability.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self._draw = draw
         self._injected: dict[int, InjectedFault] = {}
         self._next = 1
 
@@ -207,11 +207,21 @@ class FaultQueue:
         selection = Selection()
         for injected in self:
             fault = injected.fault
-            if injected.is_over or fault.acks not in {None, acks} or not _matches(fault, request):
+            if injected.is_over or fault.acks not in {None, acks} or not self._matches(fault, request):
                 continue
             if self._is_used(fault, selection, parts):
                 injected.count += 1
         return selection
+
+    def _matches(self, fault: Fault, request: Mapping[str, Any]) -> bool:
+        """Return whether the filters of a fault, other than topic, partition and acks, select a request."""
+        if any(
+            getattr(fault, name) not in {None, request[name]} for name in ("api", "client_id", "node_id", "group_id")
+        ):
+            return False
+        if fault.when is not None and not fault.when(request):
+            return False
+        return fault.probability >= 1.0 or self._draw() < fault.probability
 
     @staticmethod
     def _is_used(fault: Fault, selection: Selection, parts: Callable[[], Sequence[Part] | None]) -> bool:
@@ -233,15 +243,6 @@ class FaultQueue:
         if fault.delay_s or fault.throttle_s:
             selection.delays.append(fault)
         return True
-
-
-def _matches(fault: Fault, request: Mapping[str, Any]) -> bool:
-    """Return whether the filters of a fault, other than topic, partition and acks, select a request."""
-    if any(getattr(fault, name) not in {None, request[name]} for name in ("api", "client_id", "node_id", "group_id")):
-        return False
-    if fault.when is not None and not fault.when(request):
-        return False
-    return fault.probability >= 1.0 or _random.random() < fault.probability
 
 
 def _concerns_any(fault: Fault, used: Sequence[Fault], parts: Callable[[], Sequence[Part] | None]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +30,7 @@ def fault(**options: Any) -> Fault:
 
 
 def queue(*faults: Fault) -> FaultQueue:
-    found = FaultQueue()
+    found = FaultQueue(random.random)
     for one in faults:
         found.add(one)
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import select
 import socket
 import struct
@@ -116,7 +117,7 @@ class _Control:
     def __init__(self, sock: socket.socket, clock: MovableClock) -> None:
         self.clock = clock
         self._socket = sock
-        self._faults = FaultQueue()
+        self._faults = FaultQueue(random.SystemRandom().random)
         self._requests = RequestLog(clock.now_ms)
         self._channel: ControlServer | None = None
         self.injector = Injector(self._faults, self._requests)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID, uuid4
@@ -152,7 +153,7 @@ class Rig:
     def __init__(self, services: Services, loop: asyncio.AbstractEventLoop) -> None:
         self.services = services
         self._loop = loop
-        self.faults = FaultQueue()
+        self.faults = FaultQueue(random.random)
         self.requests = RequestLog(services.now_ms)
         self.injector = Injector(self.faults, self.requests)
         self._routes = self.injector.routes(ROUTES)

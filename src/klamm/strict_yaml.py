@@ -7,9 +7,12 @@ and 1:30 is not 90, as they are in YAML 1.1. Everything else stays the text that
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _DECIMAL: Final = re.compile("[-+]?(0|[1-9][0-9]{0,20})")
 _MERGE: Final = "tag:yaml.org,2002:merge"
@@ -24,13 +27,26 @@ class _Loader(yaml.SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """Return the content of a YAML text.
+    """Return the content of a YAML text with one document.
 
     Raises:
         StrictYamlError: The text is not YAML, has a duplicate or non-string key, or is nested too deeply.
     """
+    return _load(lambda: yaml.load(text, _Loader))  # noqa: S506  # a SafeLoader
+
+
+def load_yaml_documents(text: str) -> list[Any]:
+    """Return the contents of all documents of a YAML text, without empty ones.
+
+    Raises:
+        StrictYamlError: As of ``load_yaml``.
+    """
+    return [content for content in _load(lambda: list(yaml.load_all(text, _Loader))) if content is not None]
+
+
+def _load(read: Callable[[], Any]) -> Any:
     try:
-        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+        return read()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1} column {mark.column + 1}: " if mark is not None else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,11 +18,13 @@ from klamm import cli
 from klamm.broker import settings as broker_settings
 from klamm.cli import COMMANDS
 from klamm.cli.completion import words_of
+from klamm.cli.profiles import find_profile
 from klamm.gateway import settings as gateway_settings
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.policy.rule_file import parse_rules
 from klamm.policy.testing import a_topic, assert_refused, make_policy
 from klamm.properties import parse_properties
+from klamm.resources.files import parse_documents
 from tests.support.klamm import KlammBroker
 from tests.support.processes import free_port
 
@@ -225,8 +228,20 @@ def test_the_commands_of_a_page_run_one_after_the_other(
 
 
 @pytest.mark.parametrize("snippet", [snippet for snippet in SNIPPETS if snippet.language == "yaml"], ids=where)
-def test_rules_files_of_the_pages_are_valid(snippet: Snippet) -> None:
-    assert parse_rules(snippet.text, source=where(snippet))
+def test_yaml_files_of_the_pages_are_valid(snippet: Snippet) -> None:
+    if snippet.page == "docs/gitops.md":
+        assert parse_documents(snippet.text)
+    else:
+        assert parse_rules(snippet.text, source=where(snippet))
+
+
+@pytest.mark.parametrize("snippet", [snippet for snippet in SNIPPETS if snippet.language == "toml"], ids=where)
+def test_profiles_of_the_pages_are_valid(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "klamm").mkdir()
+    (tmp_path / "klamm" / "config.toml").write_text(snippet.text, encoding="utf-8")
+    for name in tomllib.loads(snippet.text)["clusters"]:
+        assert find_profile(name).bootstrap_server
 
 
 GATEWAY_SETTINGS = [
@@ -247,7 +262,7 @@ NOT_RUN = re.compile(r"^(make |podman |spark-submit )|\+-{5,}|^A->B|^GROUP ")
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=where)
 def test_every_snippet_is_run_or_is_a_picture(snippet: Snippet) -> None:
-    is_run = snippet in PYTHON or snippet.language == "yaml" or snippet in GATEWAY_SETTINGS
+    is_run = snippet in PYTHON or snippet.language in {"yaml", "toml"} or snippet in GATEWAY_SETTINGS
     is_run |= (
         re.search(r"^clusters *=|^# server.properties|^(\$ )?klamm [a-z]+ ", snippet.text, re.MULTILINE) is not None
     )

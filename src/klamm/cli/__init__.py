@@ -31,11 +31,12 @@ _EXIT_INTERRUPTED: Final = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command and the module whose ``main(arguments)`` runs it and returns the exit code."""
+    """One command and the function ``function(arguments)`` of a module that runs it and returns the exit code."""
 
     name: str
     module: str
     summary: str
+    function: str = "main"
 
 
 COMMANDS: Final = (
@@ -45,11 +46,38 @@ COMMANDS: Final = (
         module="klamm.gateway.main",
         summary="run a gateway that clients connect to instead of a Kafka cluster",
     ),
+    Command(
+        name="plan", module="klamm.cli.resources.plan", function="plan_main", summary="compare a cluster with files"
+    ),
+    Command(
+        name="apply",
+        module="klamm.cli.resources.plan",
+        function="apply_main",
+        summary="create and change resources of a cluster to match files",
+    ),
+    Command(
+        name="export",
+        module="klamm.cli.resources.export",
+        function="export_main",
+        summary="write the resources of a cluster to a file",
+    ),
+    Command(
+        name="drift",
+        module="klamm.cli.resources.drift",
+        function="drift_main",
+        summary="watch whether a cluster is as its files declare",
+    ),
+    Command(
+        name="schema",
+        module="klamm.cli.resources.schema",
+        function="schema_main",
+        summary="print the JSON Schema of files, for editors",
+    ),
     Command(name="topics", module="klamm.cli.topics", summary="create, describe, change topics like kafka-topics.sh"),
     Command(
         name="configs",
         module="klamm.cli.configs",
-        summary="describe, change, plan and revert configs, like kafka-configs.sh",
+        summary="describe, change and revert configs, like kafka-configs.sh",
     ),
     Command(
         name="rollout",
@@ -139,7 +167,7 @@ def _run(words: Sequence[str]) -> int:
         module = import_module(command.module)
     finally:
         gc.enable()
-    return int(module.main(words[1:]))
+    return int(getattr(module, command.function)(words[1:]))
 
 
 def _open_what_is_closed() -> None:

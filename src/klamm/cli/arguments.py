@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import version_line
+from klamm.cli.profiles import fill_in
+from klamm.properties import SettingsError
 from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:
@@ -58,6 +60,26 @@ class ToolParser(CommandParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
+        self._instead_of_server: tuple[str, ...] | None = None
+
+    def connects(self, instead: Sequence[str] = ()) -> None:
+        """Let ``--cluster``, the environment and the user's profiles name the servers.
+
+        Args:
+            instead: Options in place of a server. If one is given, only ``--cluster`` counts.
+        """
+        self._instead_of_server = tuple(instead)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the flags, and fill in the servers of the chosen cluster."""
+        options, rest = super().parse_known_args(args, namespace)
+        if self._instead_of_server is not None:
+            is_elsewhere = any(getattr(options, name, None) is not None for name in self._instead_of_server)
+            try:
+                fill_in(options, needs_server=not is_elsewhere)
+            except SettingsError as error:
+                self.error(str(error))
+        return options, rest
 
     def add_value(self, flag: str, **how: Any) -> None:
         """Add a flag that takes one value and may be given only once."""
@@ -85,14 +107,28 @@ def whole_number(highest: int, *, lowest: int | None = None) -> Callable[[str], 
     return read
 
 
-def add_common(parser: ToolParser, *, timeout_ms: int | None = 60_000) -> None:
+def add_common(
+    parser: ToolParser,
+    *,
+    timeout_ms: int | None = 60_000,
+    outputs: Sequence[str] = ("human", "json", "yaml"),
+    instead: Sequence[str] = (),
+    has_cluster: bool = True,
+) -> None:
     """Add the flags shared by all commands that connect to a cluster.
 
     Args:
         parser: Parser of the command.
         timeout_ms: Default of ``--timeout`` that the help shows. None leaves the flag out.
+        outputs: Choices of ``--output``.
+        instead: Options in place of a server.
+        has_cluster: Whether ``--cluster`` is the name of a profile, as ``--profile`` is.
     """
     parser.add_value("--bootstrap-server", metavar="HOST:PORT", help="the servers to connect to, comma separated")
+    names = ("--cluster", "--profile") if has_cluster else ("--profile",)
+    text = "a cluster of ~/.config/klamm/config.toml, in place of --bootstrap-server and --command-config"
+    parser.add_argument(*names, dest="profile", action=Once, metavar="NAME", help=text)
+    parser.connects(instead)
     parser.add_value(
         "--command-config", metavar="FILE", help="properties of Kafka's Java admin client, for security and timeouts"
     )
@@ -108,7 +144,7 @@ def add_common(parser: ToolParser, *, timeout_ms: int | None = 60_000) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("human", "json", "yaml"),
+        choices=outputs,
         default="human",
         help="how results are written: human is the text of Kafka's own tools",
     )

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser(prog: str, action: str) -> ToolParser:
     parser = ToolParser(prog=prog, description=_DESCRIPTION)
-    add_common(parser)
+    add_common(parser, instead=("data_dir",))
     parser.add_value(
         "--data-dir",
         metavar="DIR",

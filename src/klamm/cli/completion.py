@@ -20,6 +20,8 @@ from klamm.configs.definitions import topic_configs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from klamm.cli import Command
+
 _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*")
 _FLAG_LINE: Final = re.compile(r"\s+-")
 _SUBCOMMANDS: Final = {
@@ -30,6 +32,7 @@ _SUBCOMMANDS: Final = {
     "registrations": ("report",),
     "mirror": ("cutover", "status", "verify"),
     "completion": ("bash", "zsh"),
+    "schema": ("rules", "resources"),
 }
 
 _NAMES_TIMEOUT_MS: Final = 5_000
@@ -77,7 +80,7 @@ _klamm() {{
         --group) _klamm_names groups; return ;;
         --entity-type) COMPREPLY=($(compgen -W "{entity_types}" -- "$current")); return ;;
         --config | --add-config | --delete-config) COMPREPLY=($(compgen -W "{configs}" -- "$current")); return ;;
-        -o | --output) COMPREPLY=($(compgen -W "human json yaml" -- "$current")); return ;;
+        -o | --output) COMPREPLY=($(compgen -W "human json yaml markdown" -- "$current")); return ;;
         --compression-codec) COMPREPLY=($(compgen -W "none gzip snappy lz4 zstd" -- "$current")); return ;;
         --isolation-level) COMPREPLY=($(compgen -W "read_committed read_uncommitted" -- "$current")); return ;;
         --command-config | --add-config-file | --from-file) COMPREPLY=($(compgen -f -- "$current")); return ;;
@@ -129,16 +132,16 @@ def words_of(name: str) -> tuple[str, ...]:
     command = next(command for command in COMMANDS if command.name == name)
     if command.module == __name__:
         return _SUBCOMMANDS[name]
-    lines = _help(command.module, ["--help"])
+    lines = _help(command, ["--help"])
     for subcommand in _SUBCOMMANDS.get(name, ()):
-        lines += _help(command.module, [subcommand, "--help"])
+        lines += _help(command, [subcommand, "--help"])
     flags = [flag for line in lines for flag in _FLAG.findall(line.strip().partition("  ")[0])]
     return (*_SUBCOMMANDS.get(name, ()), *dict.fromkeys(flags))
 
 
-def _help(module: str, words: Sequence[str]) -> list[str]:
+def _help(command: Command, words: Sequence[str]) -> list[str]:
     """Return the lines of a command's help that describe flags."""
     text = io.StringIO()
     with redirect_stdout(text), suppress(SystemExit):  # argparse exits after printing the help
-        import_module(module).main(words)
+        getattr(import_module(command.module), command.function)(words)
     return [line for line in text.getvalue().splitlines() if _FLAG_LINE.match(line)]

@@ -18,8 +18,9 @@ from klamm.cli.arguments import TIMEOUT
 from klamm.cli.output import print_error
 from klamm.config_providers import resolve
 from klamm.display import escaped
+from klamm.kafka_client.errors import explain
 from klamm.properties import SettingsError, read_properties, split_address, split_servers
-from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
+from klamm.protocol.errors import KafkaApiError, ProtocolError
 
 if TYPE_CHECKING:
     import argparse
@@ -153,23 +154,6 @@ def _is_known(address: str) -> bool:
         return bool(socket.getaddrinfo(*(split_address(address) or ("", 0)), type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
         return False
-
-
-def explain(error: BaseException) -> str:
-    """Return an error as one line of text."""
-    if isinstance(error, UnsupportedVersionError):
-        return f"The cluster does not support this request: {error}"
-    if isinstance(error, KafkaApiError):
-        text = error.error_message or meaning_of(error.error_code)
-        return text if error.missing_right is None else f"{text} ({error.missing_right})"
-    if isinstance(error, UnicodeEncodeError):
-        return f"{error.object!a} holds bytes that are not text in this locale"
-    return str(error) or type(error).__name__
-
-
-def meaning_of(code: ErrorCode) -> str:
-    """Return the description of an error code that came without a message, followed by the code's name."""
-    return f"{code.name.replace('_', ' ').capitalize()} ({code.name})"
 
 
 def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], None] | None = None) -> int:

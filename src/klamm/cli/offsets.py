@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RequestError, connect, explain, guarded
+from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_error, print_result
 from klamm.cli.topics.names import parse_pattern
+from klamm.kafka_client.errors import explain
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,7 @@ from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_result
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
-from klamm.policy.answers import Override, Throttle, answer_fault
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, Throttle, answer_fault
 from klamm.policy.details import (
     AlterConfigDetails,
     CreatePartitionsDetails,
@@ -270,18 +270,21 @@ def _only_policy(file: str, names: Mapping[str, Any], module: str) -> str:
 
 
 def _declared(file: str) -> list[ExistingTopic]:
-    from klamm.cli.configs.plan_file import read_document  # noqa: PLC0415  # reads YAML
+    from klamm.resources.files import read_files  # noqa: PLC0415  # reads YAML
+    from klamm.resources.model import NUMBERS, Kind  # noqa: PLC0415
 
     defaults = {name: found.default for name, found in topic_configs().items() if found.default is not None}
     return [
         ExistingTopic(
             name=topic.name,
-            num_partitions=topic.partitions or 1,
-            replication_factor=topic.replication_factor or 1,
-            configs=topic.configs,
+            num_partitions=int(topic.values.get(PARTITIONS, 1)),
+            replication_factor=int(topic.values.get(REPLICATION_FACTOR, 1)),
+            configs={key: value for key, value in topic.values.items() if key not in NUMBERS},
             defaults=defaults,
         )
-        for topic in read_document(Path(file))
+        for files in read_files(Path(file))
+        for topic in files.resources
+        if topic.kind is Kind.TOPIC
     ]
 
 
@@ -350,7 +353,7 @@ def _parser() -> ToolParser:
         epilog="Exit codes: 0 none would be refused, 1 the test failed, 2 wrong flags, 3 some would be refused.",
     )
     parser.add_argument("policy", nargs="?", metavar="POLICY", help="FILE.py, FILE.py:Class or module:Class")
-    add_common(parser)
+    add_common(parser, instead=("topics_file",))
     parser.add_value(
         "--topics-file",
         metavar="FILE",

@@ -86,6 +86,21 @@ class ConfigDefinition:
         """The ``read_only`` flag in DescribeConfigs."""
         return self.update_mode is UpdateMode.READ_ONLY
 
+    def is_same(self, first: str, second: str, *, is_ordered: bool = False) -> bool:
+        """Return whether two texts are the same value: numbers by value, lists without blanks.
+
+        Args:
+            first: A value.
+            second: Another value. An invalid one is never the same.
+            is_ordered: Whether the order of a list matters.
+        """
+        try:
+            values = [self.parse(text) for text in (first, second)]
+        except InvalidConfigError:
+            return False
+        one, other = (sorted(v) if isinstance(v, tuple) and not is_ordered else v for v in values)
+        return one == other
+
     def parse(self, text: str) -> ConfigValue:
         """Parse a value and check it.
 

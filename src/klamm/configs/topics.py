@@ -124,11 +124,4 @@ def is_same(key: str, current: str | None, wanted: str) -> bool:
     if current is None or current == wanted:
         return current == wanted
     definition = topic_configs().get_definition(key)
-    if definition is None:
-        return False
-    try:
-        values = [definition.parse(value) for value in (current, wanted)]
-    except InvalidConfigError:
-        return False  # sent unchanged: the broker's error names the mistake
-    first, second = (sorted(value) if isinstance(value, list | tuple) else value for value in values)
-    return first == second
+    return definition is not None and definition.is_same(current, wanted)

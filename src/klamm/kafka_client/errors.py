@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,3 +169,20 @@ def _all_subclasses(cls: type[KafkaApiError]) -> Iterator[type[KafkaApiError]]:
     for subclass in cls.__subclasses__():
         yield subclass
         yield from _all_subclasses(subclass)
+
+
+def explain(error: BaseException) -> str:
+    """Return an error as one line of text."""
+    if isinstance(error, UnsupportedVersionError):
+        return f"The cluster does not support this request: {error}"
+    if isinstance(error, KafkaApiError):
+        text = error.error_message or meaning_of(error.error_code)
+        return text if error.missing_right is None else f"{text} ({error.missing_right})"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!a} holds bytes that are not text in this locale"
+    return str(error) or type(error).__name__
+
+
+def meaning_of(code: ErrorCode) -> str:
+    """Return the description of an error code that came without a message, followed by the code's name."""
+    return f"{code.name.replace('_', ' ').capitalize()} ({code.name})"

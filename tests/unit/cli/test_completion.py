@@ -46,7 +46,7 @@ def test_commands_are_completed() -> None:
         (("topics", "--boot"), ["--bootstrap-server"]),
         (("topics", "--delete-"), []),
         (("configs", "--add-config-f"), ["--add-config-file"]),
-        (("configs", "--prune"), ["--prune-configs"]),
+        (("configs", "--prune"), ["--prune", "--prune-configs"]),
         (("configs", "ap"), ["apply"]),
         (("configs", "--entity-type", "broker"), ["brokers", "broker-loggers"]),
         (("topics", "--config", "retention.m"), ["retention.ms"]),

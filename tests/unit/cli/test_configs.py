@@ -363,7 +363,7 @@ def test_rejected_topic_does_not_stop_others(run: Run, topic: str, tmp_path: Pat
     # then
     document = json.loads(run.out)
     assert document["summary"] == {"created": 1, "changed": 0, "in_line": 0, "failed": 2}
-    assert [bool(one["error"]) for one in document["topics"]] == [True, True, False]
+    assert [bool(one["error"]) for one in document["resources"]] == [True, True, False]
     assert "retention.ms" in run.err
     assert "replication factor" in run.err
     assert run("topics", "--list", "--topic", f"{topic}-c") == 0
@@ -377,7 +377,8 @@ def test_apply_changes_no_part_of_rejected_topic(run: Run, topic: str, tmp_path:
     # when
     assert run("configs", "apply", str(file)) == 1
     # then
-    assert run.out.startswith(f"! topic {topic}: Unknown topic config name: retension.ms; did you mean retention.ms?\n")
+    reason = "Unknown topic config name: retension.ms; did you mean retention.ms?"
+    assert run.out.startswith(f"! topic {topic}: {file}: topics.{topic}: {reason}\n")
     run("topics", "--describe", "--topic", topic)
     assert "PartitionCount: 2\t" in run.out
 
@@ -404,7 +405,8 @@ def test_invalid_file_is_rejected_by_name(run: Run, tmp_path: Path) -> None:
     assert run("configs", "plan", str(file)) == 1
     # then
     assert run.err == (
-        f"klamm configs plan: {file}: topics.t.partitions: 'many': expected a whole number from 1 to 2147483647\n"
+        f"klamm configs plan: {file}: topics.t.partitions: 'many': expected a whole number from 1 to 2147483647, or"
+        " -1 for the broker's default\n"
     )
     assert run("configs", "apply", str(tmp_path / "absent.yaml")) == 1
     assert "absent.yaml: cannot be read" in run.err

@@ -16,8 +16,8 @@ import pytest
 from klamm import cli
 from klamm.cli import connection
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import client_properties, connect, explain, guarded
-from klamm.kafka_client.errors import api_error
+from klamm.cli.connection import client_properties, connect, guarded
+from klamm.kafka_client.errors import api_error, explain
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
 from tests.support.processes import free_port

@@ -26,7 +26,7 @@ def parser() -> ToolParser:
         description="List, add or remove ACLs, with the flags and the output of kafka-acls.sh.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
-    add_common(found)
+    add_common(found, instead=("bootstrap_controller",), has_cluster=False)  # --cluster is a resource here
     found.add_value("--bootstrap-controller", metavar="HOST:PORT", help=argparse.SUPPRESS)
     for action, text in (("list", "list ACLs"), ("add", "add ACLs"), ("remove", "remove ACLs")):
         found.add_switch(f"--{action}", help=text)

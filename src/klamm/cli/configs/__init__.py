@@ -1,8 +1,7 @@
 """Command ``klamm configs``: the counterpart of kafka-configs.sh.
 
-``plan`` and ``apply`` compare topics with a file and change them to match it; ``export`` writes such a file.
-``history`` and ``revert`` show past
-changes and undo them.
+``plan``, ``apply`` and ``export`` are further names of ``klamm plan``, ``apply`` and ``export``. ``history`` and
+``revert`` show past changes and undo them.
 
 Flags, stdout and exit codes are those of Kafka 4.3's ConfigCommand, with these deliberate differences:
 
@@ -31,13 +30,13 @@ _PROG: Final = "klamm configs"
 def main(arguments: Sequence[str]) -> int:
     """Run one action. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
     if arguments and arguments[0] in {"plan", "apply"}:
-        from klamm.cli.configs.plan import main as plan_or_apply  # noqa: PLC0415  # only these two need YAML
+        from klamm.cli.resources.plan import main as plan_or_apply  # noqa: PLC0415
 
-        return plan_or_apply(arguments)
+        return plan_or_apply(arguments[1:], prog=f"klamm configs {arguments[0]}")
     if arguments and arguments[0] == "export":
-        from klamm.cli.configs.export import main as export  # noqa: PLC0415
+        from klamm.cli.resources.export import export_main  # noqa: PLC0415
 
-        return export(arguments)
+        return export_main(arguments[1:], prog="klamm configs export")
     if arguments and arguments[0] in {"history", "revert"}:
         from klamm.cli.configs.history import main as history_or_revert  # noqa: PLC0415
 

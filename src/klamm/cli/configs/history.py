@@ -61,7 +61,7 @@ def parser(action: str) -> ToolParser:
         help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server,"
         " or the topics of klamm gateways)",
     )
-    add_common(found)
+    add_common(found, instead=("data_dir",))
     found.add_value(
         "--resource", metavar="TYPE:NAME", help="only this resource; the flags below are other ways to name it"
     )

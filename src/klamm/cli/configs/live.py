@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from klamm.admin import ClientQuotaFilter, ConfigResource
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
-from klamm.configs.topics import is_same
 from klamm.history.change import NOT_KEPT, PARTITIONS
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
+from klamm.resources.equality import is_same
+from klamm.resources.model import Kind
 from klamm.rollout.entities import OWN_SOURCES, own_values
 
 if TYPE_CHECKING:
@@ -64,12 +65,18 @@ def differences(changes: Sequence[RecordedChange], live: Mapping[str, Mapping[st
         if resource not in live or name == PARTITIONS or change.new in NOT_KEPT:
             continue
         value = live[resource].get(name)
-        if value != change.new and not (change.new is not None and is_same(name, value, change.new)):
+        if value != change.new and not (change.new is not None and is_same(_kind(resource), name, value, change.new)):
             sentences.append(
                 f"{resource}: {name} is {_text(value)}, but the last recorded change left it {_text(change.new)}: a"
                 " later change is not in this history"
             )
     return sentences
+
+
+def _kind(resource: str) -> Kind:
+    """Return the kind of a resource by its name in the history."""
+    kind = resource.partition(":")[0]
+    return Kind.QUOTA if kind == QUOTA_RESOURCE else Kind(kind.lower().replace("_", "-"))
 
 
 def _text(value: str | None) -> str:

@@ -65,7 +65,7 @@ def parser() -> ToolParser:
         "The configs of users and clients have klamm clients history and klamm clients revert.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
-    add_common(found)
+    add_common(found, instead=("bootstrap_controller",))
     found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # always rejected with a reason
     found.add_switch("--alter", help="change configs")
     found.add_switch("--describe", help="show configs")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.connection import RequestError, meaning_of
+from klamm.cli.connection import RequestError
+from klamm.kafka_client.errors import meaning_of
 from klamm.properties import parse_bool, read_properties
 from klamm.protocol.errors import ErrorCode
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import OffsetSpec, TopicPartition
-from klamm.cli.connection import explain
 from klamm.cli.groups.partitions import in_order
 from klamm.cli.output import print_error, print_result
 from klamm.display import escaped
+from klamm.kafka_client.errors import explain
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:

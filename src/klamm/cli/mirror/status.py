@@ -147,7 +147,7 @@ def _parser() -> ToolParser:
         "Exit codes: 0 shown, 1 the target does not answer or shows no trace of a flow, 2 wrong usage.",
     )
     parser.add_argument("properties", type=Path, nargs="?", metavar="FILE", help="MirrorMaker's properties file")
-    add_common(parser, timeout_ms=None)
+    add_common(parser, timeout_ms=None, instead=("properties",))
     parser.add_value(
         "--source", metavar="ALIAS", help="the source's alias (default: every source with mirror topics on the target)"
     )

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ConfigResource, ResourceType
 from klamm.cli.configs.changes import parse_pairs
-from klamm.cli.configs.plan_cluster import current_topics
-from klamm.cli.configs.plan_diff import plan_topics
-from klamm.cli.configs.plan_file import read_document
 from klamm.cli.configs.quotas import CLIENT_QUOTAS
 from klamm.cli.connection import RequestError
 from klamm.cli.topics.names import matching
@@ -19,6 +16,10 @@ from klamm.configs.durations import DURATION_UNITS, parse_amount
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text
 from klamm.configs.topics import is_same
 from klamm.properties import SettingsError
+from klamm.resources.cluster import observe
+from klamm.resources.diff import plan_resources
+from klamm.resources.files import read_files
+from klamm.resources.model import NUMBERS, Kind
 from klamm.rollout import waves as division
 from klamm.rollout.entities import Entities, RejectedSettingsError
 from klamm.rollout.guards import GuardKind, LimitBase, parse_guard
@@ -140,19 +141,23 @@ def _of_users(users: Sequence[str | None], changes: Mapping[str, str | None]) ->
 def _from_file(options: argparse.Namespace, admin: AdminClient) -> dict[str, dict[str, str | None]]:
     if options.add_config or options.delete_config:
         raise SettingsError("--file declares the configs; --add-config and --delete-config exclude it")
-    declared = read_document(Path(options.file))
-    plans = plan_topics(declared, current_topics(admin, [topic.name for topic in declared]))
-    problems = [problem for plan in plans for problem in plan.problems]
-    for plan in plans:
-        if not plan.exists or plan.is_to_grow:
-            reason = "its partitions differ" if plan.exists else "it does not exist"
-            problems.append(f"topics.{plan.topic.name}: {reason}; use klamm configs apply first")
+    declared = [resource for files in read_files(Path(options.file)) for resource in files.resources]
+    others = [str(resource.key) for resource in declared if resource.kind is not Kind.TOPIC]
+    if others:
+        raise RequestError(f"{options.file}: {', '.join(others)}: only topics can be rolled out from a file")
+    keys = {topic.key: [key for key in topic.values if key not in NUMBERS] for topic in declared}
+    diffs = plan_resources(declared, observe(admin, keys).resources)
+    problems = [problem for diff in diffs for problem in diff.problems]
+    for diff in diffs:
+        if not diff.exists or diff.is_deletion or len(diff.config_changes) != len(diff.changes):
+            reason = "more than its configs differ" if diff.exists else "it does not exist"
+            problems.append(f"{diff.declared.place}: {reason}; use klamm apply first")
     if problems:
-        raise RequestError(f"{options.file}: {'; '.join(problems)}")
+        raise RequestError("; ".join(problems))
     return {
-        f"TOPIC:{plan.topic.name}": {change.key: change.new for change in plan.config_changes}
-        for plan in plans
-        if plan.config_changes
+        f"TOPIC:{diff.key.name}": {change.key: change.new for change in diff.config_changes}
+        for diff in diffs
+        if diff.config_changes
     }
 
 

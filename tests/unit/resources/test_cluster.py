@@ -1,4 +1,4 @@
-"""Reading of the topics that a plan compares."""
+"""Reading of the resources that a plan compares."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from klamm.admin import (
     TopicDescription,
     TopicPartition,
 )
-from klamm.cli.configs.plan_cluster import current_topics
 from klamm.kafka_client.pool.outcome import Outcome
 from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
 from klamm.protocol.primitives import ZERO_UUID
+from klamm.resources.cluster import observe
+from klamm.resources.model import Existing, Kind, ResourceKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -66,9 +67,13 @@ def done(value: Any) -> Outcome[Any]:
     return outcome
 
 
-def test_topic_without_describe_configs_right_is_a_problem() -> None:
-    admin = cast("AdminClient", FakeAdmin(shows_reassignments=False))
-    topics = current_topics(admin, ["open", "hidden", "new"])
+def topics_of(admin: FakeAdmin, *names: str) -> dict[str, Existing]:
+    wanted = {ResourceKey(Kind.TOPIC, name): ["flush.ms"] for name in names}
+    return {key.name: existing for key, existing in observe(cast("AdminClient", admin), wanted).resources.items()}
+
+
+def test_topic_without_describe_configs_is_a_problem_of_its_own() -> None:
+    topics = topics_of(FakeAdmin(shows_reassignments=False), "open", "hidden", "new")
     assert {name: topic.problem for name, topic in topics.items()} == {
         "open": None,
         "hidden": "cannot be described: no right",
@@ -77,8 +82,6 @@ def test_topic_without_describe_configs_right_is_a_problem() -> None:
 
 
 def test_reassigned_topic_has_the_replication_factor_after_it() -> None:
-    topics = current_topics(cast("AdminClient", FakeAdmin(shows_reassignments=True)), ["open", "moving"])
-    assert {name: (topic.replication_factor, topic.is_moving) for name, topic in topics.items()} == {
-        "open": (1, False),
-        "moving": (1, True),
-    }
+    topics = topics_of(FakeAdmin(shows_reassignments=True), "open", "moving")
+    shown = {name: (topic.values["replication_factor"].value, topic.is_moving) for name, topic in topics.items()}
+    assert shown == {"open": ("1", False), "moving": ("1", True)}

@@ -1,4 +1,4 @@
-"""klamm configs export: what it writes is what klamm configs plan reads."""
+"""klamm export: what it writes is what klamm plan reads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import klamm
 from klamm import cli
 from klamm.admin import AdminClient, NewTopic
-from klamm.cli.configs.export import as_text, document
-from klamm.cli.configs.plan_diff import CurrentConfig, CurrentTopic
-from klamm.cli.configs.plan_file import parse_document
+from klamm.resources.export import as_text, document
+from klamm.resources.files import parse_documents
+from klamm.resources.model import CurrentValue, Existing, Kind, ResourceKey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,26 +27,24 @@ VALUES = st.one_of(
 )
 
 
-def topic(**configs: str) -> CurrentTopic:
-    return CurrentTopic(
-        partitions=2,
-        replication_factor=1,
-        configs={
-            name: CurrentConfig(value=value, origin="topic", is_own=True, inherited=None, inherited_origin="default")
-            for name, value in configs.items()
-        },
-    )
+def topic(**configs: str) -> Existing:
+    numbers = {
+        name: CurrentValue(value="2", origin="cluster", is_own=True) for name in ("partitions", "replication_factor")
+    }
+    own = {name: CurrentValue(value=value, origin="topic", is_own=True) for name, value in configs.items()}
+    return Existing(values={**numbers, **own})
 
 
 @given(VALUES, st.sampled_from(["human", "json", "yaml"]))
-def test_exported_values_are_parsed_unchanged(value: str, output: str) -> None:
-    (declared,) = parse_document(as_text(document({"1": topic(key=value)}), output))
-    assert (declared.name, declared.partitions, dict(declared.configs)) == ("1", 2, {"key": value})
+def test_every_value_is_read_as_it_was(value: str, output: str) -> None:
+    text = as_text(document({ResourceKey(Kind.TOPIC, "1"): topic(key=value)}), output)
+    (declared,) = parse_documents(text)
+    assert (declared.name, dict(declared.values)) == ("1", {"partitions": "2", "replication_factor": "2", "key": value})
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("output", ["human", "json"])
-def test_plan_of_export_has_no_changes(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_an_export_is_empty(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with klamm.Broker() as broker, AdminClient(broker.bootstrap_servers) as admin:
         # given
         configs = {"cleanup.policy": "compact,delete", "retention.ms": "1000", "preallocate": "true"}
@@ -54,14 +52,14 @@ def test_plan_of_export_has_no_changes(output: str, tmp_path: Path, capsys: pyte
         admin.create_topics(topics).all().result()
         file, at = str(tmp_path / "topics.yaml"), ("--bootstrap-server", broker.bootstrap_servers)
         # when
-        assert cli.main(["configs", "export", file, *at, "-o", output]) == cli.EXIT_OK
+        assert cli.main(["export", file, *at, "-o", output]) == cli.EXIT_OK
         # then
-        assert cli.main(["configs", "plan", file, *at, "--check", "--prune-configs"]) == cli.EXIT_OK
+        assert cli.main(["plan", file, *at, "--check", "--prune-configs"]) == cli.EXIT_OK
         written = capsys.readouterr()
-        assert written.err == f"Wrote 2 topics to {file}.\n"
-        assert "2 in line" in written.out
+        assert written.err == f"Wrote 2 topics and 1 other resource to {file}.\n"  # min.insync.replicas of all brokers
+        assert "3 in line" in written.out
         # when
-        assert cli.main(["configs", "export", *at, "--topic", "ord.*"]) == cli.EXIT_OK
+        assert cli.main(["export", *at, "--topic", "ord.*"]) == cli.EXIT_OK
         # then
         assert capsys.readouterr().out == (
             "topics:\n  orders:\n    partitions: 3\n    replication_factor: 1\n    configs:\n"
@@ -69,8 +67,8 @@ def test_plan_of_export_has_no_changes(output: str, tmp_path: Path, capsys: pyte
         )
 
 
-def test_bootstrap_server_is_required(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_requires_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["configs", "export", str(tmp_path)])
+        cli.main(["export", str(tmp_path)])
     assert ended.value.code == cli.EXIT_USAGE
     assert "--bootstrap-server must be specified" in capsys.readouterr().err

@@ -1,0 +1,175 @@
+"""Command ``klamm drift PATH``: watch whether clusters are as their files declare, with a metric for each resource."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli import EXIT_FAILED, EXIT_OK
+from klamm.cli.arguments import INT32_MAX, ToolParser, whole_number
+from klamm.cli.connection import RequestError, guarded
+from klamm.cli.output import print_error
+from klamm.cli.resources.plan import (
+    EXIT_DRIFT,
+    add_flags,
+    clusters_of,
+    connected,
+    ownership_of,
+    rules_of,
+    show,
+)
+from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
+from klamm.monitoring.exposition import CONTENT_TYPE, Page
+from klamm.properties import SettingsError, split_address
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from klamm.resources.engine import Plan
+
+DEFAULT_INTERVAL_S: Final = 60
+_PROG: Final = "klamm drift"
+
+
+def parser() -> ToolParser:
+    """Return the argument parser of ``klamm drift``."""
+    found = ToolParser(
+        prog=_PROG,
+        description="Compare clusters with files again and again, and report what differs. Nothing is changed.",
+        epilog="Exit codes: 0 all is in line (--once), 1 a check failed, 2 wrong flags, 3 something differs (--once).",
+    )
+    add_flags(found)
+    found.add_switch("--once", help="check once and exit")
+    found.add_value(
+        "--interval",
+        type=whole_number(INT32_MAX, lowest=1),
+        metavar="S",
+        help=f"seconds between two checks (default: {DEFAULT_INTERVAL_S})",
+    )
+    found.add_value("--metrics", metavar="HOST:PORT", help="address on which to serve /metrics for Prometheus")
+    found.add_value("--metrics-file", metavar="FILE", help="file to replace with the metrics after each check")
+    return found
+
+
+def drift_main(arguments: Sequence[str]) -> int:
+    """Watch until interrupted, or check once."""
+    flags = parser()
+    options = flags.parse_args(list(arguments))
+    if options.once and (options.interval is not None or options.metrics is not None):
+        flags.error("--once goes with neither --interval nor --metrics")
+    address = None if options.metrics is None else split_address(options.metrics)
+    if options.metrics is not None and address is None:
+        flags.error(f"--metrics {options.metrics}: expected HOST:PORT")
+    watch = Watch(options, flags)
+    if options.once:
+        return guarded(_PROG, watch.check)
+    return guarded(_PROG, lambda: _serve(watch, address))
+
+
+class Watch:
+    """Repeated checks, the output of changes between them, and the metrics of the last one.
+
+    Args:
+        options: Flags of the command.
+        flags: Its parser.
+    """
+
+    def __init__(self, options: argparse.Namespace, flags: ToolParser) -> None:
+        self._options = options
+        self._flags = flags
+        self._shown: object = None
+        self._plans: list[tuple[str | None, Plan]] = []
+        self._checked_at_s = 0.0
+        self._failures = 0
+
+    @property
+    def interval_s(self) -> int:
+        """Seconds between two checks."""
+        return self._options.interval or DEFAULT_INTERVAL_S
+
+    def check(self) -> int:
+        """Check all clusters, write the result if it differs from the one before, and return the exit code."""
+        from klamm.resources.engine import make_plan  # noqa: PLC0415  # wrong flags need no network library
+
+        ownership, rules = ownership_of(self._options), rules_of(self._options)
+        plans = []
+        for files in clusters_of(self._options):
+            with connected(self._options, self._flags, files) as admin:
+                plans.append((files.cluster, make_plan(admin, files.resources, ownership, rules)))
+        self._plans, self._checked_at_s = plans, time.time()
+        differing = [
+            (cluster, [diff for diff in plan.diffs if not diff.is_in_line], plan.failed) for cluster, plan in plans
+        ]
+        if differing != self._shown:
+            show(plans, self._options, is_done=False)
+        self._shown = differing
+        self._write_file()
+        if any(plan.failed for _, plan in plans):
+            return EXIT_FAILED
+        return EXIT_OK if all(plan.is_in_line for _, plan in plans) else EXIT_DRIFT
+
+    def try_check(self) -> None:
+        """Check all clusters; a failure is reported and counted, and the metrics keep the last result."""
+        try:
+            self.check()
+        except (RequestError, SettingsError, OSError, *CLUSTER_ERRORS) as error:
+            self._failures += 1
+            print_error(f"{_PROG}: {explain(error)}")
+
+    def page(self) -> str:
+        """Return the metrics."""
+        page = Page()
+        samples = [
+            ({"cluster": cluster or "", "kind": str(diff.key.kind), "resource": diff.key.name}, diff, plan)
+            for cluster, plan in self._plans
+            for diff in plan.diffs
+        ]
+        page.family(
+            "klamm_drift_keys",
+            "gauge",
+            "Keys of a declared resource that differ from the files; at least 1 for a missing or surplus resource.",
+            [(labels, max(len(diff.changes), 0 if diff.is_in_line else 1)) for labels, diff, _ in samples],
+        )
+        page.family(
+            "klamm_drift_refused",
+            "gauge",
+            "1 for a declared resource whose state is unknown or whose changes are refused.",
+            [(labels, int(diff.key in plan.failed)) for labels, diff, plan in samples],
+        )
+        page.family(
+            "klamm_drift_last_check_timestamp_seconds", "gauge", "Time of the last check.", [({}, self._checked_at_s)]
+        )
+        page.family("klamm_drift_failed_checks_total", "counter", "Checks that failed.", [({}, self._failures)])
+        return page.text()
+
+    def _write_file(self) -> None:
+        if self._options.metrics_file is None:
+            return
+        path = Path(self._options.metrics_file)
+        try:
+            beside = path.with_name(f".{path.name}.new")
+            beside.write_text(self.page(), encoding="utf-8")
+            beside.replace(path)
+        except OSError as error:
+            raise RequestError(f"--metrics-file {path}: cannot be written: {error.strerror}") from error
+
+
+def _serve(watch: Watch, address: tuple[str, int] | None) -> int:
+    from klamm.mirror.status.live import WatchServer  # noqa: PLC0415  # --once needs none of it
+
+    if address is None:
+        _repeat(watch)
+    else:
+        with WatchServer(*address, {"/metrics": lambda: (CONTENT_TYPE, watch.page())}) as server:
+            print_error(f"Metrics: http://{server.address[0]}:{server.address[1]}/metrics")
+            _repeat(watch)
+    return EXIT_OK
+
+
+def _repeat(watch: Watch) -> None:
+    """Check at each interval until the process is interrupted."""
+    while True:
+        watch.try_check()
+        time.sleep(watch.interval_s)

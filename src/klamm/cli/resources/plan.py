@@ -1,0 +1,253 @@
+"""Commands ``klamm plan PATH`` and ``klamm apply PATH``: resources of clusters declared in files."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli import EXIT_FAILED, EXIT_OK
+from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
+from klamm.cli.connection import RequestError, connect, guarded
+from klamm.cli.output import print_error, print_result
+from klamm.cli.profiles import fill_in
+from klamm.display import counted, escaped
+from klamm.resources.diff import Ownership
+from klamm.resources.model import Kind
+from klamm.security.principals import ANONYMOUS, principal_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from klamm.admin import AdminClient
+    from klamm.resources.engine import Plan
+    from klamm.resources.files import ClusterFiles
+    from klamm.resources.rules import RulesFile
+
+EXIT_DRIFT: Final = 3
+MAX_DELETES: Final = 10
+OUTPUTS: Final = ("human", "json", "yaml", "markdown")
+_EPILOG: Final = (
+    "The file:\n  topics:\n    orders:\n      partitions: 6\n      replication_factor: 3\n"
+    "      configs:\n        retention.ms: 604800000\n        cleanup.policy: [compact, delete]\n"
+    "  users:\n    billing:\n      authorization:\n        acls:\n"
+    "          - {resource: {type: topic, name: orders}, operations: [Read, Describe]}\n\n"
+    "Further sections: brokers, quotas, acls, groups, client_metrics, client_configs. Strimzi's KafkaTopic and\n"
+    "KafkaUser are read as they are. Resources and keys missing from the files are left unchanged; see --prune and\n"
+    "--prune-configs.\n\n"
+)
+
+
+def parser(prog: str) -> ToolParser:
+    """Return the argument parser of ``plan`` or ``apply``."""
+    is_plan = prog.endswith("plan")
+    found = ToolParser(
+        prog=prog,
+        description="Compare a cluster with files; nothing is changed."
+        if is_plan
+        else "Create and change resources to match files; only differences are sent.",
+        epilog=_EPILOG
+        + "Exit codes: 0 done, 1 something was refused or failed, 2 wrong flags"
+        + (", 3 something differs (--check)." if is_plan else "."),
+    )
+    add_flags(found)
+    if is_plan:
+        found.add_switch("--check", help="exit with 3 when anything differs")
+        found.add_switch("--offline", help="check the files without a cluster, with the configs of Kafka 4.4")
+        found.set_defaults(validate_only=True)
+    else:
+        found.add_switch("--validate-only", help="check with the cluster and change nothing, as plan does")
+        found.add_switch("--keep-going", help="change later kinds although a resource of an earlier kind failed")
+        found.add_value(
+            "--throttle",
+            type=whole_number(2**63 - 1, lowest=1),
+            metavar="BYTES",
+            help="limit of each broker in bytes per second while replicas move; waits until they have moved",
+        )
+        found.set_defaults(check=False, offline=False)
+    return found
+
+
+def add_flags(found: ToolParser) -> None:
+    """Add the flags of all commands that compare files with clusters."""
+    found.add_argument("path", type=Path, metavar="PATH", help="file or directory that declares the resources")
+    add_common(found, outputs=OUTPUTS)
+    found.connects(("path",))
+    found.add_argument(
+        "--prune",
+        action="append",
+        default=[],
+        metavar="KIND[=REGEX]",
+        help=f"delete resources of a kind that the files do not declare, but no internal topics: {', '.join(Kind)}",
+    )
+    found.add_switch("--prune-configs", help="remove keys that are set on a declared resource but not in the files")
+    found.add_value(
+        "--max-deletes",
+        type=whole_number(INT32_MAX, lowest=0),
+        metavar="N",
+        help=f"refuse to delete more resources, ACLs, quotas and credentials in a cluster (default: {MAX_DELETES})",
+    )
+    found.add_switch(
+        "--send-secrets", help="set declared passwords again; a cluster does not show whether they changed"
+    )
+    found.add_value("--rules", metavar="FILE", help="rules file of policies that judges the changes")
+    found.add_value("--principal", metavar="NAME", help="principal that the rules see (default: User:ANONYMOUS)")
+
+
+def main(arguments: Sequence[str], *, prog: str) -> int:
+    """Plan or apply. Return 0 on success, 1 on failure and 3 for drift with ``--check``; wrong flags exit with 2."""
+    flags = parser(prog)
+    options = flags.parse_args(list(arguments))
+    return guarded(prog, lambda: _run(options, flags))
+
+
+def plan_main(arguments: Sequence[str]) -> int:
+    """Run ``klamm plan``."""
+    return main(arguments, prog="klamm plan")
+
+
+def apply_main(arguments: Sequence[str]) -> int:
+    """Run ``klamm apply``."""
+    return main(arguments, prog="klamm apply")
+
+
+def _run(options: argparse.Namespace, flags: ToolParser) -> int:
+    ownership, rules = ownership_of(options), rules_of(options)
+    named: list[tuple[str | None, Plan]] = []
+    for files in clusters_of(options):
+        if options.offline:
+            from klamm.resources.engine import check_offline  # noqa: PLC0415  # see connected
+
+            named.append((files.cluster, check_offline(files.resources, rules)))
+            continue
+        with connected(options, flags, files) as admin:
+            named.append((files.cluster, _plan_and_apply(admin, files, ownership, rules, options)))
+    show(named, options, is_done=not options.validate_only)
+    plans = [plan for _, plan in named]
+    if any(plan.failed for plan in plans):
+        return EXIT_FAILED
+    return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
+
+
+def _plan_and_apply(
+    admin: AdminClient,
+    files: ClusterFiles,
+    ownership: Ownership,
+    rules: RulesFile | None,
+    options: argparse.Namespace,
+) -> Plan:
+    from klamm.resources.engine import apply_plan, make_plan  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.resources.throttle import MoveThrottle, wait_for_moves  # noqa: PLC0415
+
+    plan = make_plan(admin, files.resources, ownership, rules)
+    limit = MAX_DELETES if options.max_deletes is None else options.max_deletes
+    if plan.removals > limit:
+        message = f"{files.path}: would delete {plan.removals}, more than --max-deletes {limit}; nothing was changed"
+        if not options.validate_only:
+            raise RequestError(f"{message}; klamm plan shows them")
+        print_error(message)
+    if options.validate_only:
+        return plan
+    throttle = None if options.throttle is None else MoveThrottle(admin, options.throttle)
+    done = apply_plan(admin, plan, keep_going=options.keep_going, throttle=throttle)
+    if throttle is not None and done.moves:
+        wait_for_moves(
+            admin, done.moves, lambda left: print_error(f"Replicas of {counted(left, 'partition')} are moving.")
+        )
+        throttle.end()
+    return done
+
+
+def connected(
+    options: argparse.Namespace, flags: ToolParser, files: ClusterFiles
+) -> AbstractContextManager[AdminClient]:
+    """Return a connection to the cluster of some files: of the flags, else of the profile that the files name."""
+    if options.bootstrap_server is None:
+        options = copy.copy(options)
+        options.profile = files.cluster
+        fill_in(options)
+    if options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    return connect(options)
+
+
+def clusters_of(options: argparse.Namespace) -> Iterator[ClusterFiles]:
+    """Yield the clusters that the path declares; with ``--cluster`` only that one if the files name clusters.
+
+    Raises:
+        RequestError: The flags name one server, and the files several clusters.
+    """
+    from klamm.resources.files import read_files  # noqa: PLC0415  # wrong flags need no YAML
+
+    found = read_files(options.path)
+    chosen = [files for files in found if options.profile in (None, files.cluster)]
+    if not chosen and len(found) == 1 and found[0].cluster is None:
+        chosen = list(found)
+    if not chosen:
+        names = ", ".join(str(files.cluster) for files in found)
+        raise RequestError(f"--cluster {options.profile}: {options.path} declares {names}")
+    if len(chosen) > 1 and options.profile is None and options.bootstrap_server is not None:
+        names = ", ".join(str(files.cluster) for files in found)
+        raise RequestError(f"{options.path} declares several clusters ({names}): name one directory, or no server")
+    yield from chosen
+
+
+def ownership_of(options: argparse.Namespace) -> Ownership:
+    """Return what the flags allow to remove.
+
+    Raises:
+        RequestError: A kind is unknown, or a regular expression is invalid.
+    """
+    prune: dict[Kind, re.Pattern[str] | None] = {}
+    for text in options.prune:
+        name, equals, pattern = text.partition("=")
+        kind = next(
+            (kind for kind in Kind if name in (kind.value, f"{kind.value}s", kind.value.removesuffix("s"))), None
+        )
+        if kind is None:
+            raise RequestError(f"--prune {text}: expected KIND or KIND=REGEX, with one of {', '.join(Kind)}")
+        try:
+            prune[kind] = re.compile(pattern) if equals else None
+        except re.error as error:
+            raise RequestError(f"--prune {text}: {pattern!r} is no regular expression: {error}") from error
+    return Ownership(prune=prune, prune_keys=options.prune_configs, send_secrets=options.send_secrets)
+
+
+def rules_of(options: argparse.Namespace) -> RulesFile | None:
+    """Return the rules file of ``--rules``; None without it."""
+    if options.rules is None:
+        return None
+    from klamm.resources.rules import RulesFile  # noqa: PLC0415  # only --rules needs it
+
+    return RulesFile(Path(options.rules), principal_of(options.principal) if options.principal else ANONYMOUS)
+
+
+def show(named: Sequence[tuple[str | None, Plan]], options: argparse.Namespace, *, is_done: bool) -> None:
+    """Write plans to stdout in the requested form, and the reasons of failures to stderr."""
+    from klamm.cli.resources import report  # noqa: PLC0415
+
+    plans = [plan for _, plan in named]
+    counts = report.summary(plans, is_done=is_done)
+    if options.output == "markdown":
+        sys.stdout.write(report.markdown(named, is_done=is_done))
+    else:
+        content = {
+            "resources": [entry for cluster, plan in named for entry in report.document(plan, cluster)],
+            "summary": {name.replace(" ", "_"): count for name, count in counts.items()},
+        }
+
+        def human() -> list[str]:
+            shown = []
+            for cluster, plan in named:
+                shown += [] if len(named) == 1 or cluster is None else [f"Cluster {cluster}:"]
+                shown += report.lines(plan)
+            return [*shown, report.summary_line(plans, counts)]
+
+        print_result(options.output, content, human)
+    for plan in plans:
+        for key, reason in plan.failed.items():
+            print_error(f"klamm {'apply' if is_done else 'plan'}: {escaped(str(key))}: {escaped(reason)}")

@@ -1,0 +1,278 @@
+"""Reading of the resources that a cluster has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.admin import ConfigResource, ConfigSource, TopicPartition
+from klamm.client_configs.entities import EntityType
+from klamm.client_configs.filters import EntityFilter, FilterComponent
+from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
+from klamm.mirror.naming import DefaultReplicationPolicy
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
+from klamm.protocol.errors import (
+    ClusterAuthorizationError,
+    ErrorCode,
+    KafkaApiError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from klamm.protocol.types import ResourceType
+from klamm.resources.acl_text import acl_text
+from klamm.resources.model import CLUSTER, DEFAULT_BROKER, CurrentValue, Existing, Kind, ResourceKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from klamm.admin import AdminClient, ConfigEntry, PartitionReassignment, TopicDescription
+    from klamm.client_configs.entities import ClientConfigEntity
+    from klamm.kafka_client.pool.outcome import Outcome
+
+Wanted: TypeAlias = "Mapping[ResourceKey, Collection[str] | None]"
+"""Resources to describe with the keys that matter; None means all keys."""
+CONFIG_TYPES: Final[Mapping[Kind, ResourceType]] = MappingProxyType(
+    {
+        Kind.TOPIC: ResourceType.TOPIC,
+        Kind.BROKER: ResourceType.BROKER,
+        Kind.GROUP: ResourceType.GROUP,
+        Kind.CLIENT_METRICS: ResourceType.CLIENT_METRICS,
+    }
+)
+"""Kinds whose keys are configs of DescribeConfigs and IncrementalAlterConfigs."""
+_OWN: Final = {
+    Kind.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    Kind.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
+    Kind.GROUP: ConfigSource.GROUP_CONFIG,
+    Kind.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
+}
+"""Source of the values that are set on a resource itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Resources of a cluster."""
+
+    resources: Mapping[ResourceKey, Existing]
+    failures: Mapping[Kind, BaseException] = field(default_factory=lambda: MappingProxyType({}))
+    """Kinds that cannot be listed, and why."""
+
+    def of_kind(self, kind: Kind) -> dict[ResourceKey, Existing]:
+        """Return the resources of one kind, sorted by name."""
+        return {key: found for key, found in sorted(self.resources.items()) if key.kind is kind}
+
+    @property
+    def missing_kinds(self) -> frozenset[Kind]:
+        """Kinds that this cluster does not have at all: no authorizer, or an older release."""
+        return frozenset(
+            kind
+            for kind, error in self.failures.items()
+            if isinstance(error, UnsupportedVersionError)
+            or (isinstance(error, KafkaApiError) and error.error_code == ErrorCode.SECURITY_DISABLED)
+        )
+
+
+def observe(admin: AdminClient, wanted: Wanted, whole_kinds: Collection[Kind] = ()) -> Observation:
+    """Return the existing resources among the wanted ones, and all of some kinds, without internal topics.
+
+    Args:
+        admin: Connection to the cluster.
+        wanted: Resources with the keys to describe.
+        whole_kinds: Kinds of which all resources are described, with all keys.
+    """
+    found: dict[ResourceKey, Existing] = {}
+    failures: dict[Kind, BaseException] = {}
+    for kind in Kind:
+        names = {key.name: keys for key, keys in wanted.items() if key.kind is kind}
+        if not names and kind not in whole_kinds:
+            continue
+        is_whole = kind in whole_kinds
+        try:
+            if kind in CONFIG_TYPES:
+                described = _with_configs(admin, kind, names, is_whole=is_whole)
+            else:
+                described = _READERS[kind](admin)
+        except CLUSTER_ERRORS as error:
+            failures[kind] = error
+            continue
+        found |= {
+            ResourceKey(kind, name): existing for name, existing in described.items() if is_whole or name in names
+        }
+    return Observation(resources=found, failures=failures)
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether a topic belongs to Kafka, to MirrorMaker or to klamm itself, by its name."""
+    return DefaultReplicationPolicy().is_internal_topic(topic)
+
+
+def _with_configs(
+    admin: AdminClient, kind: Kind, names: Mapping[str, Collection[str] | None], *, is_whole: bool
+) -> dict[str, Existing]:
+    """Return resources with their configs. One that the principal may not describe has a ``problem``."""
+    keys_of = dict(names)
+    if kind is Kind.TOPIC:
+        listed = admin.list_topics(include_internal=True).result()
+        keys_of = {name: keys for name, keys in names.items() if name in listed}
+        if is_whole:
+            keys_of |= {name: None for name, topic in listed.items() if not topic.is_internal and not is_internal(name)}
+    elif is_whole:
+        keys_of |= dict.fromkeys(_listed(admin, kind))
+    resources = {name: _resource(kind, name) for name in keys_of}
+    keys = {resources[name]: None if keys is None else list(keys) for name, keys in keys_of.items()}
+    configs = admin.describe_configs(keys, include_synonyms=True).values()
+    topics = _topics(admin, list(keys_of)) if kind is Kind.TOPIC else {}
+    found = {}
+    for name, resource in resources.items():
+        existing = _existing(kind, name, configs[resource], topics.get(name), is_complete=keys_of[name] is None)
+        if existing is not None:
+            found[name] = existing
+    return found
+
+
+def _listed(admin: AdminClient, kind: Kind) -> Iterable[str]:
+    if kind is Kind.BROKER:
+        return (DEFAULT_BROKER, *(str(node.id) for node in admin.describe_cluster().result().nodes))
+    return admin.list_config_resources(CONFIG_TYPES[kind]).result()
+
+
+def config_resource(key: ResourceKey) -> ConfigResource:
+    """Return the resource of Kafka's config APIs for a key of a kind in ``CONFIG_TYPES``."""
+    return _resource(key.kind, key.name)
+
+
+def _resource(kind: Kind, name: str) -> ConfigResource:
+    is_default = kind is Kind.BROKER and name == DEFAULT_BROKER
+    return ConfigResource(CONFIG_TYPES[kind], "" if is_default else name)
+
+
+Topic: TypeAlias = "tuple[Outcome[TopicDescription], Mapping[TopicPartition, PartitionReassignment] | None]"
+
+
+def _topics(admin: AdminClient, names: Collection[str]) -> dict[str, Topic]:
+    if not names:
+        return {}
+    moving: Mapping[TopicPartition, PartitionReassignment] | None
+    try:
+        moving = admin.list_partition_reassignments(None).result()
+    except (UnsupportedVersionError, ClusterAuthorizationError):
+        moving = None
+    described = admin.describe_topics(names).values()
+    return {name: (topic, moving) for name, topic in described.items()}
+
+
+def _existing(
+    kind: Kind, name: str, configs: Outcome[Mapping[str, ConfigEntry]], topic: Topic | None, *, is_complete: bool
+) -> Existing | None:
+    own = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if name == DEFAULT_BROKER else _OWN[kind]
+    try:
+        entries = configs.result()
+        values = {entry.name: _value(entry, own) for entry in entries.values()}
+        if topic is None:
+            return Existing(values=values, is_complete=is_complete)
+        replicas, is_moving = _replicas(name, topic[0].result(), topic[1])
+    except UnknownTopicOrPartitionError:
+        return None  # deleted since it was listed
+    except CLUSTER_ERRORS as error:
+        return Existing(values={}, problem=f"cannot be described: {explain(error)}")
+    factors = sorted({len(brokers) for brokers in replicas})
+    numbers = {PARTITIONS: str(len(replicas)), REPLICATION_FACTOR: " and ".join(map(str, factors))}
+    return Existing(
+        values={**_plain(numbers).values, **values},
+        is_complete=is_complete,
+        replicas=replicas,
+        is_moving=is_moving,
+    )
+
+
+def _replicas(
+    name: str, topic: TopicDescription, moving: Mapping[TopicPartition, PartitionReassignment] | None
+) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    """Return the replicas of each partition after the reassignments in progress, and whether there are any."""
+    replicas = []
+    is_moving = moving is None
+    for partition in topic.partitions:
+        move = (moving or {}).get(TopicPartition(name, partition.partition))
+        is_moving = is_moving or move is not None
+        removing = () if move is None else move.removing_replicas
+        replicas.append(tuple(broker for broker in partition.replicas if broker not in removing))
+    return tuple(replicas), is_moving
+
+
+def _value(entry: ConfigEntry, own: ConfigSource) -> CurrentValue:
+    inherited = next((synonym for synonym in entry.synonyms if synonym.source is not own), None)
+    return CurrentValue(
+        value=entry.value,
+        origin=entry.source.origin,
+        is_own=entry.source is own,
+        inherited=None if inherited is None else inherited.value,
+        inherited_origin="default" if inherited is None else inherited.source.origin,
+        is_sensitive=entry.is_sensitive,
+        config_type=entry.config_type,
+    )
+
+
+def _plain(values: Mapping[str, str]) -> Existing:
+    """Return a resource of which the cluster has no other values than its own."""
+    return Existing(
+        values={key: CurrentValue(value=value, origin=CLUSTER, is_own=True) for key, value in values.items()}
+    )
+
+
+def _quotas(admin: AdminClient) -> dict[str, Existing]:
+    found = admin.describe_client_quotas().result()
+    return {
+        quota_resource(entity.parts).removeprefix(f"{QUOTA_RESOURCE}:"): _plain(
+            {name: quota_text(value) or "" for name, value in quotas.items()}
+        )
+        for entity, quotas in found.items()
+    }
+
+
+def _acls(admin: AdminClient) -> dict[str, Existing]:
+    by_principal: dict[str, dict[str, str]] = {}
+    for acl in admin.describe_acls().result():
+        by_principal.setdefault(acl.principal, {})[acl_text(acl)] = ""
+    return {principal: _plain(texts) for principal, texts in by_principal.items()}
+
+
+def _credentials(admin: AdminClient) -> dict[str, Existing]:
+    found = admin.list_user_scram_credentials().result()
+    return {
+        user: _plain({info.mechanism.mechanism_name: str(info.iterations) for info in infos})
+        for user, infos in found.items()
+    }
+
+
+def _client_configs(admin: AdminClient) -> dict[str, Existing]:
+    """Return users and their client ids. One request can only match one of both."""
+    user = FilterComponent.of_entity_type(EntityType.USER)
+    client = FilterComponent.of_entity_type(EntityType.CLIENT_ID)
+    found = [
+        description
+        for components in ((user,), (user, client))
+        for description in admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
+    ]
+    return {
+        client_entity_name(description.entity): _plain(description.configs)
+        for description in found
+        if description.configs
+    }
+
+
+def client_entity_name(entity: ClientConfigEntity) -> str:
+    """Return the name of an entity of client configs in files, such as ``user=alice,client-id=<default>``."""
+    parts = tuple((kind.value, name) for kind, name in entity.components)
+    return quota_resource(parts).removeprefix(f"{QUOTA_RESOURCE}:")
+
+
+_READERS: Final[Mapping[Kind, Callable[[AdminClient], dict[str, Existing]]]] = MappingProxyType(
+    {
+        Kind.QUOTA: _quotas,
+        Kind.ACLS: _acls,
+        Kind.SCRAM: _credentials,
+        Kind.CLIENT_CONFIGS: _client_configs,
+    }
+)

@@ -1,0 +1,176 @@
+"""One plan of one cluster: reading, comparing, asking the policies, and carrying out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from klamm.configs.definitions import topic_configs
+from klamm.kafka_client.errors import explain
+from klamm.properties import did_you_mean
+from klamm.protocol.errors import InvalidConfigError
+from klamm.resources.cluster import Observation, observe
+from klamm.resources.diff import Ownership, after_override, plan_resources
+from klamm.resources.equality import definition_of
+from klamm.resources.execute import ChangeOutcomes, carry_out
+from klamm.resources.model import HIDDEN, NUMBERS, Declared, Kind, ResourceDiff, ResourceKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from klamm.admin import AdminClient, TopicPartition
+    from klamm.resources.rules import RulesFile
+    from klamm.resources.throttle import MoveThrottle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Differences of one cluster, with what the cluster and the policies said about them."""
+
+    diffs: tuple[ResourceDiff, ...]
+    failed: Mapping[ResourceKey, str]
+    """Reason of each resource that cannot be changed."""
+    observation: Observation
+    skipped: frozenset[ResourceKey] = frozenset()
+    """Resources that were not attempted, because one of an earlier kind failed."""
+    moves: tuple[TopicPartition, ...] = ()
+    """Partitions whose replicas are being moved."""
+
+    @property
+    def is_in_line(self) -> bool:
+        """Return whether nothing differs."""
+        return not self.failed and all(diff.is_in_line for diff in self.diffs)
+
+    @property
+    def removals(self) -> int:
+        """Return the number of deletions that ``--max-deletes`` limits."""
+        return sum(diff.removals for diff in self.diffs if diff.key not in self.failed)
+
+
+def make_plan(
+    admin: AdminClient, declared: Sequence[Declared], ownership: Ownership, rules: RulesFile | None = None
+) -> Plan:
+    """Compare a cluster with declared resources, and ask the cluster and the rules whether they accept the changes.
+
+    Nothing is changed. A live policy is asked by ``validate_only``; Kafka has no such request for ACLs, credentials and
+    deletions.
+    """
+    wanted = {
+        resource.key: None if _needs_all_keys(resource, ownership) else [*resource.values, *resource.secrets]
+        for resource in declared
+    }
+    names = {key: keys and [name for name in keys if name not in NUMBERS] for key, keys in wanted.items()}
+    observation = observe(admin, names, ownership.prune)
+    diffs = plan_resources(declared, observation.resources, ownership)
+    failed = _unlisted(observation, diffs, ownership)
+    diffs = tuple(diff for diff in diffs if diff.key.kind not in observation.failures or diff.key in failed)
+    judged = rules.judge(diffs, observation.resources) if rules is not None else ChangeOutcomes()
+    open_diffs = [diff for diff in diffs if diff.key not in failed and diff.key not in judged.errors]
+    validated = carry_out(admin, open_diffs, observation.resources, validate_only=True)
+    outcomes = ChangeOutcomes(
+        errors={**judged.errors, **validated.errors}, overrides={**judged.overrides, **validated.overrides}
+    )
+    return _after(admin, Plan(diffs=diffs, failed=failed, observation=observation), outcomes)
+
+
+def apply_plan(
+    admin: AdminClient, plan: Plan, *, keep_going: bool = False, throttle: MoveThrottle | None = None
+) -> Plan:
+    """Send the changes of a plan that were accepted; the result has what was stored, and new failures.
+
+    Without ``keep_going`` kinds after one with a failure are not attempted.
+    """
+    accepted = [diff for diff in plan.diffs if diff.key not in plan.failed and not diff.is_in_line]
+    before = [_as_declared(diff) for diff in accepted]
+    outcomes = carry_out(
+        admin,
+        before,
+        plan.observation.resources,
+        validate_only=False,
+        keep_going=keep_going,
+        failed_before=frozenset(key.kind for key in plan.failed),
+        throttle=throttle,
+    )
+    done = _after(admin, plan, outcomes)
+    return replace(done, skipped=outcomes.skipped, moves=outcomes.moves)
+
+
+def check_offline(declared: Iterable[Declared], rules: RulesFile | None) -> Plan:
+    """Check declared resources without a cluster, as if they were to be created: values of configs, and the rules."""
+    diffs = plan_resources(declared, {})
+    failed = {diff.key: problem for diff in diffs for problem in diff.problems or _invalid_values(diff)}
+    observation = Observation(resources={})
+    judged = (
+        rules.judge([diff for diff in diffs if diff.key not in failed], {}) if rules is not None else ChangeOutcomes()
+    )
+    places = {diff.key: diff.declared.place for diff in diffs}
+    failed |= {key: f"{places[key]}: {explain(error)}" for key, error in judged.errors.items()}
+    return Plan(diffs=diffs, failed=failed, observation=observation)
+
+
+def _needs_all_keys(resource: Declared, ownership: Ownership) -> bool:
+    return resource.is_absent or ownership.owns_keys_of(resource)
+
+
+def _as_declared(diff: ResourceDiff) -> ResourceDiff:
+    """Return a diff with the declared values: a policy that overrode them once overrides them again."""
+    if diff.override is None:
+        return diff
+    values = diff.declared.values
+    changes = tuple(
+        replace(change, new=values[change.key]) if change.key in values else change for change in diff.changes
+    )
+    return replace(diff, changes=changes)
+
+
+def _unlisted(observation: Observation, diffs: Iterable[ResourceDiff], ownership: Ownership) -> dict[ResourceKey, str]:
+    """Return the problems of the files, and why resources of kinds that the cluster does not show are not compared."""
+    failed = {diff.key: "; ".join(diff.problems) for diff in diffs if diff.problems}
+    for kind, error in observation.failures.items():
+        reason = f"cannot be described: {explain(error)}"
+        keys = [diff.key for diff in diffs if diff.key.kind is kind]
+        failed |= {diff.key: f"{diff.declared.place}: {reason}" for diff in diffs if diff.key.kind is kind}
+        if not keys and kind in ownership.prune:
+            failed[ResourceKey(kind, "*")] = reason
+    return failed
+
+
+def _after(admin: AdminClient, plan: Plan, outcomes: ChangeOutcomes) -> Plan:
+    """Return a plan with the errors and the overrides of its resources."""
+    resources = dict(plan.observation.resources)
+    partly = {key for key in outcomes.overrides if key in resources and not resources[key].is_complete}
+    resources |= observe(admin, dict.fromkeys(partly)).resources if partly else {}
+    diffs = tuple(
+        after_override(diff, outcomes.overrides[diff.key], resources.get(diff.key))
+        if diff.key in outcomes.overrides
+        else diff
+        for diff in plan.diffs
+    )
+    declared = {diff.key: diff.declared for diff in diffs}
+    errors = {
+        key: f"{declared[key].place}: {explain(error)}{_hint(declared[key])}" for key, error in outcomes.errors.items()
+    }
+    observation = replace(plan.observation, resources=resources)
+    return replace(plan, diffs=diffs, failed={**plan.failed, **errors}, observation=observation)
+
+
+def _hint(resource: Declared) -> str:
+    """Return a suggestion for the first topic config that klamm's table lacks, which is probably misspelt."""
+    table = topic_configs()
+    names = resource.values if resource.kind is Kind.TOPIC else ()
+    return next((did_you_mean(name, table) for name in names if name not in table and name not in NUMBERS), "")
+
+
+def _invalid_values(diff: ResourceDiff) -> list[str]:
+    """Return the first declared config that Kafka 4.4 does not have, or whose value it rejects."""
+    for change in diff.config_changes:
+        definition = definition_of(diff.key.kind, change.key)
+        place = f"{diff.declared.place}.configs.{change.key}"
+        if definition is None and diff.key.kind in (Kind.TOPIC, Kind.GROUP, Kind.CLIENT_METRICS):
+            return [f"{place}: Kafka 4.4 has no such config{did_you_mean(change.key, topic_configs())}"]
+        if definition is not None and change.new not in (None, HIDDEN):
+            try:
+                definition.parse(str(change.new))
+            except InvalidConfigError as error:
+                return [f"{place}: {error}"]
+    return []

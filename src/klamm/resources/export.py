@@ -1,0 +1,109 @@
+"""Existing resources as a file declares them, so that a plan of the file is empty."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
+from klamm.resources.acl_text import acl_of
+from klamm.resources.model import NUMBERS, Kind
+from klamm.resources.specs import SCRAM_TYPES
+from klamm.security.acls import AclPermission, AclResourceType, PatternType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from klamm.resources.model import Existing, ResourceKey
+    from klamm.security.acls import Acl
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_CONFIG_SECTIONS: Final = {
+    Kind.BROKER: "brokers",
+    Kind.GROUP: "groups",
+    Kind.CLIENT_METRICS: "client_metrics",
+    Kind.CLIENT_CONFIGS: "client_configs",
+}
+_SCRAM_NAMES: Final = {mechanism.mechanism_name: name for name, mechanism in SCRAM_TYPES.items()}
+
+
+def document(resources: Mapping[ResourceKey, Existing]) -> dict[str, Any]:
+    """Return resources as a file declares them, with the values that are set on the resources themselves.
+
+    SCRAM credentials have no password, and secrets of brokers are left out: no cluster shows them.
+    """
+    sections: dict[str, dict[str, Any]] = {}
+    for key, existing in sorted(resources.items()):
+        section, spec = _entry(key, existing)
+        if spec:
+            sections.setdefault(section, {})[key.name] = spec
+    return sections or {"topics": {}}
+
+
+def as_text(content: object, output: str) -> str:
+    """Return the file: JSON if requested, which is YAML as well, otherwise YAML."""
+    if output == "json":
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    import yaml  # noqa: PLC0415  # --help needs none of it
+
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return text
+
+
+def _entry(key: ResourceKey, existing: Existing) -> tuple[str, dict[str, Any]]:
+    values = {name: value.value for name, value in existing.own.items() if value.value is not None}
+    match key.kind:
+        case Kind.TOPIC:
+            numbers = {name: existing.values[name].value or "" for name in (PARTITIONS, REPLICATION_FACTOR)}
+            whole = {name: int(text) for name, text in numbers.items() if text.isdecimal()}
+            configs = {name: _plain(text) for name, text in values.items() if name not in NUMBERS}
+            return "topics", {**whole, **({"configs": configs} if configs else {})}
+        case Kind.QUOTA:
+            return "quotas", {"quotas": {name: _number(text) for name, text in values.items()}}
+        case Kind.ACLS:
+            return "acls", {"acls": _rules(acl_of(key.name, text) for text in values)}
+        case Kind.SCRAM:
+            entries = [
+                {"type": _SCRAM_NAMES[name], "iterations": int(text)}
+                for name, text in values.items()
+                if name in _SCRAM_NAMES
+            ]
+            return "users", {"authentication": entries[0] if len(entries) == 1 else entries}
+        case _:
+            configs = {name: _plain(text) for name, text in values.items()}
+            return _CONFIG_SECTIONS[key.kind], {"configs": configs} if configs else {}
+
+
+def _rules(acls: Iterable[Acl]) -> list[dict[str, Any]]:
+    """Return ACLs in Strimzi's form, with all operations on one resource together."""
+    rules: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for acl in acls:
+        resource: dict[str, str] = {"type": _camel(acl.resource_type.name)}
+        if acl.resource_type is not AclResourceType.CLUSTER:
+            resource["name"] = acl.resource_name
+        if acl.pattern_type is PatternType.PREFIXED:
+            resource["patternType"] = "prefix"
+        rule: dict[str, Any] = {"type": "deny"} if acl.permission is AclPermission.DENY else {}
+        rule["resource"] = resource
+        rule |= {"host": acl.host} if acl.host != "*" else {}
+        place = (acl.permission, acl.host, acl.resource_type, acl.pattern_type, acl.resource_name)
+        operation = _camel(acl.operation.name)
+        rules.setdefault(place, {**rule, "operations": []})["operations"].append(operation[0].upper() + operation[1:])
+    return list(rules.values())
+
+
+def _camel(name: str) -> str:
+    first, *others = name.lower().split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _plain(value: str) -> str | int | bool:
+    """Return a value as a person would write it in YAML, if it is read back as the same text."""
+    if value in ("true", "false"):
+        return value == "true"
+    return int(value) if _NUMBER.fullmatch(value) and value != "-0" else value
+
+
+def _number(text: str) -> int | float:
+    return int(text) if _NUMBER.fullmatch(text) else float(text)

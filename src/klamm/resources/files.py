@@ -1,0 +1,252 @@
+"""Files of resources: single files, directories, overlays for environments, and Strimzi's manifests.
+
+A file has one section per kind; docs/gitops.md shows them all::
+
+    defaults:
+      topics: {replication_factor: 3, ignore: [max.message.bytes]}
+    topics:
+      orders: {partitions: 6, configs: {retention.ms: 604800000}}
+    users:
+      billing: {authentication: {type: scram-sha-512, password: {env: BILLING_PASSWORD}}}
+
+A directory stands for one cluster if it has a file ``klamm.yaml``, which names the cluster and the directories that it
+changes (``bases``). A directory above such directories stands for all of their clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.properties import SettingsError
+from klamm.resources.specs import MARKS, SECTIONS, checked_mapping, declared_resources
+from klamm.strict_yaml import StrictYamlError, load_yaml_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.resources.model import Declared, ResourceKey
+
+CLUSTER_FILE: Final = "klamm.yaml"
+_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+_STRIMZI: Final = "kafka.strimzi.io/"
+_ANNOTATION: Final = "klamm/"
+_UNMANAGED: Final = "strimzi.io/managed"
+_MANIFESTS: Final = {"KafkaTopic": "topics", "KafkaUser": "users"}
+_ALIASES: Final = {"config": "configs", "replicas": "replication_factor"}
+"""Strimzi's names of keys, and klamm's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFiles:
+    """The resources that files declare for one cluster."""
+
+    cluster: str | None
+    """Name of the cluster in the user's profiles. None if the files do not name one."""
+    path: Path
+    resources: tuple[Declared, ...]
+
+
+@dataclass(slots=True)
+class _Layer:
+    """Declarations before they are checked, by section and name. Later ones change earlier ones."""
+
+    specs: dict[tuple[str, str], Any] = field(default_factory=dict)
+    places: dict[tuple[str, str], str] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    cluster: str | None = None
+    bases: tuple[Path, ...] = ()
+
+    def add(self, section: str, name: str, spec: Any, place: str) -> None:
+        """Add a declaration.
+
+        Raises:
+            SettingsError: Another file of the same directory declares this resource.
+        """
+        if (section, name) in self.specs:
+            raise SettingsError(f"{place}: is declared in {self.places[section, name]} as well; expected once")
+        self.specs[section, name] = spec
+        self.places[section, name] = place
+
+    def change(self, over: _Layer) -> None:
+        """Apply the declarations of a layer above this one."""
+        for key, spec in over.specs.items():
+            self.specs[key] = merged(self.specs[key], spec) if key in self.specs else spec
+            self.places[key] = over.places[key]
+        self.defaults = merged(self.defaults, over.defaults)
+        self.cluster = over.cluster or self.cluster
+
+
+def read_files(path: Path) -> tuple[ClusterFiles, ...]:
+    """Return what a file or a directory declares, for each cluster in it.
+
+    Raises:
+        SettingsError: A file cannot be read or is invalid. The message has the file, the resource, the key, the value
+            and what is allowed.
+    """
+    if not path.is_dir():
+        return (_cluster_files(path),)
+    if not (path / CLUSTER_FILE).exists():
+        below = sorted(found.parent for found in path.rglob(CLUSTER_FILE))
+        clusters = [files for files in map(_cluster_files, below) if files.cluster is not None]
+        if clusters:
+            return tuple(clusters)
+    return (_cluster_files(path),)
+
+
+def parse_documents(text: str, path: Path = Path("-")) -> tuple[Declared, ...]:
+    """Return the resources of the text of one file.
+
+    Raises:
+        SettingsError: As of ``read_files``.
+    """
+    layer = _Layer()
+    _parse(path, text, layer, may_set_cluster=True)
+    return _declared(layer)
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Return ``base`` changed by ``over``: mappings key by key, where null removes a key; anything else is replaced."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    result = dict(base)
+    for key, value in over.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result[key], value) if key in result else value
+    return result
+
+
+def _cluster_files(path: Path) -> ClusterFiles:
+    layer = _stacked(path, ())
+    return ClusterFiles(cluster=layer.cluster, path=path, resources=_declared(layer))
+
+
+def _declared(layer: _Layer) -> tuple[Declared, ...]:
+    resources: dict[ResourceKey, Declared] = {}
+    for (section, name), spec in layer.specs.items():
+        place = layer.places[section, name]
+        spec_with_defaults = merged(layer.defaults.get(section, {}), {} if spec is None else spec)
+        for resource in declared_resources(section, name, spec_with_defaults, place):
+            if resource.key in resources:
+                other = resources[resource.key].place
+                raise SettingsError(f"{place}: {resource.key} is declared in {other} as well; expected once")
+            resources[resource.key] = resource
+    return tuple(resources.values())
+
+
+def _stacked(path: Path, above: tuple[Path, ...]) -> _Layer:
+    """Return the declarations of a path on top of those of its bases."""
+    here = path.resolve()
+    if here in above:
+        raise SettingsError(f"{path}: bases: the directories are bases of each other: expected none twice")
+    own = _Layer()
+    for file in _files(path):
+        _read(file, own, may_set_cluster=file.name == CLUSTER_FILE or not path.is_dir())
+    result = _Layer()
+    for base in own.bases:
+        lower = _stacked(base, (*above, here))
+        lower.cluster = None
+        result.change(lower)
+    result.change(own)
+    return result
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for child in sorted(path.iterdir()):
+        if child.is_dir():
+            if not child.name.startswith(".") and not (child / CLUSTER_FILE).exists():
+                yield from _files(child)
+        elif child.suffix in _SUFFIXES:
+            yield child
+
+
+def _read(file: Path, layer: _Layer, *, may_set_cluster: bool) -> None:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(f"{file}: cannot be read: {reason}") from error
+    _parse(file, text, layer, may_set_cluster=may_set_cluster)
+
+
+def _parse(file: Path, text: str, layer: _Layer, *, may_set_cluster: bool) -> None:
+    try:
+        documents = load_yaml_documents(text)
+    except StrictYamlError as error:
+        raise SettingsError(f"{file}: {error}") from error
+    if not documents:
+        documents = [None]
+    for document in documents:
+        if isinstance(document, dict) and "apiVersion" in document:
+            _add_manifest(file, document, layer)
+        else:
+            _add_sections(file, document, layer, may_set_cluster=may_set_cluster)
+
+
+def _add_sections(file: Path, document: Any, layer: _Layer, *, may_set_cluster: bool) -> None:
+    allowed = (*SECTIONS, "defaults", *(("cluster", "bases") if may_set_cluster else ()))
+    content = checked_mapping(f"{file}: the file", document, allowed)
+    for section in SECTIONS:
+        if section not in content:
+            continue
+        for name, spec in checked_mapping(f"{file}: {section}", content[section], None).items():
+            layer.add(section, name, _renamed(spec), f"{file}: {section}.{name}")
+    for section, spec in checked_mapping(f"{file}: defaults", content.get("defaults", {}), tuple(SECTIONS)).items():
+        allowed_keys = (*SECTIONS[section], *MARKS)
+        checked_mapping(f"{file}: defaults.{section}", _renamed(spec), allowed_keys)
+        layer.defaults = merged(layer.defaults, {section: _renamed(spec)})
+    cluster = content.get("cluster")
+    if cluster is not None and not isinstance(cluster, str):
+        raise SettingsError(f"{file}: cluster: {cluster!r}: expected the name of a cluster in the profiles")
+    layer.cluster = cluster or layer.cluster
+    layer.bases += tuple(_bases(file, content.get("bases", [])))
+
+
+def _bases(file: Path, content: Any) -> Iterator[Path]:
+    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
+        raise SettingsError(f"{file}: bases: {content!r}: expected a list of directories or files")
+    for name in content:
+        base = file.parent / name
+        if not base.exists():
+            raise SettingsError(f"{file}: bases: {name}: expected a directory or file relative to {file.parent}")
+        yield base
+
+
+def _add_manifest(file: Path, document: dict[str, Any], layer: _Layer) -> None:
+    """Add Strimzi's KafkaTopic or KafkaUser. Other Kubernetes objects are none of klamm's resources."""
+    items = document.get("items")
+    if isinstance(items, list):
+        for item in items:
+            if isinstance(item, dict):
+                _add_manifest(file, item, layer)
+        return
+    section = _MANIFESTS.get(str(document.get("kind")))
+    if section is None or not str(document["apiVersion"]).startswith(_STRIMZI):
+        return
+    kind = document["kind"]
+    metadata = checked_mapping(f"{file}: {kind}.metadata", document.get("metadata"), None)
+    name = metadata.get("name")
+    if not isinstance(name, str):
+        raise SettingsError(f"{file}: {kind}.metadata.name: {name!r}: expected a name")
+    place = f"{file}: {kind} {name}"
+    annotations = checked_mapping(f"{place}: metadata.annotations", metadata.get("annotations") or {}, None)
+    if annotations.get(_UNMANAGED) == "false":
+        return
+    spec = _renamed(checked_mapping(f"{place}: spec", document.get("spec") or {}, None))
+    spec.pop("template", None)  # of the Kubernetes secret that the operator creates
+    marks = {mark: annotations[_ANNOTATION + mark] for mark in MARKS if _ANNOTATION + mark in annotations}
+    if "prune" in marks:
+        marks["prune"] = {"true": True, "false": False}.get(marks["prune"], marks["prune"])
+    if "ignore" in marks:
+        marks["ignore"] = [pattern.strip() for pattern in str(marks["ignore"]).split(",")]
+    layer.add(section, str(spec.pop("topicName", name)), {**spec, **marks}, place)
+
+
+def _renamed(spec: Any) -> Any:
+    return {_ALIASES.get(key, key): value for key, value in spec.items()} if isinstance(spec, dict) else spec

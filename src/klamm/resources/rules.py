@@ -1,0 +1,117 @@
+"""Decisions of a rules file about a plan, without a cluster that enforces it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, PolicyOverride
+from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
+from klamm.policy.rule import RuleFileError
+from klamm.policy.rules import RulesPolicy
+from klamm.properties import SettingsError
+from klamm.protocol.errors import PolicyViolationError
+from klamm.resources.cluster import CONFIG_TYPES
+from klamm.resources.execute import ChangeOutcomes
+from klamm.resources.model import DEFAULT_BROKER, NUMBERS, Existing, Kind, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from klamm.policy.details import Details
+    from klamm.resources.model import ResourceDiff, ResourceKey
+
+
+class RulesFile:
+    """Rules that judge planned changes as the broker or gateway with this file would.
+
+    Args:
+        path: File of the rules.
+        principal: Principal on whose behalf the plan is carried out.
+
+    Raises:
+        SettingsError: The file cannot be read or is invalid.
+    """
+
+    def __init__(self, path: Path, principal: str) -> None:
+        self._policy = RulesPolicy()
+        self._principal = principal
+        try:  # as in a gateway, whose upstream decides which configs exist
+            self._policy.configure({POLICY_RULES_FILE: str(path), UPSTREAM: "any"})
+        except RuleFileError as error:
+            raise SettingsError(str(error)) from error
+
+    def judge(self, diffs: Iterable[ResourceDiff], existing: Mapping[ResourceKey, Existing]) -> ChangeOutcomes:
+        """Return the violations, and what rules with ``effect: override`` change."""
+        errors: dict[ResourceKey, BaseException] = {}
+        overrides: dict[ResourceKey, PolicyOverride] = {}
+        for diff in diffs:
+            if diff.problems or (diff.exists and not diff.changes and not diff.is_deletion):
+                continue
+            try:
+                for details in self._details(diff, existing.get(diff.key) or Existing(values={})):
+                    answer = self._ask(details)
+                    if isinstance(answer, Override):
+                        overrides[diff.key] = PolicyOverride.of(answer.note) or PolicyOverride(
+                            reason=answer.reason, values=answer.configs
+                        )
+            except PolicyViolationError as error:
+                errors[diff.key] = error
+        return ChangeOutcomes(errors=errors, overrides=overrides)
+
+    def _ask(self, details: Details) -> Any:
+        match details:
+            case TopicDetails():
+                return self._policy.validate_create_topic(details)
+            case AlterConfigDetails():
+                return self._policy.validate_alter_config(details)
+            case CreatePartitionsDetails():
+                return self._policy.validate_create_partitions(details)
+            case DeleteTopicDetails():
+                return self._policy.validate_delete_topic(details)
+        return None
+
+    def _details(self, diff: ResourceDiff, now: Existing) -> Iterable[Details]:
+        """Yield the requests of one resource, as a policy sees them."""
+        kind, name = diff.key
+        if kind not in CONFIG_TYPES:
+            return
+        defaults = {n: found.default for n, found in topic_configs().items() if found.default is not None}
+        defaults |= {key: value.value for key, value in now.values.items() if value.value is not None}
+        new = {change.key: change.new for change in diff.config_changes if change.mark is not Mark.REMOVE}
+        removed = [change.key for change in diff.config_changes if change.mark is Mark.REMOVE]
+        before = {key: value.value for key, value in now.own.items() if value.value is not None}
+        factor = len(now.replicas[0]) if now.replicas else 1
+        who: dict[str, Any] = {"principal": self._principal}
+        if diff.is_deletion and kind is Kind.TOPIC:
+            count = len(now.replicas)
+            yield DeleteTopicDetails(topic=name, num_partitions=count, replication_factor=factor, **who)
+        elif kind is Kind.TOPIC and not diff.exists:
+            numbers = {key: int(diff.declared.values.get(key, 1)) for key in NUMBERS}
+            configs = {key: value for key, value in new.items() if value is not None}
+            yield TopicDetails(
+                name, numbers[PARTITIONS], numbers[REPLICATION_FACTOR], None, configs, defaults=defaults, **who
+            )
+        else:
+            if (growth := diff.change_of(PARTITIONS)) is not None:
+                yield CreatePartitionsDetails(
+                    topic=name,
+                    num_partitions=len(now.replicas),
+                    new_num_partitions=int(growth.new or 0),
+                    replication_factor=factor,
+                    **who,
+                )
+            if new or removed:
+                result = {key: value for key, value in {**before, **new}.items() if value is not None}
+                yield AlterConfigDetails(
+                    CONFIG_TYPES[kind].name,
+                    "" if name == DEFAULT_BROKER else name,
+                    {**new, **dict.fromkeys(removed)},
+                    {key: value for key, value in result.items() if key not in removed},
+                    removed=frozenset(removed),
+                    defaults=defaults if kind is Kind.TOPIC else {},
+                    before=before,
+                    replication_factor=factor if kind is Kind.TOPIC else None,
+                    **who,
+                )

@@ -1,0 +1,240 @@
+"""Differences between declared and existing resources."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from klamm.admin import PolicyOverride
+from klamm.resources.diff import Ownership, after_override, plan_resources
+from klamm.resources.equality import is_same
+from klamm.resources.model import CurrentValue, Declared, Existing, Kind, ResourceDiff, ResourceKey, Secret
+
+ORDERS = ResourceKey(Kind.TOPIC, "orders")
+VALUES = {
+    "partitions": CurrentValue(value="3", origin="cluster", is_own=True),
+    "replication_factor": CurrentValue(value="1", origin="cluster", is_own=True),
+    "retention.ms": CurrentValue(value="5000", origin="topic", is_own=True, inherited="604800000"),
+    "cleanup.policy": CurrentValue(value="compact,delete", origin="topic", is_own=True, inherited="delete"),
+    "segment.ms": CurrentValue(value="604800000", origin="all brokers", is_own=False),
+    "flush.ms": CurrentValue(value="9223372036854775807", origin="default", is_own=False),
+}
+EXISTING = {ORDERS: Existing(values=VALUES, replicas=((1,), (1,), (1,)))}
+PRUNE_KEYS = Ownership(prune_keys=True)
+
+
+def topic(name: str = "orders", **values: str) -> Declared:
+    texts = {key.replace("__", "."): value for key, value in values.items()}
+    return Declared(kind=Kind.TOPIC, name=name, values=texts, place=f"f: topics.{name}")
+
+
+def plan(declared: Declared, ownership: Ownership | None = None) -> ResourceDiff:
+    (diff,) = plan_resources([declared], EXISTING, ownership or Ownership())
+    return diff
+
+
+def lines(diff: ResourceDiff) -> list[str]:
+    return [str(change) for change in diff.changes]
+
+
+def test_new_topic_consists_of_additions() -> None:
+    diff = plan(topic("audit", partitions="2", retention__ms="1"))
+    assert lines(diff) == ["+ partitions: 2 (file)", "+ retention.ms: 1 (file)"]
+    assert not diff.exists
+    assert not diff.is_in_line
+
+
+def test_new_topic_without_values_is_not_in_line() -> None:
+    assert not plan(topic("audit")).is_in_line
+
+
+def test_changed_value_has_old_and_new_value_with_origins() -> None:
+    assert lines(plan(topic(retention__ms="1", segment__ms="2"))) == [
+        "~ retention.ms: 5000 (5 s, topic) -> 1 (file)",
+        "+ segment.ms: 604800000 (7 days, all brokers) -> 2 (file)",
+    ]
+
+
+def test_inherited_values_are_no_changes() -> None:
+    declared = topic(segment__ms="604800000")
+    assert plan(declared).is_in_line
+    assert lines(plan(declared, PRUNE_KEYS)) == [
+        "- cleanup.policy: compact,delete (topic) -> delete (default)",
+        "- retention.ms: 5000 (5 s, topic) -> 604800000 (7 days, default)",
+    ]
+
+
+@pytest.mark.parametrize("mark", ["flag", "file"])
+def test_undeclared_keys_stay_unless_the_file_owns_them(mark: str) -> None:
+    values = {"cleanup.policy": "compact,delete"}
+    declared = Declared(kind=Kind.TOPIC, name="orders", values=values, owns_all=mark == "file")
+    assert lines(plan(topic(cleanup__policy="compact,delete"))) == []
+    assert lines(plan(declared, PRUNE_KEYS if mark == "flag" else Ownership())) == [
+        "- retention.ms: 5000 (5 s, topic) -> 604800000 (7 days, default)"
+    ]
+
+
+def test_ignored_keys_are_neither_changed_nor_removed() -> None:
+    declared = Declared(
+        kind=Kind.TOPIC, name="orders", values={"retention.ms": "1"}, ignored=("ret*", "cleanup.policy")
+    )
+    assert plan(declared, PRUNE_KEYS).is_in_line
+
+
+def test_removal_without_reported_inherited_value_says_so() -> None:
+    existing = {ORDERS: Existing(values={"segment.ms": CurrentValue(value="5", origin="topic", is_own=True)})}
+    (diff,) = plan_resources([topic()], existing, PRUNE_KEYS)
+    assert lines(diff) == ["- segment.ms: 5 (topic) -> the inherited value"]
+
+
+def test_more_partitions_and_another_replication_factor_are_changes() -> None:
+    diff = plan(topic(partitions="5", replication_factor="2"))
+    assert lines(diff) == ["~ partitions: 3 (cluster) -> 5 (file)", "~ replication_factor: 1 (cluster) -> 2 (file)"]
+    assert diff.config_changes == ()
+
+
+def test_fewer_partitions_are_a_problem_and_no_change() -> None:
+    diff = plan(topic(partitions="2", retention__ms="1"))
+    assert diff.problems[0].startswith("f: topics.orders.partitions: 2: expected at least 3")
+    assert diff.changes == ()
+    assert not diff.is_in_line
+
+
+def test_undeclared_resources_are_left_alone_without_prune() -> None:
+    assert plan_resources([], EXISTING, PRUNE_KEYS) == ()
+
+
+@pytest.mark.parametrize(("pattern", "deleted"), [(None, True), ("ord.*", True), ("ord", False)])
+def test_prune_deletes_undeclared_topics_whose_whole_name_matches(pattern: str | None, deleted: bool) -> None:
+    ownership = Ownership(prune={Kind.TOPIC: None if pattern is None else re.compile(pattern)})
+    diffs = plan_resources([], EXISTING, ownership)
+    assert [(diff.key, diff.is_deletion, diff.removals) for diff in diffs] == ([(ORDERS, True, 1)] if deleted else [])
+
+
+def test_absent_resource_is_deleted_once() -> None:
+    absent = Declared(kind=Kind.TOPIC, name="orders", is_absent=True)
+    assert plan(absent).is_deletion
+    (gone,) = plan_resources([absent], {})
+    assert gone.is_in_line
+
+
+def test_prune_of_a_kind_that_groups_keys_removes_undeclared_keys_too() -> None:
+    key = ResourceKey(Kind.ACLS, "User:a")
+    acls = {text: CurrentValue(value="", origin="cluster", is_own=True) for text in ("ALLOW READ x", "ALLOW WRITE x")}
+    declared = Declared(kind=Kind.ACLS, name="User:a", values={"ALLOW READ x": ""})
+    (kept,) = plan_resources([declared], {key: Existing(values=acls)})
+    (pruned,) = plan_resources([declared], {key: Existing(values=acls)}, Ownership(prune={Kind.ACLS: None}))
+    assert kept.is_in_line
+    assert lines(pruned) == ["- ALLOW WRITE x"]
+    assert pruned.removals == 1
+
+
+def test_unknown_config_is_sent_for_the_broker_to_reject() -> None:
+    assert lines(plan(topic(nonsense="1"))) == ["+ nonsense: 1 (file)"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "current", "wanted", "same"),
+    [
+        (Kind.TOPIC, "cleanup.policy", "compact,delete", "compact, delete", True),
+        (Kind.TOPIC, "cleanup.policy", "compact,delete", "delete,compact", True),
+        (Kind.TOPIC, "cleanup.policy", "compact,delete", "delete", False),
+        (Kind.TOPIC, "preallocate", "true", "TRUE", True),
+        (Kind.TOPIC, "min.cleanable.dirty.ratio", "0.5", "0.50", True),
+        (Kind.TOPIC, "retention.ms", "5000", "5000", True),
+        (Kind.TOPIC, "retention.ms", "5000", "many", False),
+        (Kind.TOPIC, "retention.ms", None, "5000", False),
+        (Kind.TOPIC, "config.of.the.future", "1", "1.0", False),
+        (Kind.BROKER, "log.cleanup.policy", "compact,delete", "delete,compact", True),
+        (Kind.BROKER, "listener.name.a.ssl.cipher.suites", "A,B", "B,A", False),
+        (Kind.BROKER, "log.retention.ms", "5", "+5", True),
+        (Kind.QUOTA, "producer_byte_rate", "1000", "1000.0", True),
+        (Kind.QUOTA, "producer_byte_rate", "1000", "1001", False),
+        (Kind.SCRAM, "SCRAM-SHA-256", "4096", "any", True),
+        (Kind.SCRAM, "SCRAM-SHA-256", "4096", "8192", False),
+        (Kind.CLIENT_CONFIGS, "acks", "all", "-1", True),
+        (Kind.CLIENT_CONFIGS, "acks", "all", "1", False),
+        (Kind.CLIENT_CONFIGS, "session.timeout.ms", "45000", "+45000", True),
+        (Kind.CLIENT_CONFIGS, "rollout.acks", "10:all", "10.0:-1", True),
+        (Kind.CLIENT_METRICS, "metrics", "a,b", "b, a", True),
+        (Kind.GROUP, "consumer.session.timeout.ms", "45000", " 45000", True),
+    ],
+)
+def test_values_are_compared_as_kafka_reads_them(
+    kind: Kind, key: str, current: str | None, wanted: str, same: bool
+) -> None:
+    assert is_same(kind, key, current, wanted) is same
+
+
+def test_vendor_config_is_compared_by_its_reported_type() -> None:
+    assert is_same(Kind.TOPIC, "vendor.limit", "5", "05", config_type=5)
+    assert not is_same(Kind.TOPIC, "vendor.name", "5", "05", config_type=2)
+
+
+def test_throttles_are_never_removed() -> None:
+    throttles = {
+        f"{role}.replication.throttled.replicas": CurrentValue(value="0:1", origin="topic", is_own=True)
+        for role in ("leader", "follower")
+    }
+    (diff,) = plan_resources([topic()], {ORDERS: Existing(values=throttles)}, PRUNE_KEYS)
+    assert diff.is_in_line
+
+
+def test_colliding_names_are_problems_of_new_topics() -> None:
+    declared = [topic(name) for name in ("or_ders", "or.ders", "a.b", "a.b_c", "a_b", "a.b.c")]
+    existing = {ResourceKey(Kind.TOPIC, "or.ders"): EXISTING[ORDERS]}
+    problems = {diff.key.name: diff.problems for diff in plan_resources(declared, existing) if diff.problems}
+    assert {name: problem[0].rpartition(f".{name}:")[2][:46] for name, problem in problems.items()} == {
+        "or_ders": " the name collides with that of topic or.ders:",
+        "a_b": " the name collides with that of topic a.b: met",
+        "a.b.c": " the name collides with that of topic a.b_c: m",
+    }
+
+
+def test_override_replaces_declared_values() -> None:
+    # given
+    declared = topic(retention__ms="1", segment__ms="2", cleanup__policy="delete")
+    values = {"retention.ms": "5000", "segment.ms": "3", "cleanup.policy": None, "flush.ms": None}
+    # when
+    diff = after_override(plan(declared), PolicyOverride(reason="set right", values=values), EXISTING[ORDERS])
+    # then
+    assert lines(diff) == [
+        "+ segment.ms: 604800000 (7 days, all brokers) -> 3 (policy)",
+        "- cleanup.policy: compact,delete (topic) -> delete (default)",
+    ]
+    only_equal = PolicyOverride(reason="set right", values={"retention.ms": "5000"})
+    assert after_override(plan(topic(retention__ms="1")), only_equal, EXISTING[ORDERS]).is_in_line
+
+
+def test_secret_is_sent_when_missing_or_on_request_and_never_shown() -> None:
+    # given
+    key = ResourceKey(Kind.BROKER, "1")
+    secrets = {"ssl.key.password": Secret(path=Path("/secret"))}
+    broker = Declared(kind=Kind.BROKER, name="1", secrets=secrets)
+    hidden = CurrentValue(value=None, origin="broker", is_own=True, is_sensitive=True)
+    present = {key: Existing(values={"ssl.key.password": hidden})}
+    # when
+    (missing,) = plan_resources([broker], {key: Existing(values={})})
+    (equal,) = plan_resources([broker], present)
+    (again,) = plan_resources([broker], present, Ownership(send_secrets=True))
+    # then
+    assert lines(missing) == ["+ ssl.key.password: (secret) (file)"]
+    assert equal.is_in_line
+    assert lines(again) == ["~ ssl.key.password: (secret) (broker) -> (secret) (file)"]
+
+
+def test_credential_without_password_is_a_problem_only_where_it_is_missing() -> None:
+    user = Declared(kind=Kind.SCRAM, name="a", values={"SCRAM-SHA-256": "any"}, place="f: users.a")
+    there = CurrentValue(value="4096", origin="cluster", is_own=True)
+    (missing,) = plan_resources([user], {})
+    (present,) = plan_resources([user], {user.key: Existing(values={"SCRAM-SHA-256": there})})
+    assert "cannot be set without a password" in missing.problems[0]
+    assert present.is_in_line
+
+
+def test_resource_that_cannot_be_described_is_a_problem() -> None:
+    (diff,) = plan_resources([topic()], {ORDERS: Existing(values={}, problem="cannot be described: no right")})
+    assert diff.problems == ("f: topics.orders: cannot be described: no right",)
+    assert diff.changes == ()

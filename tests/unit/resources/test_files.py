@@ -1,0 +1,312 @@
+"""Files of resources: sections, manifests of Strimzi, defaults and overlays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.properties import SettingsError
+from klamm.resources.files import read_files
+from klamm.resources.model import Kind, Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from klamm.resources.model import Declared
+
+    Parse = Callable[[str], tuple[Declared, ...]]
+
+
+@pytest.fixture
+def parse(tmp_path: Path) -> Parse:
+    """Return the resources of one file."""
+
+    def parse_text(text: str) -> tuple[Declared, ...]:
+        file = tmp_path / "file.yaml"
+        file.write_text(text, encoding="utf-8")
+        (files,) = read_files(file)
+        return files.resources
+
+    return parse_text
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse) -> None:
+    # given
+    text = """
+        topics:
+          orders:
+            partitions: 6
+            replication_factor: 3
+            configs:
+              retention.ms: 604800000
+              cleanup.policy: [compact, delete]
+              preallocate: true
+              min.cleanable.dirty.ratio: 0.5
+          audit:
+    """
+    # when
+    orders, audit = parse(text)
+    # then
+    assert orders.name == "orders"
+    assert dict(orders.values) == {
+        "partitions": "6",
+        "replication_factor": "3",
+        "retention.ms": "604800000",
+        "cleanup.policy": "compact,delete",
+        "preallocate": "true",
+        "min.cleanable.dirty.ratio": "0.5",
+    }
+    assert (audit.name, dict(audit.values)) == ("audit", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "the file: None: expected a mapping with topics, "),
+        ("topic: {}", "bases; did you mean topics?"),
+        ("topics: [a]", "topics: ['a']: expected a mapping"),
+        ("topics: {1: {}}", "topics: key 1: expected a string"),
+        ("topics: {t: {partition: 1}}", "topics.t: unknown key partition: expected one of partitions, replication_fac"),
+        ("topics: {t: {partitions: six}}", "topics.t.partitions: 'six': expected a whole number from 1 to 2147483647"),
+        ("topics: {t: {partitions: 0}}", "topics.t.partitions: 0: expected a whole number"),
+        ("topics: {t: {partitions: true}}", "topics.t.partitions: True: expected a whole number"),
+        (
+            "topics: {t: {replication_factor: 40000}}",
+            "replication_factor: 40000: expected a whole number from 1 to 32767",
+        ),
+        ("topics: {t: {configs: [a]}}", "topics.t.configs: ['a']: expected a mapping"),
+        (
+            "topics: {t: {configs: {a: }}}",
+            "topics.t.configs.a: None: expected a string, a number, true, false or a list",
+        ),
+        ("topics: {t: {state: gone}}", "topics.t.state: 'gone': expected present or absent"),
+        ("topics: {t: {ignore: a}}", "topics.t.ignore: 'a': expected a list of keys"),
+        ("topics: {t: {configs: {a: {env: b}}}}", "topics.t.configs.a: expected a value; topics have no secrets"),
+        ("brokers: {one: {configs: {}}}", "brokers.one: one: expected the id of a broker in quotes, or default"),
+        ("users: {a: {authentication: {type: plain}}}", "authentication.type: 'plain': expected one of scram-sha-256"),
+        (
+            "users: {a: {authentication: {type: scram-sha-256, password: open}}}",
+            "users.a.authentication.password: expected {env: NAME} or {file: PATH}; a secret does not belong into",
+        ),
+        (
+            "users: {a: {authentication: {type: scram-sha-256, iterations: 1}}}",
+            "users.a.authentication.iterations: 1: expected a number from 4096",
+        ),
+        (
+            "users: {a: {quotas: {producerByteRate: fast}}}",
+            "users.a.quotas.producerByteRate: 'fast': expected a number",
+        ),
+        (
+            "users: {a: {quotas: {producerByteRate: 0}}}",
+            "producerByteRate: 0: Quota producer_byte_rate must be greater",
+        ),
+        ("quotas: {team=a: {quotas: {}}}", "expected an entity such as user=alice,client-id=<default>"),
+        ("client_configs: {client-id=a: {configs: {}}}", "client_configs.client-id=a: A client config entity must"),
+        ("acls: {a: {acls: [{resource: {type: topic, name: t}, operations: [Read]}]}}", "Could not parse principal"),
+        ("acls: {User:a: {acls: [{resource: {type: topic}, operations: [Read]}]}}", "resource.name: None: expected a"),
+        (
+            "acls: {User:a: {acls: [{resource: {type: queue, name: q}, operations: [Read]}]}}",
+            "acls.User:a.acls[0].resource.type: 'queue': expected one of Topic, Group, Cluster, TransactionalId",
+        ),
+        (
+            "acls: {User:a: {acls: [{resource: {type: topic, name: t}, operations: [Look]}]}}",
+            "acls[0].operations: 'Look': expected one of All, Read, Write",
+        ),
+        ("defaults: {topics: {partition: 3}}", "defaults.topics: unknown key partition: expected one of partitions"),
+        ("bases: [nowhere]\ntopics: {}", "bases: nowhere: expected a directory or file relative to"),
+        ("topics: {t: {configs: {a: {b: c}}}}", "topics.t.configs.a: {'b': 'c'}: expected a string"),
+        ("topics:\n  t:\n  t:\n", "line 3: t: is given twice, expected once"),
+        ("topics: {t: {configs: {a: 1, a: 2}}}", "line 1: a: is given twice, expected once"),
+        ("topics: {[a]: {}}", "expected a name as the key"),
+        ("topics: {t: {partitions: 010}}", "topics.t.partitions: '010': expected a whole number"),
+        ("topics: {t: {partitions: " + "9" * 5_000 + "}}", "expected a whole number"),
+        ("[" * 20_000, "too many levels"),
+        ("topics: {", "no YAML: "),
+        ("topics: !!python/object:os.system {}", "no YAML: "),
+    ],
+)
+def test_invalid_file_is_rejected_with_key_value_and_what_is_allowed(text: str, complaint: str, parse: Parse) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse(text)
+    assert complaint in str(refused.value)
+
+
+def test_numbers_are_passed_on_as_they_are_written(parse: Parse) -> None:
+    (topic,) = parse("topics: {t: {configs: {a: 010, b: 1:30, c: 0x10, d: 1_000, e: -1, f: +5}}}")
+    assert dict(topic.values) == {"a": "010", "b": "1:30", "c": "0x10", "d": "1_000", "e": "-1", "f": "5"}
+
+
+def test_durations_and_sizes_may_have_units(parse: Parse) -> None:
+    (topic,) = parse("topics: {t: {configs: {retention.ms: 7d, segment.bytes: 1GiB, flush.ms: 7 GiB}}}")
+    assert dict(topic.values) == {"retention.ms": "604800000", "segment.bytes": "1073741824", "flush.ms": "7 GiB"}
+
+
+def test_topic_may_take_over_the_values_of_another_one(parse: Parse) -> None:
+    topics = parse("""
+        topics:
+          orders: &usual
+            partitions: 6
+            configs: {retention.ms: 5}
+          audit:
+            <<: *usual
+            partitions: 1
+    """)
+    assert [dict(topic.values) for topic in topics] == [
+        {"partitions": "6", "retention.ms": "5"},
+        {"partitions": "1", "retention.ms": "5"},
+    ]
+
+
+def test_defaults_are_beneath_every_resource_and_minus_one_is_the_brokers_choice(parse: Parse) -> None:
+    orders, audit = parse("""
+        defaults: {topics: {partitions: 3, replication_factor: 2, configs: {retention.ms: 5, flush.ms: 1}}}
+        topics:
+          orders: {partitions: -1, configs: {retention.ms: 7}}
+          audit:
+    """)
+    assert dict(orders.values) == {"replication_factor": "2", "retention.ms": "7", "flush.ms": "1"}
+    assert dict(audit.values) == {"partitions": "3", "replication_factor": "2", "retention.ms": "5", "flush.ms": "1"}
+
+
+STRIMZI = """
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaTopic
+metadata:
+  name: my-topic
+  labels: {strimzi.io/cluster: my-cluster}
+  annotations: {klamm/prune: "true", klamm/ignore: "flush.*, segment.ms"}
+spec:
+  topicName: My_Topic
+  partitions: 3
+  replicas: 2
+  config: {retention.ms: 7200000}
+---
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaUser
+metadata: {name: my-user}
+spec:
+  authentication:
+    type: scram-sha-512
+    password: {valueFrom: {secretKeyRef: {name: my-secret, key: my-password}}}
+  authorization:
+    type: simple
+    acls:
+      - resource: {type: topic, name: my-, patternType: prefix}
+        operations: [Describe, Read]
+        host: "*"
+      - {type: deny, resource: {type: cluster}, operation: Alter}
+  quotas: {producerByteRate: 1048576, requestPercentage: 55, controllerMutationRate: 10}
+  template: {secret: {metadata: {labels: {a: b}}}}
+---
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaUser
+metadata: {name: secure}
+spec:
+  authentication: {type: tls}
+  authorization: {type: simple, acls: [{resource: {type: transactionalId, name: t}, operations: [Write]}]}
+---
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaTopic
+metadata: {name: left-alone, annotations: {strimzi.io/managed: "false"}}
+spec: {partitions: 1}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: other}
+"""
+
+
+def test_manifests_of_strimzi_are_read_as_they_are(parse: Parse) -> None:
+    # when
+    topic, quotas, acls, credential, other = parse(STRIMZI)
+    # then
+    assert (topic.kind, topic.name, topic.owns_all, topic.ignored) == (
+        Kind.TOPIC,
+        "My_Topic",
+        True,
+        ("flush.*", "segment.ms"),
+    )
+    assert dict(topic.values) == {"partitions": "3", "replication_factor": "2", "retention.ms": "7200000"}
+    assert (quotas.name, dict(quotas.values)) == (
+        "user=my-user",
+        {"producer_byte_rate": "1048576", "request_percentage": "55", "controller_mutation_rate": "10"},
+    )
+    assert (acls.name, list(acls.values)) == (
+        "User:my-user",
+        [
+            "ALLOW DESCRIBE on TOPIC:PREFIXED:my- from *",
+            "ALLOW READ on TOPIC:PREFIXED:my- from *",
+            "DENY ALTER on CLUSTER:LITERAL:kafka-cluster from *",
+        ],
+    )
+    assert dict(credential.secrets) == {"SCRAM-SHA-512": Secret(variable="MY_SECRET_MY_PASSWORD")}
+    assert (other.kind, other.name) == (Kind.ACLS, "User:CN=secure")
+
+
+def test_overlay_changes_its_bases_and_one_tree_has_several_clusters(tmp_path: Path) -> None:
+    # given
+    write(
+        tmp_path,
+        {
+            "base/topics.yaml": "topics: {orders: {partitions: 3, configs: {retention.ms: 5, flush.ms: 1}}}",
+            "envs/dev/klamm.yaml": "{cluster: dev, bases: [../../base]}",
+            "envs/prod/klamm.yaml": "{cluster: prod, bases: [../../base], defaults: {topics: {replication_factor: 3}}}",
+            "envs/prod/more/orders.yml": "topics: {orders: {partitions: 12, configs: {flush.ms: }}, audit: }",
+            "envs/prod/notes.txt": "no resources",
+        },
+    )
+    # when
+    dev, prod = read_files(tmp_path / "envs")
+    # then
+    assert [(topic.name, dict(topic.values)) for topic in dev.resources] == [
+        ("orders", {"partitions": "3", "retention.ms": "5", "flush.ms": "1"})
+    ]
+    assert [(topic.name, dict(topic.values)) for topic in prod.resources] == [
+        ("orders", {"partitions": "12", "replication_factor": "3", "retention.ms": "5"}),
+        ("audit", {"replication_factor": "3"}),
+    ]
+    assert (dev.cluster, prod.cluster) == ("dev", "prod")
+    assert read_files(tmp_path / "envs" / "prod") == (prod,)
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"a.yaml": "topics: {t: }", "b.yaml": "topics: {t: }"}, "b.yaml: topics.t: is declared in"),
+        (
+            {"a.yaml": "{quotas: {user=u: {quotas: {}}}, users: {u: {quotas: {}}}}"},
+            "quota user=u is declared in",
+        ),
+        ({"klamm.yaml": "bases: [low]", "low/klamm.yaml": "bases: [..]"}, "are bases of each other"),
+        ({"a.yaml": "cluster: prod"}, "unknown key cluster"),
+    ],
+)
+def test_contradicting_files_are_rejected(files: dict[str, str], complaint: str, tmp_path: Path) -> None:
+    write(tmp_path, files)
+    with pytest.raises(SettingsError) as rejected:
+        read_files(tmp_path)
+    assert complaint in str(rejected.value)
+
+
+def test_secret_is_read_from_its_source_only_and_without_line_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("s3cret\n")
+    monkeypatch.setenv("RESOURCES_TEST_SECRET", "other")
+    assert Secret(path=file).read() == "s3cret"
+    assert Secret(variable="RESOURCES_TEST_SECRET").read() == "other"
+    for secret, complaint in (
+        (Secret(variable="RESOURCES_TEST_UNSET"), "variable RESOURCES_TEST_UNSET is not set"),
+        (Secret(path=tmp_path / "none"), "cannot be read: No such file"),
+    ):
+        with pytest.raises(SettingsError, match=complaint):
+            secret.read()

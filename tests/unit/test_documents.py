@@ -132,7 +132,7 @@ def test_the_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-v", "-p", "no:randomly", timeout=240)
     # then
     assert len(recipes) == 11
-    result.assert_outcomes(passed=11)
+    result.assert_outcomes(passed=12)
 
 
 def test_the_policy_of_the_readme_refuses_with_its_message() -> None:

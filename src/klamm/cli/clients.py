@@ -64,9 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     flags exit with 2 (SystemExit).
     """
     if arguments and arguments[0] in {"history", "revert"}:
-        from klamm.cli.client_history import main as history_or_revert  # noqa: PLC0415  # only these read the store
+        from klamm.cli.history.command import clients_main  # noqa: PLC0415  # only these read the store
 
-        return history_or_revert(arguments)
+        return clients_main(arguments)
     options = _parser().parse_args(list(arguments))
     if options.action == "watch":
         return guarded(_PROG, lambda: _watch(options))

@@ -38,9 +38,9 @@ def main(arguments: Sequence[str]) -> int:
 
         return export_main(arguments[1:], prog="klamm configs export")
     if arguments and arguments[0] in {"history", "revert"}:
-        from klamm.cli.configs.history import main as history_or_revert  # noqa: PLC0415
+        from klamm.cli.history.command import configs_main  # noqa: PLC0415
 
-        return history_or_revert(arguments)
+        return configs_main(arguments)
     options = parse(arguments)
     return guarded(_PROG, lambda: _run(options), on_failure=print_error)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 from klamm.cli.connection import RequestError
+from klamm.cli.history.live import configs_of
 from klamm.cli.output import print_error
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
 from klamm.display import escaped
@@ -147,16 +148,6 @@ def check(target: Target) -> None:
             "A user must be specified with --user or --user-defaults: dynamic configs belong to a user, "
             "or to a client id of a user"
         )
-
-
-def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
-    """Return the configs set on the entity itself, including roll-outs."""
-    components = tuple(
-        FilterComponent.of_default_entity(kind) if name is None else FilterComponent.of_entity(kind, name)
-        for kind, name in entity.components
-    )
-    found = admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
-    return {key: value for each in found for key, value in each.configs.items()}
 
 
 def lines(spelled_entity: str, described: ClientConfigsDescription) -> list[str]:

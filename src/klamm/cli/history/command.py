@@ -1,23 +1,28 @@
-"""Commands ``klamm configs history`` and ``klamm configs revert``: past config changes, and their reversal.
+"""Commands ``history`` and ``revert`` of ``klamm configs`` and ``klamm clients``: recorded changes, and their reversal.
 
-``recorded_changes`` reads them, from the broker's data directory or from the topic of gateways.
-``revert`` sends one alter request with the values at the given time. Configs that did not change since then are left
-alone. Quotas can be reverted too. SCRAM credentials cannot, because the history does not keep passwords.
+``reader`` reads the changes, from the broker's data directory or from the topics of gateways. ``revert`` sends one
+alter request with the values at the given time. It needs the same ACLs as any change, passes the same checks and is
+recorded. Configs that did not change since then are left alone. Quotas can be reverted too. SCRAM credentials cannot,
+because the history does not keep passwords.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment, whole_number
 from klamm.cli.connection import RequestError, connect, guarded
+from klamm.cli.history.reader import is_client_resource, read_changes
 from klamm.cli.output import override_lines, print_error, print_result
-from klamm.cli.recorded_changes import is_client_resource, read_changes
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.display import counted, escaped
+from klamm.history.revert import plan_revert
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import RESOURCE_TYPES, ResourceType
@@ -44,55 +49,102 @@ _SHORT_FLAGS: Final = {
 _KINDS: Final = {kind.name: kind for kind in RESOURCE_TYPES if kind is not ResourceType.BROKER_LOGGER}
 
 
-def parser(action: str) -> ToolParser:
-    """Return the argument parser of ``history`` or ``revert``."""
-    found = ToolParser(
-        prog=f"klamm configs {action}",
-        description="Show past config changes with time and principal, the newest first."
-        if action == "history"
-        else "Restore the configs that a resource had at a time. Configs that were not changed since are left alone.",
-        epilog="A resource is TOPIC:name, BROKER:id, BROKER: (the default of all brokers), GROUP:id"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Resource of a command, and the way to change it."""
+
+    resource: str | None
+    """Name of the resource in the history. None: all resources."""
+    way_back: Callable[[str], Callable[[Sequence[Reversal], argparse.Namespace], PolicyOverride | None]]
+    """Function that returns the function which sends the reverting changes of a resource."""
+
+
+def configs_main(arguments: Sequence[str]) -> int:
+    """Run ``klamm configs history`` or ``revert``.
+
+    Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit).
+    """
+    flags = _parser(
+        "configs",
+        arguments[0],
+        "A resource is TOPIC:name, BROKER:id, BROKER: (the default of all brokers), GROUP:id"
         " or CLIENT_METRICS:name; of quotas QUOTA:user=alice,client-id=reports (<default> for the default one);"
         " of SCRAM credentials SCRAM:alice; for client configs the name shown by the history, e.g. \"user 'alice'\".",
     )
-    found.add_value(
+    flags.add_value(
+        "--resource", metavar="TYPE:NAME", help="only this resource; the flags below are other ways to name it"
+    )
+    flags.add_value("--entity-type", metavar="TYPE", help=f"one of {', '.join(_ENTITY_TYPES)}")
+    flags.add_value("--entity-name", metavar="NAME", help="its name")
+    flags.add_switch("--entity-default", help="the default of all brokers")
+    for flag, entity_type in _SHORT_FLAGS.items():
+        flags.add_value(f"--{flag}", metavar="NAME", help=f"the same as --entity-type {entity_type} --entity-name NAME")
+    flags.add_switch("--broker-defaults", help="the same as --entity-type brokers --entity-default")
+    options = flags.parse_args(list(arguments[1:]))
+    resource = _resource(flags, options)
+    if arguments[0] == "revert" and resource is None:
+        flags.error("a resource must be specified: --topic NAME, --broker ID, ... or --resource TYPE:NAME")
+    return _run(flags, options, arguments[0], lambda: _Target(resource=_as_in_history(resource), way_back=_way_back))
+
+
+def clients_main(arguments: Sequence[str]) -> int:
+    """Run ``klamm clients history`` or ``revert``.
+
+    Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit).
+    """
+    flags = _parser("clients", arguments[0], "Client configs belong to a user, or to a client id of a user.")
+    flags.add_value("--user", metavar="NAME", help="the user")
+    flags.add_switch("--user-defaults", help="the default user")
+    flags.add_value("--client", metavar="ID", help="the client id of this user; without it the user itself")
+    flags.add_switch("--client-defaults", help="the default client id of this user")
+    options = flags.parse_args(list(arguments[1:]))
+    if options.user is None and not options.user_defaults:
+        flags.error("--user or --user-defaults must be specified: client configs belong to a user or its client ids")
+    if (options.user is not None and options.user_defaults) or (options.client is not None and options.client_defaults):
+        flags.error("a name cannot be combined with --user-defaults or --client-defaults of the same kind")
+    entity = _entity(options)
+    target = _Target(resource=str(entity), way_back=lambda _: partial(_send_client_configs, entity=entity))
+    return _run(flags, options, arguments[0], lambda: target)
+
+
+def _parser(command: str, action: str, epilog: str) -> ToolParser:
+    flags = ToolParser(
+        prog=f"klamm {command} {action}",
+        description="Show past config changes with time and principal, the newest first."
+        if action == "history"
+        else "Restore the configs that a resource had at a time. Configs that were not changed since are left alone.",
+        epilog=epilog,
+    )
+    flags.add_value(
         "--data-dir",
         metavar="DIR",
         help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server,"
         " or the topics of klamm gateways)",
     )
-    add_common(found, instead=("data_dir",))
-    found.add_value(
-        "--resource", metavar="TYPE:NAME", help="only this resource; the flags below are other ways to name it"
-    )
-    found.add_value("--entity-type", metavar="TYPE", help=f"one of {', '.join(_ENTITY_TYPES)}")
-    found.add_value("--entity-name", metavar="NAME", help="its name")
-    found.add_switch("--entity-default", help="the default of all brokers")
-    for flag, entity_type in _SHORT_FLAGS.items():
-        found.add_value(f"--{flag}", metavar="NAME", help=f"the same as --entity-type {entity_type} --entity-name NAME")
-    found.add_switch("--broker-defaults", help="the same as --entity-type brokers --entity-default")
+    add_common(flags, instead=("data_dir",))
     if action == "history":
         at_most = whole_number(ALL_LINES, lowest=1)
-        found.add_argument("--limit", type=at_most, default=100, metavar="N", help="lines at most (default 100)")
+        flags.add_argument("--limit", type=at_most, default=100, metavar="N", help="lines at most (default 100)")
     else:
-        found.add_value("--to", metavar="TIME", required=True, help=TO_HELP)
-        found.add_switch("--validate-only", help="check with the broker and change nothing")
-    return found
+        flags.add_value("--to", metavar="TIME", required=True, help=TO_HELP)
+        flags.add_switch("--validate-only", help="check with the broker and change nothing")
+    return flags
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Show or revert changes. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
-    action = arguments[0]
-    flags = parser(action)
-    options = flags.parse_args(list(arguments[1:]))
-    options.resource = _resource(flags, options)
-    if action == "revert" and options.resource is None:
-        flags.error("a resource must be specified: --topic NAME, --broker ID, ... or --resource TYPE:NAME")
+def _run(flags: ToolParser, options: argparse.Namespace, action: str, target: Callable[[], _Target]) -> int:
     if action == "revert" and options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
     if options.data_dir is None and options.bootstrap_server is None:
         flags.error("--data-dir or --bootstrap-server must be specified")
-    return guarded(flags.prog, lambda: _history(options) if action == "history" else _revert(options))
+    command = _history if action == "history" else _revert
+    return guarded(flags.prog, lambda: command(options, target()))
+
+
+def _entity(options: argparse.Namespace) -> ClientConfigEntity:
+    user = None if options.user_defaults else user_name(options.user)
+    if options.client is None and not options.client_defaults:
+        return ClientConfigEntity.of_user(user)
+    return ClientConfigEntity.of_client(user, options.client)
 
 
 def _resource(flags: ToolParser, options: argparse.Namespace) -> str | None:
@@ -122,8 +174,8 @@ def _resource(flags: ToolParser, options: argparse.Namespace) -> str | None:
     return named[0] if named else None
 
 
-def _history(options: argparse.Namespace) -> int:
-    lines = read_changes(options, _as_in_history(options.resource), limit=options.limit)
+def _history(options: argparse.Namespace, target: _Target) -> int:
+    lines = read_changes(options, target.resource, limit=options.limit)
     if options.bootstrap_server is not None:
         _compare(options, lines, [line.resource for line in lines])
     document = [
@@ -140,18 +192,24 @@ def _history(options: argparse.Namespace) -> int:
         }
         for line in lines
     ]
-    print_result(options.output, document, lambda: [*map(_sentence, lines)] or [_no_change(options.resource)])
+    print_result(options.output, document, lambda: [*map(_sentence, lines)] or [_no_change(target.resource)])
     return 0
 
 
 def _compare(
     options: argparse.Namespace, changes: Sequence[RecordedChange], resources: Iterable[str]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return the live values of resources; report on stderr those that differ from the last recorded ones."""
-    from klamm.cli.configs.live import differences, live_values  # noqa: PLC0415  # --data-dir needs no network library
+    """Return the live values of resources; report on stderr those that differ from the last recorded ones.
 
+    Client configs are left out: they change only through requests that are recorded.
+    """
+    from klamm.cli.history.live import differences, live_values  # noqa: PLC0415  # --data-dir needs no network library
+
+    compared = [resource for resource in resources if not is_client_resource(resource)]
+    if not compared:
+        return {}
     with connect(options) as admin:
-        live = live_values(admin, resources)
+        live = live_values(admin, compared)
     for sentence in differences(changes, live):
         print_error(escaped(sentence))
     return live
@@ -161,11 +219,9 @@ def _no_change(resource: str | None) -> str:
     return "No change is recorded." if resource is None else f"No change of {resource} is recorded."
 
 
-def _revert(options: argparse.Namespace) -> int:
-    from klamm.history.revert import plan_revert  # noqa: PLC0415  # wrong flags need no database
-
-    resource = _as_in_history(options.resource) or ""
-    change = _way_back(resource)
+def _revert(options: argparse.Namespace, target: _Target) -> int:
+    resource = target.resource or ""
+    change = target.way_back(resource)
     changes = read_changes(options, resource, limit=ALL_LINES)
     live = _compare(options, changes, [resource]).get(resource)
     plan = plan_revert(changes, resource=resource, to_ms=_to_ms(options.to), live=live)
@@ -182,7 +238,8 @@ def _revert(options: argparse.Namespace) -> int:
     verb = "would be reverted" if options.validate_only else "reverted"
     count = counted(len(plan), "config")
     overrides = override_lines(override, {reversal.name: reversal.value for reversal in plan})
-    print_result(options.output, document, lambda: [*map(_change, plan), *overrides, f"{resource}: {count} {verb}."])
+    last = f"{resource}: {count} {verb}." if plan else f"{resource} has the same configs as at {options.to}."
+    print_result(options.output, document, lambda: [*map(_change, plan), *overrides, last])
     return 0
 
 
@@ -244,6 +301,31 @@ def _send_configs(
         asked = AlterConfigsOptions(validate_only=options.validate_only)
         resource = ConfigResource(kind, name)
         return admin.incremental_alter_configs({resource: operations}, asked).values()[resource].result()
+
+
+def _send_client_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: ClientConfigEntity) -> None:
+    from klamm.admin import ClientConfigOp  # noqa: PLC0415  # an empty plan needs no network library
+    from klamm.cli.history.live import configs_of  # noqa: PLC0415
+
+    with connect(options) as admin:
+        values = _with_rollouts(plan, configs_of(admin, entity))
+        operations = [ClientConfigOp(name, value) for name, value in values.items()]
+        admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
+
+
+def _with_rollouts(plan: Sequence[Reversal], present: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the values to set, and None for each config to remove.
+
+    The broker may change a config's roll-out when the config changes, and the config when its roll-out changes.
+    Whichever of the two must keep its present value is therefore sent as well, with that value.
+    """
+    values = {reversal.name: reversal.value for reversal in plan}
+    for reversal in plan:
+        key = reversal.name.removeprefix(PREFIX)
+        if rollout_key(key) in present or rollout_key(key) in values:
+            for name in (key, rollout_key(key)):
+                values.setdefault(name, present.get(name))
+    return values
 
 
 def _as_in_history(text: str | None) -> str | None:

@@ -10,8 +10,7 @@ import pytest
 
 from klamm import cli
 from klamm.admin.results import PerKeyResult
-from klamm.cli import recorded_changes
-from klamm.cli.configs import history
+from klamm.cli.history import command, reader
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC
 from klamm.history.change import RecordedChange
@@ -57,7 +56,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | None]:
             result.fail_open(TopicAuthorizationError("no right"))
             return result
 
-    for module in (recorded_changes, history):
+    for module in (reader, command):
         monkeypatch.setattr(module, "connect", lambda _: contextlib.nullcontext(Admin()))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from klamm.kafka_client.property_names import KAFKA_PROPERTIES
+from klamm.dataframes.options import KAFKA_PROPERTIES
 from tests.support.client_keys import (
     ALIASES,
     OF_SECURITY,

@@ -8,8 +8,7 @@ import random
 import subprocess
 from typing import TYPE_CHECKING
 
-from klamm.security.certificates import CertificateError, subject_of
-from klamm.security.der import encoded
+from klamm.security.certificates import CertificateError, encoded, subject_of
 from tests.support.java import java_executable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import klamm
 from klamm.admin import Acl, AclOperation, AclPermission, AclResourceType, AdminClient, NewTopic, PatternType
 from klamm.dataframes.batch_transaction import BatchTransaction
 from klamm.dataframes.errors import WritingError
+from klamm.dataframes.options import WriteOptions, write_options
 from klamm.dataframes.rows import rows_of
-from klamm.dataframes.write_options import WriteOptions, write_options
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from tests.support.mirror import create_topic, read
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings

@@ -19,7 +19,7 @@ from klamm.admin import (
 from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult, DescribeTopicsResult
 from klamm.admin.types import ConfigSynonym, CreatedTopic
 from klamm.history.change import Author
-from klamm.kafka_client.pool.outcome import Outcome
+from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import PolicyFailedError, PolicyViolationError
 from klamm.policy_runtime.decision import TWICE
 from klamm.policy_runtime.refusals import RefusedCreations

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
-from klamm.security.der import encoded
+from klamm.security.certificates import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from klamm.admin import (
     UnsupportedVersionError,
 )
 from klamm.kafka_client.errors import api_error
-from klamm.kafka_client.pool.outcome import Outcome
+from klamm.kafka_client.pool.calls import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

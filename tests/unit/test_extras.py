@@ -11,7 +11,7 @@ import pytest
 
 from klamm import cli, extras
 from klamm.extras import EXTRAS, MissingExtraError, require_extra
-from klamm.security.jwks import KeysError, parse_keys
+from klamm.security.oauth import KeysError, parse_keys
 from klamm.security.stores import StoreError, read_store
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"

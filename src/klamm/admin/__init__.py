@@ -88,8 +88,8 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from klamm.client_configs.description import EntityFilter, FilterComponent, MatchType
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
-from klamm.client_configs.filters import EntityFilter, FilterComponent, MatchType
 from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.admin._checks import check_acl, check_acl_filter
+from klamm.admin._calls import check_acl, check_acl_filter
 from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.kafka_client.pool.pool import CONTROLLER
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import PerKeyResult
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
     from klamm.security.acls import AclFilter

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import PerKeyResult
-    from klamm.client_configs.filters import EntityFilter
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.client_configs.description import EntityFilter
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

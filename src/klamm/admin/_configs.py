@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

@@ -19,8 +19,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin._calls import AdminCalls
-from klamm.admin._checks import check_scram
+from klamm.admin._calls import AdminCalls, check_scram
 from klamm.admin.results import PerKeyResult
 from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, raise_for_code
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
@@ -38,8 +37,7 @@ from klamm.security.scram import ScramMechanism, salt_password
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.kafka_client.pool.deadline import Deadline
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Deadline, Outcome
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin.types import OffsetAndMetadata, by_topic
 from klamm.kafka_client.errors import RETRIABLE_CODES, RETRIABLE_COMMIT_CODES, api_error, raise_for_code
-from klamm.kafka_client.pool.coordinators import find_coordinators
-from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators, result_of
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import ListGroupOffsetsResult, PerKeyResult
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

@@ -33,8 +33,7 @@ from klamm.admin._calls import AdminCalls
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult
 from klamm.admin.types import GroupDescription, GroupMember
 from klamm.kafka_client.errors import api_error
-from klamm.kafka_client.pool.coordinators import find_coordinators
-from klamm.kafka_client.pool.keyed_calls import Ask, KeyedCall, result_of
+from klamm.kafka_client.pool.keyed_calls import Ask, KeyedCall, find_coordinators, result_of
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.types import OffsetAndMetadata
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

@@ -22,9 +22,8 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline, Outcome
     from klamm.kafka_client.pool.keyed_calls import Ask
-    from klamm.kafka_client.pool.outcome import Outcome
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

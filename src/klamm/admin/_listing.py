@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.admin import _topics
-from klamm.admin._checks import check_topic
+from klamm.admin._calls import check_topic
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
 from klamm.kafka_client.errors import api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from klamm.admin.results import DescribeTopicsResult
     from klamm.admin.types import Node
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.kafka_client.errors import RETRIABLE_CODES, api_error
-from klamm.kafka_client.pool.deadline import Deadline
+from klamm.kafka_client.pool.calls import Deadline
 from klamm.kafka_client.pool.node import NotReadyError
 from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
@@ -22,8 +22,8 @@ from klamm.retries import Backoff
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from klamm.kafka_client.pool.node import PooledConnection
     from klamm.kafka_client.pool.pool import ConnectionPool
-    from klamm.kafka_client.pool.pooled_connection import PooledConnection
 
 Key = TypeVar("Key")
 

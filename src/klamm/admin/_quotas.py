@@ -27,8 +27,7 @@ from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasR
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.kafka_client.pool.deadline import Deadline
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Deadline, Outcome
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin._calls import AdminCalls
-from klamm.admin._checks import check_partition
+from klamm.admin._calls import AdminCalls, check_partition
 from klamm.admin.results import PerKeyResult
 from klamm.admin.types import by_topic
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
@@ -28,8 +27,7 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.kafka_client.pool.deadline import Deadline
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Deadline, Outcome
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

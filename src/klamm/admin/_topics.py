@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from klamm.admin import _quorum
-from klamm.admin._checks import check_topic
+from klamm.admin._calls import check_topic
 from klamm.admin.types import (
     ClusterDescription,
     CreatedTopic,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         DescribeTopicsResult,
         ListOffsetsResult,
     )
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 

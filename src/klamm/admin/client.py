@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
-from klamm.admin._calls import AdminCalls
-from klamm.admin._changes import ConfigValue, operations
+from klamm.admin._calls import AdminCalls, ConfigValue, operations
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
 from klamm.admin._leader_calls import LeaderCalls
@@ -49,9 +48,9 @@ if TYPE_CHECKING:
         NewTopic,
         TopicListing,
     )
+    from klamm.client_configs.description import EntityFilter
     from klamm.client_configs.entities import ClientConfigEntity
-    from klamm.client_configs.filters import EntityFilter
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Outcome
     from klamm.policy.answers import PolicyOverride
     from klamm.protocol.types import TopicPartition
     from klamm.security.acls import Acl, AclFilter

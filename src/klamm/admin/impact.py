@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from klamm.admin.types import ConfigResource, OffsetSpec
+from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
-from klamm.client_configs.filters import EntityFilter, FilterComponent
 from klamm.impact.changes import ClientConfigAltered, QuotaAltered
 from klamm.impact.facts import (
     BatchFact,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from klamm.impact.changes import Change
     from klamm.impact.effective import TopicConfigs
     from klamm.impact.findings import Impact
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Outcome
 
 MAX_SAMPLED_BYTES: Final = 64 * 1024 * 1024
 MAX_SAMPLING_S: Final = 5.0

@@ -16,7 +16,7 @@ from klamm.admin.types import (
     OffsetAndMetadata,
     TopicDescription,
 )
-from klamm.kafka_client.pool.outcome import Outcome
+from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import TopicPartition

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from klamm.client_config_runtime.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.description import Compatibility
-    from klamm.client_configs.filters import EntityFilter
+    from klamm.client_configs.description import Compatibility, EntityFilter
     from klamm.client_configs.registrations import Registration
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore

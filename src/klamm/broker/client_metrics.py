@@ -20,10 +20,9 @@ from klamm.protocol.errors import (
 from klamm.protocol.primitives import random_uuid, uuid_text
 from klamm.protocol.records.codecs import decompress_view
 from klamm.protocol.types import ResourceType
-from klamm.telemetry import subscriptions as names
-from klamm.telemetry.instances import ClientInstance, check_instance_id
+from klamm.telemetry import instances as names
+from klamm.telemetry.instances import ClientInstance, check_instance_id, parse_subscription, subscribed, subscription_id
 from klamm.telemetry.series import MetricSeries
-from klamm.telemetry.subscriptions import parse_subscription, subscribed, subscription_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
     from klamm.broker.otlp_export import OtlpExport
     from klamm.broker.settings import BrokerSettings
     from klamm.server.session import Session
-    from klamm.telemetry.instances import Push
+    from klamm.telemetry.instances import Attributes, MetricsSubscription, Push
     from klamm.telemetry.otlp import MetricPoint
-    from klamm.telemetry.subscriptions import Attributes, MetricsSubscription
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from klamm.client_configs.entities import ClientConfigEntity, EntityType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from klamm.client_configs.filters import EntityFilter
+    from klamm.client_configs.description import EntityFilter
 
 Compatibility: TypeAlias = "Mapping[str, tuple[str, ...]]"
 """Compatibility of clients: supported keys by client information (software name and version)."""

@@ -31,9 +31,9 @@ from klamm.client_configs.definitions import (
     ENFORCEMENT,
     HEARTBEAT_INTERVAL_MS,
     SESSION_TIMEOUT_MS,
+    GroupProtocol,
     Switch,
 )
-from klamm.client_configs.kinds import GroupProtocol
 from klamm.client_configs.resolution import merge_layers
 from klamm.client_configs.rollout import rollout_key
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.definitions import ENFORCEMENT
+from klamm.client_configs.description import FilterComponent, MatchType, parse_component
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
-from klamm.client_configs.filters import FilterComponent, MatchType, parse_component
 from klamm.client_configs.rollout import values_for
 from klamm.protocol.errors import InvalidRequestError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import uuid
@@ -11,7 +12,6 @@ import confluent_kafka
 
 from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients.confluent_producer import SOFTWARE_PROPERTIES, Inbox, connect
-from klamm.clients.confluent_progress import DeliveryProgress
 from klamm.clients.confluent_settings import (
     backoff_s,
     client_id,
@@ -21,17 +21,27 @@ from klamm.clients.confluent_settings import (
     takes_dynamic_configs,
 )
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer
-from klamm.clients.group_leave import leave_group
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import raise_for_code
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators, result_of
+from klamm.kafka_client.pool.pool import ConnectionPool
+from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError
+from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from klamm.clients.confluent_progress import Partition
     from klamm.clients.own_connection import OwnConnection
+    from klamm.kafka_client.pool.calls import Deadline
 
 logger = logging.getLogger(__name__)
 
+Partition: TypeAlias = "tuple[str, int]"
+_LOOK_UP_TIMEOUT_S: Final = 10.0
+_RESETS_TO_THE_END: Final = frozenset({"largest", "latest", "end"})
+_TIMEOUT_MS: Final = 5_000
+_FIRST_VERSION_WITH_INSTANCES: Final = 3
 DEFAULT_SESSION_TIMEOUT_MS: Final = 45_000
 DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 3_000
 DEFAULT_MAX_POLL_INTERVAL_MS: Final = 300_000
@@ -40,6 +50,116 @@ Listener: TypeAlias = "Callable[[Any, list[Any]], None]"
 """Rebalance listener. Called with the consumer and partitions."""
 _WAIT_STEP_S: Final = 0.5
 """Interval in seconds at which an unlimited poll checks for changes."""
+
+
+class DeliveryProgress:
+    """Positions and paused partitions of a consumer.
+
+    librdkafka knows a position only for partitions from which a record was read. Other starting points (a seek, an
+    offset in ``assign``, the end of a partition without a committed offset) are recorded here until the first record
+    arrives.
+
+    Args:
+        properties: librdkafka's properties, of which ``auto.offset.reset`` is used.
+    """
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self.paused: set[Partition] = set()
+        self._starts: dict[Partition, int] = {}
+        self._begins_at_the_end = properties.get("auto.offset.reset", "largest") in _RESETS_TO_THE_END
+
+    def begin(self, partitions: Iterable[Any]) -> None:
+        """Record the offsets from which partitions are read. Partitions without an offset are skipped."""
+        self._starts.update({_name(one): one.offset for one in partitions if one.offset >= 0})
+
+    def read(self, messages: Iterable[Any]) -> None:
+        """Record that messages were returned. From here on librdkafka knows the position."""
+        if self._starts:
+            for message in messages:
+                self._starts.pop((message.topic(), message.partition()), None)
+
+    def forget(self, partitions: Iterable[Any]) -> None:
+        """Remove revoked partitions."""
+        for one in partitions:
+            self.paused.discard(_name(one))
+            self._starts.pop(_name(one), None)
+
+    def positions(self, consumer: Any) -> dict[Partition, int]:
+        """Return the next offset of each assigned partition; negative if unknown."""
+        known = {_name(one): one.offset for one in consumer.position(consumer.assignment())}
+        return known | {partition: offset for partition, offset in self._starts.items() if partition in known}
+
+    def fix_the_end(self, consumer: Any, partitions: Iterable[Any]) -> bool:
+        """Give partitions that would start at their end the offset that the end has now.
+
+        Without this, a replacement before the first record would start at a later end. Return whether there were any;
+        there are none if the cluster does not answer in time.
+        """
+        unknown = [one for one in partitions if one.offset < 0] if self._begins_at_the_end else []
+        if not unknown:
+            return False
+        found = False
+        try:
+            committed = consumer.committed(unknown, timeout=_LOOK_UP_TIMEOUT_S)
+            for one, commit in zip(unknown, committed, strict=True):
+                if commit.offset < 0:
+                    _, one.offset = consumer.get_watermark_offsets(one, timeout=_LOOK_UP_TIMEOUT_S)
+                    found = True
+        except confluent_kafka.KafkaException as error:
+            logger.info("End offsets of new partitions are unknown; reading starts at their end then: %s", error)
+            return False
+        self.begin(unknown)
+        return found
+
+
+def _name(partition: Any) -> Partition:
+    return partition.topic, partition.partition
+
+
+def leave_group(settings: dict[str, Any], group_id: str, group_instance_id: str) -> None:
+    """Leave a group as a static member. If that fails, the session timeout removes the member, as after a crash.
+
+    Args:
+        settings: kafka-python's settings for servers, security and ``client_id``.
+        group_id: Id of the group.
+        group_instance_id: Id of the static member.
+    """
+    settings = dict(settings)
+    servers = settings.pop("bootstrap_servers")
+    pool = ConnectionPool(ConnectionSettings.of_keywords(servers, settings), timeout_ms=_TIMEOUT_MS)
+    try:
+        pool.submit(lambda deadline: _leave(pool, deadline, group_id, group_instance_id)).result()
+    except (KafkaApiError, ProtocolError, OSError) as error:
+        logger.info("Member %s did not leave group %s: %s", group_instance_id, group_id, error)
+    finally:
+        pool.close()
+
+
+async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_instance_id: str) -> None:
+    request = LeaveGroupRequest(
+        group_id=group_id,
+        members=[LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=group_instance_id)],
+    )
+
+    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
+        response = await pool.send(
+            request,
+            LeaveGroupResponse,
+            deadline=attempt,
+            node_id=node_id,
+            looked_up=True,
+            min_version=_FIRST_VERSION_WITH_INSTANCES,
+        )
+        raise_for_code(response.error_code)
+        refused = next((member.error_code for member in response.members if member.error_code), ErrorCode.NONE)
+        return {group_id: result_of(refused, None, None)}
+
+    def settle(_: str, outcome: KafkaApiError | None) -> None:
+        if outcome is not None:
+            raise outcome
+
+    find = functools.partial(find_coordinators, pool, deadline)
+    await KeyedCall(what="LeaveGroup", ask=ask, settle=settle, find=find).run(pool, deadline, [group_id])
 
 
 class Consumer:

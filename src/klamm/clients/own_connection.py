@@ -11,10 +11,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.clients.dynamic_config_loop import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
+from klamm.clients.dynamic_config import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
-from klamm.kafka_client.pool.deadline import Deadline
+from klamm.kafka_client.pool.calls import Deadline
 from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse

@@ -11,15 +11,14 @@ import json
 from typing import TYPE_CHECKING
 
 from klamm.dataframes.errors import WritingError
-from klamm.kafka_client.data.transaction_offsets import CommittedOffset, TransactionOffsets
-from klamm.kafka_client.data.transactions import TransactionManager
+from klamm.kafka_client.data.transactions import CommittedOffset, TransactionManager, TransactionOffsets
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from klamm.dataframes.write_options import WriteOptions
+    from klamm.dataframes.options import WriteOptions
     from klamm.dataframes.writer import TargetCluster
     from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.protocol.types import PartitionTuple

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from klamm.dataframes.record_sections import RECORD_OVERHEAD, RecordSections
+from klamm.dataframes.batches import RECORD_OVERHEAD, RecordSections
 from klamm.protocol.records import Codec, encode_section
 
 if TYPE_CHECKING:

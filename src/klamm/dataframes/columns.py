@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from klamm.dataframes.ranges import OffsetRange
+    from klamm.dataframes.positions import OffsetRange
     from klamm.protocol.records import RecordBatch
     from klamm.protocol.records.record import RecordHeaders
 

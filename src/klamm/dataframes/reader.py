@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from klamm.dataframes.options import ReadOptions
-    from klamm.dataframes.positions import Numbers, Positions
-    from klamm.dataframes.ranges import OffsetRange
+    from klamm.dataframes.positions import Numbers, OffsetRange, Positions
     from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.kafka_client.connection.connection import Connection
     from klamm.protocol.records import RecordBatch

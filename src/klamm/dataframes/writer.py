@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
 
-from klamm.dataframes.batches import BATCH_BYTES, RowBatch, batches_of
+from klamm.dataframes.batches import BATCH_BYTES, RECORD_OVERHEAD, RowBatch, batches_of
 from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.key_partitions import partitions_of
-from klamm.dataframes.record_sections import RECORD_OVERHEAD
 from klamm.dataframes.rows import NO_PARTITION, Rows, joined, lengths
+from klamm.dataframes.writer import partitions_of
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.cluster import Cluster
@@ -34,7 +33,7 @@ from klamm.protocol.types import MAX_SEQUENCE, ResourceType
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.dataframes.write_options import WriteOptions
+    from klamm.dataframes.options import WriteOptions
     from klamm.protocol.types import PartitionTuple
 
 Value = TypeVar("Value")

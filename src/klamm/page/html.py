@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from klamm.display import MAX_SHOWN, escaped
-from klamm.monitoring.html import NO_ICON, page, wide
+from klamm.page.html import NO_ICON, page, wide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,7 @@ from klamm.protocol.types import ConfigSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from klamm.page.html import Query
-    from klamm.page.views import Document
+    from klamm.page.html import Document, Query
 
     Fact = tuple[str, str, Callable[[Document], str]]
     """Title and CSS classes of a column, and a function from the document of a topic to its text."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from klamm.configs.decision import ConfigDecision
+    from klamm.configs.operations import ConfigDecision
 
 
 class Requester(Protocol):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from klamm.monitoring.html import page, wide
+from klamm.page.html import page, wide
 from klamm.registration_report.text import NO_NAME, moment, named, never_registered, supports, unreadable
 
 if TYPE_CHECKING:

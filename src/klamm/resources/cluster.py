@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin import ConfigResource, ConfigSource, TopicPartition
+from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
-from klamm.client_configs.filters import EntityFilter, FilterComponent
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.mirror.naming import DefaultReplicationPolicy
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient, ConfigEntry, PartitionReassignment, TopicDescription
     from klamm.client_configs.entities import ClientConfigEntity
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Outcome
 
 Wanted: TypeAlias = "Mapping[ResourceKey, Collection[str] | None]"
 """Resources to describe with the keys that matter; None means all keys."""

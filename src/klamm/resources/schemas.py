@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.client_configs.definitions import SETTABLE
 from klamm.client_configs.rollout import rollout_key
 from klamm.configs.definitions import broker_configs, client_metrics_configs, group_configs, topic_configs
-from klamm.configs.documentation import documentation
+from klamm.configs.describe import documentation
 from klamm.configs.durations import units_of
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.policy.rule import ACTIONS

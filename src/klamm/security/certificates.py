@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError
-from klamm.security.der import dotted, encoded, values
+from klamm.security.certificates import dotted, encoded, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """SASL/OAUTHBEARER (RFC 7628, KIP-255): the client sends a token that names its user and its lifetime.
 
 Tokens are JSON Web Tokens. They are either unsecured (for development, and Kafka's default) or signed with keys from
-``klamm.security.jwks`` (KIP-768). The reason for a rejection is logged; the client receives only a status.
+``klamm.security.oauth`` (KIP-768). The reason for a rejection is logged; the client receives only a status.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.extras import MissingExtraError, require_extra
-from klamm.security.der import DerError, values
+from klamm.security.certificates import DerError, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ from klamm.protocol.errors import (
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from klamm.telemetry.subscriptions import Attributes, Subscribed
+    from klamm.telemetry.instances import Attributes, Subscribed
 
 _RESERVED_BELOW: Final = 100
 _SHORTEST_EXPIRY_MS: Final = 60_000

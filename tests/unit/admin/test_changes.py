@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
-from klamm.admin._changes import operations
+from klamm.admin._calls import operations
 from klamm.admin.results import PerKeyResult
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from klamm.client_configs.description import Compatibility, describe, merge_compatibility
+from klamm.client_configs.description import Compatibility, EntityFilter, FilterComponent, describe, merge_compatibility
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
-from klamm.client_configs.filters import EntityFilter, FilterComponent
 
 of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
 EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)

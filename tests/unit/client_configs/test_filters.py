@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from klamm.client_configs.description import parse_filter
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.filters import parse_filter
 from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 
 ALICE = ClientConfigEntity.of_user("alice")

@@ -11,7 +11,7 @@ from klamm.configs.definitions import (
     group_configs,
     topic_configs,
 )
-from klamm.configs.documentation import documentation
+from klamm.configs.describe import documentation
 from klamm.protocol.types import ResourceType
 
 

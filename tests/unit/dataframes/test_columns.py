@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.dataframes.columns import columns_of
-from klamm.dataframes.ranges import OffsetRange
+from klamm.dataframes.positions import OffsetRange
 from klamm.protocol.errors import CorruptBatchError, UnsupportedCompressionTypeError
 from klamm.protocol.records import Codec, Record, TimestampType, decode_records, encode_batch, iter_batches
 

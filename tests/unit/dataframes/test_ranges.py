@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.dataframes.ranges import OffsetRange, limited, split
+from klamm.dataframes.positions import OffsetRange, limited, split
 
 bounds_by_partition = st.dictionaries(
     st.tuples(st.sampled_from("ab"), st.integers(0, 5)),

@@ -17,8 +17,7 @@ from klamm.admin import AdminClient, NewTopic
 from klamm.dataframes.columns import columns_of
 from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.options import read_options
-from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
-from klamm.dataframes.ranges import OffsetRange
+from klamm.dataframes.positions import EARLIEST, LATEST, OffsetRange, Timestamps
 from klamm.dataframes.reader import TopicReader, as_json, from_json
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode

@@ -9,8 +9,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from klamm.dataframes.errors import WritingError
+from klamm.dataframes.options import write_options
 from klamm.dataframes.rows import NO_PARTITION, rows_of
-from klamm.dataframes.write_options import write_options
 from klamm.properties import SettingsError
 from klamm.protocol.records import Codec, encode_headers
 

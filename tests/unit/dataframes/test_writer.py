@@ -9,11 +9,10 @@ import pytest
 
 import klamm
 from klamm.dataframes.errors import ReadingError, WritingError
-from klamm.dataframes.options import read_options
-from klamm.dataframes.ranges import OffsetRange
+from klamm.dataframes.options import read_options, write_options
+from klamm.dataframes.positions import OffsetRange
 from klamm.dataframes.reader import TopicReader
 from klamm.dataframes.rows import rows_of
-from klamm.dataframes.write_options import write_options
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.init_producer_id import InitProducerIdResponse

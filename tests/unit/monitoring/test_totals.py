@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.monitoring.exposition import Histogram, Page
-from klamm.monitoring.totals import merged
+from klamm.monitoring.exposition import Histogram, Page, merged
 
 
 def page(requests: int, brokers: int, connections: int, *, client_id: str = "a b") -> str:

@@ -13,7 +13,7 @@ from klamm.admin import (
     TopicDescription,
     TopicPartition,
 )
-from klamm.kafka_client.pool.outcome import Outcome
+from klamm.kafka_client.pool.calls import Outcome
 from klamm.protocol.errors import ClusterAuthorizationError, TopicAuthorizationError
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.resources.cluster import observe

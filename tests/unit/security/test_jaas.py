@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from klamm.properties import SettingsError
-from klamm.security.jaas import PLAIN_MODULE, parse_jaas
+from klamm.security.sasl import PLAIN_MODULE, parse_jaas
 
 
 def test_users_of_a_plain_login_module_are_read() -> None:

@@ -11,8 +11,16 @@ from itertools import count
 
 import pytest
 
-from klamm.security.jwks import KeysError, check_signed, parse_keys
-from klamm.security.oauth import ClaimRules, Jwt, OAuthBearerExchange, TokenError, check_unsecured
+from klamm.security.oauth import (
+    ClaimRules,
+    Jwt,
+    KeysError,
+    OAuthBearerExchange,
+    TokenError,
+    check_signed,
+    check_unsecured,
+    parse_keys,
+)
 from klamm.security.sasl import InvalidCredentialsError, SaslRefusedError
 from klamm.server.security.login import Login, LoginSettings
 from tests.support.tokens import Issuer, claims_of, encoded, key_set, part, unsecured, unsecured_with

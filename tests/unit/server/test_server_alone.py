@@ -12,7 +12,7 @@ from klamm.protocol.codec import decode
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from klamm.security.jaas import PLAIN_MODULE
+from klamm.security.sasl import PLAIN_MODULE
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection import Traffic
 from klamm.server.connection_limits import ConnectionLimits

@@ -13,8 +13,7 @@ from klamm.protocol.errors import (
     UnknownSubscriptionIdError,
     UnsupportedCompressionTypeError,
 )
-from klamm.telemetry.instances import ClientInstance, Push, check_instance_id
-from klamm.telemetry.subscriptions import Subscribed
+from klamm.telemetry.instances import ClientInstance, Push, Subscribed, check_instance_id
 
 ID = UUID(int=2**100)
 NOW = 1_700_000_000_000

@@ -6,7 +6,7 @@ import pytest
 
 from klamm.patterns import PatternError
 from klamm.protocol.records.checksum import crc32c
-from klamm.telemetry.subscriptions import (
+from klamm.telemetry.instances import (
     DEFAULT_INTERVAL_MS,
     Subscribed,
     parse_subscription,

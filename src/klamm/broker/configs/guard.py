@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Set
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.configs.decision import ConfigDecision
+    from klamm.configs.operations import ConfigDecision
     from klamm.history.change import Author
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies

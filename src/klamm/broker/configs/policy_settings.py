@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.configs.service import ConfigsChanged
-    from klamm.configs.decision import ConfigDecision
+    from klamm.configs.operations import ConfigDecision
     from klamm.configs.values import ConfigValue
     from klamm.history.change import Author
     from klamm.policy.answers import Override

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.configs.brokers import BrokerSchema, is_store_of_listener
-from klamm.configs.decision import ConfigDecision
 from klamm.configs.definitions import POLICY_RULES_FILE, broker_configs
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import parse_node_id
 from klamm.configs.operations import (
     AlterOperation,
+    ConfigDecision,
     ConfigDelta,
     ConfigSchema,
     check_configs,

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
 from klamm.broker.configs.rules import LegacyConfigs, ResourceAlteration, decide, overridden, parts
-from klamm.configs.decision import ConfigDecision
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, is_secret
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of
-from klamm.configs.operations import ConfigDelta, apply_changes
+from klamm.configs.operations import ConfigDecision, ConfigDelta, apply_changes
 from klamm.configs.topics import validate_topic_configs
 from klamm.history.change import BROKER_ITSELF, HIDDEN, Author, RecordedChange
 from klamm.policy_runtime.decision import Revision, decide_and_check

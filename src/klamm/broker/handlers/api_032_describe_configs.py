@@ -180,7 +180,7 @@ def _converter(request: DescribeConfigsRequest) -> _ToWire:
     """Return the function that converts a description into a response struct."""
     document: Callable[[int, str], str | None] = _no_documentation
     if request.include_documentation:
-        from klamm.configs.documentation import documentation  # noqa: PLC0415 -- long texts, seldom asked for
+        from klamm.configs.describe import documentation  # noqa: PLC0415 -- long texts, seldom asked for
 
         document = documentation
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster, require_cluster
 from klamm.client_config_runtime.messages import components_of, described_entry, resolved_entry
-from klamm.client_configs.filters import parse_filter
+from klamm.client_configs.description import parse_filter
 from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity
 from klamm.protocol.api import Api, ApiKey

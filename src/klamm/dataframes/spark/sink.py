@@ -27,7 +27,7 @@ from klamm.properties import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.dataframes.write_options import WriteOptions
+    from klamm.dataframes.options import WriteOptions
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"

@@ -31,12 +31,10 @@ from pyspark.sql.types import (
 )
 
 from klamm.dataframes.columns import columns_of
-from klamm.dataframes.options import read_options
-from klamm.dataframes.positions import EARLIEST, LATEST
-from klamm.dataframes.ranges import limited, split
+from klamm.dataframes.options import read_options, write_options
+from klamm.dataframes.positions import EARLIEST, LATEST, limited, split
 from klamm.dataframes.reader import TopicReader, as_json, from_json
 from klamm.dataframes.spark.sink import KafkaStreamWriter, KafkaWriter, checked
-from klamm.dataframes.write_options import write_options
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from klamm.dataframes.options import ReadOptions
-    from klamm.dataframes.ranges import OffsetRange
+    from klamm.dataframes.positions import OffsetRange
     from klamm.protocol.types import PartitionTuple
 
 FORMAT: Final = "klamm-kafka"

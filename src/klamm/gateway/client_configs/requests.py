@@ -19,7 +19,7 @@ from klamm.client_config_runtime.messages import (
     outcome_of,
     resolved_entry,
 )
-from klamm.client_configs.filters import parse_filter
+from klamm.client_configs.description import parse_filter
 from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity
 from klamm.gateway.relay.interceptors import Interceptor

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.description import Compatibility
+    from klamm.client_configs.description import Compatibility, EntityFilter
     from klamm.client_configs.entities import ClientConfigEntity
-    from klamm.client_configs.filters import EntityFilter
     from klamm.kafka_client.connection.transport import ConnectionSettings
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.counts import MOST_CLIENT_IDS, OTHER
 from klamm.gateway.monitoring.page import GatewayPage
-from klamm.monitoring.exposition import CONTENT_TYPE, Page
+from klamm.monitoring.exposition import CONTENT_TYPE, Page, merged
 from klamm.monitoring.http import HttpListener
-from klamm.monitoring.totals import merged
 from klamm.policy_runtime.metrics import LAST_RELOAD_SUCCESSFUL
 from klamm.protocol.api import api_name
 

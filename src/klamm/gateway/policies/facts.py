@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ConfigResource, ConfigSynonym
-from klamm.configs.decision import ConfigDecision
 from klamm.configs.definitions import topic_synonyms
 from klamm.configs.layers import BrokerLayers
-from klamm.configs.operations import plan_incremental_alter, plan_legacy_alter
+from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
 from klamm.configs.topics import refuse_topic_list
 from klamm.configs.values import format_value
 from klamm.history.change import HIDDEN

@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.processes import control
-from klamm.monitoring.totals import counters, merged
+from klamm.monitoring.exposition import counters, merged
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.gateway.frames.peer import Peer
-    from klamm.page.views import Document
+    from klamm.page.html import Document
     from klamm.server.listeners import Address
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import request_frame, response_body
 from klamm.history.change import Author
-from klamm.kafka_client.connection.versions import negotiate
+from klamm.kafka_client.connection.connection import negotiate
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError

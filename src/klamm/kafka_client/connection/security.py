@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.properties import SettingsError
-from klamm.security.jaas import parse_jaas
+from klamm.security.sasl import parse_jaas
 
 if TYPE_CHECKING:
     import ssl

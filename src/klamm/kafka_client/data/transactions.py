@@ -1,32 +1,57 @@
-"""Client for the transaction coordinator of one transactional id.
+"""Client for the transaction coordinator of one transactional id, and for offsets committed in a transaction.
 
 It uses the protocol that every Kafka from 0.11 on supports: AddPartitionsToTxn adds partitions, and the producer epoch
 stays the same from one transaction to the next. Under the newer rules (KIP-890, ``transaction.version`` 2), each
 transaction gets its own epoch. A request by the newer rules within an older transaction would succeed but write
 nothing, so all versions here end before those rules.
 
-``klamm.kafka_client.data.coordinator_calls`` lists the reactions to error codes.
+Error codes of a coordinator and the reaction to them:
+
+- NONE: The call is done.
+- COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: The coordinator is looked up again and the request repeated.
+- Every other code of ``RETRIABLE_CODES``, such as CONCURRENT_TRANSACTIONS (the markers of the previous transaction are
+  not written yet) and COORDINATOR_LOAD_IN_PROGRESS: The request is repeated after a short pause.
+- Missing ACLs: ``DeniedError``.
+- Any other code, such as INVALID_PRODUCER_EPOCH after a newer producer has fenced this one: ``TransactionLostError``.
+
+Repeating stops after some seconds with ``ConnectionLostError``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.batches import ProducerStamp
-from klamm.kafka_client.data.coordinator_calls import CoordinatorCalls
-from klamm.protocol.errors import ErrorCode
+from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, DeniedError, TransactionLostError
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from klamm.protocol.types import CoordinatorType
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
     from klamm.protocol.types import PartitionTuple
 
+_FIRST_PAUSE_S: Final = 0.002
+_LAST_PAUSE_S: Final = 0.05
+_ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+_DENIED: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 _TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 3.0
 _LAST_INIT: Final = 4
@@ -36,6 +61,71 @@ _LAST_END: Final = 4
 _OF_A_PARTITION: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED}
 )
+_OFFSETS_PATIENCE_S: Final = 30.0
+_REQUIRE_STABLE_SINCE: Final = 7
+_LAST_FETCH: Final = 7
+"""Highest version in use. From version 8 on, a request names several groups."""
+_LAST_COMMIT: Final = 4
+"""Highest version in use. From version 5 on, TxnOffsetCommit adds the group to the transaction by itself (KIP-890),
+which must not be mixed with AddOffsetsToTxn.
+"""
+
+
+class CoordinatorCalls:
+    """Calls to one coordinator. Thread-confined; they block.
+
+    Args:
+        cluster: The cluster.
+        key: Group id or transactional id.
+        kind: Kind of the key.
+        patience_s: Seconds after which a request is no longer repeated.
+    """
+
+    def __init__(self, cluster: Cluster, key: str, kind: CoordinatorType, *, patience_s: float) -> None:
+        self._cluster = cluster
+        self._key = key
+        self._kind = kind
+        self._patience_s = patience_s
+        self._node: int | None = None
+
+    def until_answered(self, ask: Callable[[Connection], Iterable[int]], what: str) -> None:
+        """Repeat a request until the coordinator returns a final result.
+
+        Args:
+            ask: Function that sends the request on a connection and returns the error codes of the response.
+            what: Name of the request, for messages.
+
+        Raises:
+            DeniedError: The principal lacks a required ACL.
+            TransactionLostError: The coordinator rejects the request for good.
+            ConnectionLostError: The coordinator cannot be reached, or not before the time limit.
+        """
+        deadline = time.monotonic() + self._patience_s
+        backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
+        while codes := self._ask_once(ask):
+            key = f"group {self._key}" if self._kind is CoordinatorType.GROUP else self._key
+            text = f"{what} for {key}: {', '.join(map(error_name, sorted(codes)))}"
+            if codes & _DENIED:
+                raise DeniedError(text)
+            if codes - RETRIABLE_CODES:
+                raise TransactionLostError(text)
+            if codes & _ELSEWHERE:
+                self._node = None
+            if time.monotonic() >= deadline:
+                is_marking = ErrorCode.CONCURRENT_TRANSACTIONS in codes
+                why = " (the markers of the previous transaction are not written yet)" if is_marking else ""
+                raise ConnectionLostError(text + why)
+            time.sleep(backoff.next_s())
+
+    def _ask_once(self, ask: Callable[[Connection], Iterable[int]]) -> set[int]:
+        """Send the request once and return the error codes, without NONE."""
+        if self._node is None:
+            self._node = self._cluster.coordinator(self._key, self._kind)
+        try:
+            return set(ask(self._cluster.connection(self._node))) - {int(ErrorCode.NONE)}
+        except ConnectionLostError:
+            self._node = None
+            raise
 
 
 class TransactionManager:
@@ -124,3 +214,88 @@ def _refused(answer: AddPartitionsToTxnResponse) -> dict[PartitionTuple, int]:
         for partition in topic.results_by_partition
         if partition.partition_error_code != ErrorCode.NONE
     }
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset with its metadata."""
+
+    offset: int
+    metadata: str
+
+
+class TransactionOffsets:
+    """Offsets of one group, committed by one transactional id. Thread-confined; calls block.
+
+    Every call may raise ``ConnectionLostError`` and may then be retried. ``DeniedError`` is a subclass of it.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, group: str) -> None:
+        self._transactional_id = transactional_id
+        self._group = group
+        self._group_calls = CoordinatorCalls(cluster, group, CoordinatorType.GROUP, patience_s=_OFFSETS_PATIENCE_S)
+        self._transaction_calls = CoordinatorCalls(
+            cluster, transactional_id, CoordinatorType.TRANSACTION, patience_s=_OFFSETS_PATIENCE_S
+        )
+
+    def read(self) -> dict[PartitionTuple, CommittedOffset]:
+        """Return the committed offsets, after waiting for pending offsets of open transactions."""
+        found: dict[PartitionTuple, CommittedOffset] = {}
+        request = OffsetFetchRequest(group_id=self._group, topics=None, require_stable=True)
+
+        def ask(connection: Connection) -> set[int]:
+            version = connection.version_of(OffsetFetchRequest, at_least=_REQUIRE_STABLE_SINCE, at_most=_LAST_FETCH)
+            answer = connection.call(request, OffsetFetchResponse, version=version, timeout_s=_TIMEOUT_S)
+            found.clear()
+            codes = {answer.error_code}
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    codes.add(one.error_code)
+                    found[topic.name, one.partition_index] = CommittedOffset(one.committed_offset, one.metadata or "")
+            return codes
+
+        self._group_calls.until_answered(ask, "OffsetFetch")
+        return found
+
+    def add(self, identity: ProducerStamp) -> None:
+        """Add the group's offsets to the open transaction (AddOffsetsToTxn).
+
+        Raises:
+            TransactionLostError: The producer epoch is fenced.
+        """
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self._transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            group_id=self._group,
+        )
+
+        def ask(connection: Connection) -> set[int]:
+            version = connection.version_of(AddOffsetsToTxnRequest, at_most=_LAST_ADD)
+            return {connection.call(request, AddOffsetsToTxnResponse, version=version, timeout_s=_TIMEOUT_S).error_code}
+
+        self._transaction_calls.until_answered(ask, "AddOffsetsToTxn")
+
+    def commit(self, identity: ProducerStamp, where: PartitionTuple, offset: CommittedOffset) -> None:
+        """Write an offset that takes effect when the transaction is committed (TxnOffsetCommit).
+
+        Raises:
+            TransactionLostError: The producer epoch is fenced.
+        """
+        topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+            partition_index=where[1], committed_offset=offset.offset, committed_metadata=offset.metadata
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._transactional_id,
+            group_id=self._group,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            topics=[topic_class(name=where[0], partitions=[partition])],
+        )
+
+        def ask(connection: Connection) -> set[int]:
+            version = connection.version_of(TxnOffsetCommitRequest, at_most=_LAST_COMMIT)
+            answer = connection.call(request, TxnOffsetCommitResponse, version=version, timeout_s=_TIMEOUT_S)
+            return {one.error_code for topic in answer.topics for one in topic.partitions}
+
+        self._group_calls.until_answered(ask, "TxnOffsetCommit")

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from klamm.kafka_client.errors import FATAL_ERRORS, RETRIABLE_CODES, ConnectionLostError, api_error, error_text
-from klamm.kafka_client.pool.deadline import Deadline
+from klamm.kafka_client.pool.calls import Deadline
 from klamm.kafka_client.pool.rights import name_right
 from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
     from klamm.kafka_client.pool.pool import ConnectionPool
@@ -30,6 +31,7 @@ Ask: TypeAlias = Callable[["int | None", "list[Key]", Deadline], Awaitable["Mapp
 """Function that sends one request for some keys to a node, before a deadline, and returns the outcome of each."""
 Find: TypeAlias = Callable[["list[Key]"], Awaitable["Mapping[Key, int | KafkaApiError]"]]
 """Function that looks up the node of each key, or the error with which the cluster answers."""
+_FIRST_WITH_SEVERAL_KEYS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,3 +146,30 @@ async def _nodes(find: Find[Key], waiting: _Waiting[Key, Value]) -> Mapping[int,
 def result_of(error_code: int, error_message: str | None, value: Value) -> Value | KafkaApiError:
     """Return the value if the error code is 0, else the error of the code."""
     return value if error_code == ErrorCode.NONE else api_error(error_code, error_message)
+
+
+async def find_coordinators(
+    pool: ConnectionPool, deadline: Deadline, group_ids: Iterable[str]
+) -> Mapping[str, int | KafkaApiError]:
+    """Return the node id of each group's coordinator, or the error with which the cluster answers."""
+    offered = await pool.offered_versions(deadline)
+    if offered.get(FindCoordinatorRequest.API_KEY, (0, 0))[1] < _FIRST_WITH_SEVERAL_KEYS:
+        return {group_id: await _find_one(pool, deadline, group_id) for group_id in group_ids}
+    request = FindCoordinatorRequest(coordinator_keys=list(group_ids))
+    response = await pool.send(
+        request, FindCoordinatorResponse, deadline=deadline, min_version=_FIRST_WITH_SEVERAL_KEYS
+    )
+    return {
+        found.key: result_of(found.error_code, found.error_message, found.node_id) for found in response.coordinators
+    }
+
+
+async def _find_one(pool: ConnectionPool, deadline: Deadline, group_id: str) -> int | KafkaApiError:
+    """Look up the coordinator of one group, for brokers older than 3.0, which accept one group per request."""
+    response = await pool.send(
+        FindCoordinatorRequest(key=group_id),
+        FindCoordinatorResponse,
+        deadline=deadline,
+        max_version=_FIRST_WITH_SEVERAL_KEYS - 1,
+    )
+    return result_of(response.error_code, response.error_message, response.node_id)

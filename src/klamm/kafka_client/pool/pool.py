@@ -30,10 +30,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import open_connection
 from klamm.kafka_client.errors import FATAL_ERRORS, RETRIABLE_CODES, ConnectionLostError, api_error, error_text
-from klamm.kafka_client.pool.deadline import Deadline
-from klamm.kafka_client.pool.node import NotReadyError, PoolNode
-from klamm.kafka_client.pool.outcome import Outcome
-from klamm.kafka_client.pool.pooled_connection import PooledConnection
+from klamm.kafka_client.pool.calls import Deadline, Outcome
+from klamm.kafka_client.pool.node import NotReadyError, PooledConnection, PoolNode
 from klamm.kafka_client.pool.rights import name_right
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode

@@ -37,11 +37,12 @@ from klamm.kafka_client.data.fetch import (
     TOPIC_IDS_FROM,
     EpochEnd,
     FetchedPartition,
+    FetchSessionHandler,
+    Key,
     WantedRecords,
     fetch_request,
     fetched_partitions,
 )
-from klamm.kafka_client.data.fetch_sessions import FetchSessionHandler, Key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionCopy, TopicRefreshes, stop_and_log
 from klamm.mirror.progress.partition_progress import CopyState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.monitoring.html import NO_ICON, page
+from klamm.page.html import NO_ICON, page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -37,8 +37,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.dataframes.options import ReadOptions
-from klamm.dataframes.positions import EARLIEST, LATEST
-from klamm.dataframes.ranges import OffsetRange
+from klamm.dataframes.positions import EARLIEST, LATEST, OffsetRange
 from klamm.dataframes.reader import TopicReader
 from klamm.mirror.cluster_admin import admin_client, check_reachable, partition_counts
 from klamm.mirror.copy.settings import copy_settings

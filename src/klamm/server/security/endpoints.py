@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.properties import SettingsError, parse_list
 from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
-from klamm.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, JaasEntry, parse_jaas
 from klamm.security.oauth import OAUTHBEARER
 from klamm.security.principals import ANONYMOUS, user_principal
-from klamm.security.sasl import PLAIN
+from klamm.security.sasl import OAUTHBEARER_MODULE, PLAIN, PLAIN_MODULE, SCRAM_MODULE, JaasEntry, parse_jaas
 from klamm.server.listeners import Listener, setting_of
 from klamm.server.security.login import (
     DEFAULT_FAILURE_DELAY_MS,

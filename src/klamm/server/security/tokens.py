@@ -84,7 +84,7 @@ class _SignedTokens:
         Raises:
             TokenError: The token is not valid.
         """
-        from klamm.security.jwks import check_signed  # noqa: PLC0415  # PyJWT is installed, or _refresh had failed
+        from klamm.security.oauth import check_signed  # noqa: PLC0415  # PyJWT is installed, or _refresh had failed
 
         try:
             self._refresh()
@@ -93,7 +93,7 @@ class _SignedTokens:
         return check_signed(text, self._keys, self._rules, time.time())
 
     def _refresh(self) -> None:
-        from klamm.security.jwks import KeysError, parse_keys  # noqa: PLC0415  # brokers without signed tokens
+        from klamm.security.oauth import KeysError, parse_keys  # noqa: PLC0415  # brokers without signed tokens
 
         try:
             status = self._path.stat()

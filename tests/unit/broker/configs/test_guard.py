@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.rules import ResourceAlteration
     from klamm.broker.configs.service import ConfigService
-    from klamm.configs.decision import ConfigDecision
+    from klamm.configs.operations import ConfigDecision
     from klamm.history.change import Author
     from klamm.policy import Override
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from klamm.broker.configs.rules import ResourceAlteration
-    from klamm.configs.decision import ConfigDecision
+    from klamm.configs.operations import ConfigDecision
     from klamm.policy import Override
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = (

@@ -15,7 +15,7 @@ from klamm.gateway.history import before
 from klamm.gateway.history.hooks import APIS
 from klamm.gateway.history.recorded_api import Change
 from klamm.kafka_client.errors import ConnectionLostError, api_error
-from klamm.kafka_client.pool.outcome import Outcome
+from klamm.kafka_client.pool.calls import Outcome
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest

@@ -21,7 +21,7 @@ from klamm.gateway.policies.create_topics import CreateTopicsJudge
 from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
 from klamm.gateway.policies.turns import ResourceTurns
-from klamm.kafka_client.pool.outcome import Outcome
+from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_partition_reassignments import (

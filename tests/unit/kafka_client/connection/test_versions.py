@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.kafka_client.connection.versions import negotiate
+from klamm.kafka_client.connection.connection import negotiate
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.messages.metadata import MetadataRequest
 

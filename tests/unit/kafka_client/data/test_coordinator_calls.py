@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.kafka_client.data.coordinator_calls import CoordinatorCalls
+from klamm.kafka_client.data.transactions import CoordinatorCalls
 from klamm.kafka_client.errors import ConnectionLostError, DeniedError, TransactionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.types import CoordinatorType

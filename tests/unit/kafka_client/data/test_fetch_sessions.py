@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
-from klamm.kafka_client.data.fetch_sessions import FetchSessionHandler
+from klamm.kafka_client.data.fetch import FetchLimits, FetchSessionHandler, WantedRecords
 
 if TYPE_CHECKING:
     from klamm.protocol.messages.fetch import FetchRequest

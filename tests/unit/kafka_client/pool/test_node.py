@@ -10,9 +10,8 @@ import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kafka_client.pool.deadline import Deadline
-from klamm.kafka_client.pool.node import NotReadyError, PoolNode
-from klamm.kafka_client.pool.pooled_connection import PooledConnection
+from klamm.kafka_client.pool.calls import Deadline
+from klamm.kafka_client.pool.node import NotReadyError, PooledConnection, PoolNode
 
 if TYPE_CHECKING:
     from unittest.mock import Mock

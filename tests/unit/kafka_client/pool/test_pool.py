@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from klamm.kafka_client.pool.deadline import Deadline
+    from klamm.kafka_client.pool.calls import Deadline
     from tests.support.stub_broker import Answer, Request
 
 CREATE_TOPICS = 19

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import OffsetAndMetadata
+from klamm.kafka_client.internal_topic import LogBounds
 from klamm.mirror.groups.plans import (
     Logs,
     accepted,
@@ -15,7 +16,6 @@ from klamm.mirror.groups.plans import (
 )
 from klamm.mirror.groups.stores import SyncStore
 from klamm.mirror.records.formats import Checkpoint
-from klamm.mirror.records.internal_topic import LogBounds
 from klamm.mirror.records.offset_translation import Translation
 from klamm.mirror.settings.mirror import parse_settings
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from klamm.admin import AclFilter, KafkaApiError
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Outcome
 
 READ = Acl(
     resource_type=AclResourceType.TOPIC,

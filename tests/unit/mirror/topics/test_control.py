@@ -17,7 +17,7 @@ from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
-    from klamm.kafka_client.pool.outcome import Outcome
+    from klamm.kafka_client.pool.calls import Outcome
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
 

@@ -1,8 +1,17 @@
-"""Deadlines of calls."""
+"""Deadline and result of a call."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+Value = TypeVar("Value")
 
 
 class Deadline:
@@ -25,3 +34,11 @@ class Deadline:
     def passed(self) -> bool:
         """Return whether the deadline has passed."""
         return self.left_ms() == 0
+
+
+class Outcome(Future[Value]):
+    """Future that can also be awaited: ``outcome.result(timeout)`` in a thread, ``await outcome`` in a coroutine."""
+
+    def __await__(self) -> Generator[Any, None, Value]:
+        """Wait on the running event loop. Cancelling the waiting task does not stop the call."""
+        return asyncio.wrap_future(self).__await__()

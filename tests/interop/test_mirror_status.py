@@ -13,8 +13,9 @@ from klamm.cli import main as cli
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.internal_topic import ControlConnection, write_records
+from klamm.kafka_client.internal_topic import write_records
 from klamm.mirror.records.formats import OffsetSync
+from klamm.mirror.records.internal_topic import ControlConnection
 from klamm.mirror.records.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.tail_reader import read_tail

@@ -16,10 +16,10 @@ from klamm.cli import main as cli
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kafka_client.internal_topic import ControlConnection
 from klamm.mirror.cluster_admin import GroupUse, group_uses, new_client
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
+from klamm.mirror.records.internal_topic import ControlConnection
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.heartbeats import Heartbeats

@@ -28,7 +28,7 @@ from klamm.admin import (
 from klamm.admin import TopicPartition as AdminPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kafka_client.internal_topic import ControlConnection, TopicGoneError
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
 from tests.support import spark_processes
 from tests.support.class_archives import let_spark_start_quickly

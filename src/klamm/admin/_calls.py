@@ -1,11 +1,18 @@
-"""Shared base of all groups of admin calls: the connection pool, and results settled in the background."""
+"""Shared parts of all groups of admin calls: the connection pool, results settled in the background, and checks.
+
+The checks come before a request is sent. They and their messages are those of Kafka's ``KafkaAdminClient``.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from klamm.protocol.errors import KafkaApiError
+from klamm.admin.types import AlterConfigOp, ConfigEntry, OpType
+from klamm.kafka_client.errors import api_error
+from klamm.protocol.errors import ErrorCode, InvalidRequestError, InvalidTopicError, KafkaApiError
+from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine
@@ -13,8 +20,15 @@ if TYPE_CHECKING:
 
     from klamm.admin.results import PerKeyResult
     from klamm.kafka_client.pool.pool import ConnectionPool
+    from klamm.protocol.types import TopicPartition
+    from klamm.security.acls import Acl, AclFilter
+    from klamm.security.scram import ScramMechanism
 
 Key = TypeVar("Key")
+Scalar: TypeAlias = str | int | float
+"""A config value. True and False are sent as ``true`` and ``false``."""
+ConfigValue: TypeAlias = Scalar | Iterable[Scalar]
+"""A config value, or the elements of a list config."""
 
 
 class AdminCalls:
@@ -41,3 +55,81 @@ class AdminCalls:
             result.fail_open(error, keys)
 
         self._pool.submit(functools.partial(work, self._pool), timeout_ms=timeout_ms).add_done_callback(finish)
+
+
+def check_topic(name: str) -> KafkaApiError | None:
+    """Return the error of an empty topic name, which no request can carry."""
+    return None if name else InvalidTopicError(f"The given topic name '{name}' cannot be represented in a request.")
+
+
+def check_partition(partition: TopicPartition) -> KafkaApiError | None:
+    """Return the error of a partition with an empty topic name or a negative index."""
+    if partition.partition < 0:
+        return InvalidTopicError(f"The given partition index {partition.partition} is not valid.")
+    return check_topic(partition.topic)
+
+
+def check_acl(acl: Acl) -> KafkaApiError | None:
+    """Return the error of an ACL to create with an open or unknown field."""
+    fields = {
+        "Resource type": acl.resource_type if acl.resource_type <= AclResourceType.ANY else None,
+        "Resource pattern type": acl.pattern_type if acl.pattern_type <= PatternType.MATCH else None,
+        "Operation": acl.operation if acl.operation <= AclOperation.ANY else None,
+        "Permission type": acl.permission if acl.permission <= AclPermission.ANY else None,
+    }
+    indefinite = next((f"{field} is {value.name}" for field, value in fields.items() if value is not None), None)
+    return None if indefinite is None else InvalidRequestError(f"Invalid ACL creation: {indefinite}")
+
+
+def check_acl_filter(wanted: AclFilter) -> KafkaApiError | None:
+    """Return the error of a filter with an unknown field."""
+    if all((wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission)):
+        return None
+    return InvalidRequestError("The AclBindingFilter must not contain UNKNOWN elements.")
+
+
+def check_scram(user: str, alterations: Iterable[tuple[ScramMechanism, str | None]]) -> KafkaApiError | None:
+    """Return the error of a user's SCRAM credentials to set or delete.
+
+    Args:
+        user: Name of the user.
+        alterations: Mechanism and password of each credential. A deletion has the password None.
+    """
+    if not user:
+        return api_error(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    for mechanism, password in alterations:
+        if password == "":
+            return api_error(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Password must not be empty")
+        if not mechanism:
+            return api_error(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    return None
+
+
+def operations(
+    *,
+    set: Mapping[str, ConfigValue],  # noqa: A002 - KIP-339's word
+    append: Mapping[str, ConfigValue],
+    subtract: Mapping[str, ConfigValue],
+    delete: Iterable[str],
+) -> list[AlterConfigOp]:
+    """Return the operations of KIP-339 for the arguments.
+
+    Raises:
+        TypeError: ``delete`` is a single string, which would otherwise be read as one key per character.
+    """
+    if isinstance(delete, str):
+        raise TypeError(f"delete={delete!r}: expected a list of keys, as in delete=[{delete!r}]")
+    changes = [
+        AlterConfigOp(ConfigEntry(name, _text(value)), kind)
+        for kind, values in ((OpType.SET, set), (OpType.APPEND, append), (OpType.SUBTRACT, subtract))
+        for name, value in values.items()
+    ]
+    return changes + [AlterConfigOp(ConfigEntry(name, None), OpType.DELETE) for name in delete]
+
+
+def _text(value: ConfigValue) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    return ",".join(map(_text, value))

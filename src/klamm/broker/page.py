@@ -18,17 +18,13 @@ from klamm.display import counted
 from klamm.page.clients import client_warnings, clients_section
 from klamm.page.html import (
     DETAIL_ROWS,
-    HTML,
-    POLICIES_PAGE,
     ROWS,
-    TOPICS_PAGE,
     UNKNOWN,
     Cell,
     Table,
     document,
     filter_form,
     first_of,
-    json_view,
     link_to,
     page_of,
     section,
@@ -41,6 +37,7 @@ from klamm.page.html import (
 )
 from klamm.page.policies import policies_document, policies_section, policy_warnings
 from klamm.page.topics import config_documents, configs_section, missing_topic, topics_document, topics_section
+from klamm.page.views import HTML, POLICIES_PAGE, TOPICS_PAGE, json_view
 from klamm.protocol.types import ResourceType
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.log.directories import segment_bytes
@@ -52,7 +49,8 @@ if TYPE_CHECKING:
     from klamm.broker.groups.coordinator import DescribedGroup
     from klamm.broker.topics.catalog import Topic
     from klamm.monitoring.http import View
-    from klamm.page.html import Document, Query
+    from klamm.page.html import Query
+    from klamm.page.views import Document
     from klamm.server.client_registry import ClientRegistry
     from klamm.storage.metadata.changes import PutGroupOffset
 

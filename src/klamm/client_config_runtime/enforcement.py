@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, GroupProtocol
+from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.client_configs.enforcement import (
     NOTHING_ENFORCED,
     enforced_values,
@@ -14,6 +14,7 @@ from klamm.client_configs.enforcement import (
     is_enforced_anywhere,
 )
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

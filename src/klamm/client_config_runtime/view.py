@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client_configs.definitions import concerns, kinds_of_configs
 from klamm.client_configs.enforcement import NOTHING_ENFORCED, Compliance, compliance, differs, enforceable, value_text
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information
 from klamm.protocol.primitives import uuid_text
 from klamm.server.session import UNKNOWN_SOFTWARE

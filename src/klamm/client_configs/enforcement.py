@@ -26,14 +26,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from klamm.client_configs.definitions import (
-    ACKS,
-    ENFORCEMENT,
-    HEARTBEAT_INTERVAL_MS,
-    SESSION_TIMEOUT_MS,
-    GroupProtocol,
-    Switch,
-)
+from klamm.client_configs.definitions import ACKS, ENFORCEMENT, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, Switch
+from klamm.client_configs.kinds import GroupProtocol
 from klamm.client_configs.resolution import merge_layers
 from klamm.client_configs.rollout import rollout_key
 
@@ -46,6 +40,8 @@ if TYPE_CHECKING:
 ALL_REPLICAS: Final = -1
 _STRENGTHS: Final = {0: 0, 1: 1, ALL_REPLICAS: 2}
 _ACKS_BY_NAME: Final = {"0": 0, "1": 1, "-1": ALL_REPLICAS, "all": ALL_REPLICAS}
+_TOLERANCE: Final = 1.5
+"""Factor by which a heartbeat interval may be off, because it is the measured time between two heartbeats."""
 
 
 class Compliance(StrEnum):
@@ -219,3 +215,17 @@ def compliance(key: str, *, is_supported: bool, enforced: Enforced, protocols: f
     if not enforced.is_on:
         return Compliance.OFF
     return Compliance.ENFORCED if key in enforceable(enforced, protocols) else Compliance.CANNOT
+
+
+def value_text(key: str, value: int) -> str:
+    """Return a reported value as it would be set."""
+    return "all" if key == ACKS and value == ALL_REPLICAS else str(value)
+
+
+def differs(key: str, *, reported: int, wanted: str) -> bool:
+    """Return whether a client reports another value than the one that is set for it."""
+    if key == ACKS:
+        return reported != acks_of(wanted)
+    if key == HEARTBEAT_INTERVAL_MS:
+        return not int(wanted) / _TOLERANCE <= reported <= int(wanted) * _TOLERANCE
+    return reported != int(wanted)

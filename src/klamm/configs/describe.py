@@ -6,11 +6,14 @@ All results are sorted by name.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import (
     ConfigDefinition,
+    base_name,
     broker_configs,
     client_metrics_configs,
     find_broker_config,
@@ -20,10 +23,20 @@ from klamm.configs.definitions import (
 )
 from klamm.configs.layers import BrokerLayers, Synonym, group_synonym
 from klamm.configs.values import format_value
-from klamm.protocol.types import ConfigSource, ConfigType
+from klamm.protocol.types import ConfigSource, ConfigType, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+TEXTS: Final = Path(__file__).with_name("documentation.txt")
+"""Documentation texts. There is one section per resource type; each line is a name, `` = `` and a sentence."""
+
+_SECTIONS: Final = {
+    ResourceType.TOPIC: "topic",
+    ResourceType.BROKER: "broker",
+    ResourceType.GROUP: "group",
+    ResourceType.CLIENT_METRICS: "client-metrics",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,3 +239,24 @@ def _is_read_only(name: str) -> bool:
     """Return the ``read_only`` flag. A name with a listener prefix is described as read-only although it can change."""
     definition = broker_configs().get_definition(name)
     return definition is None or definition.is_read_only
+
+
+def documentation(resource_type: int, name: str) -> str | None:
+    """Return a sentence that documents a config, or None if there is no documentation."""
+    texts = _texts().get(resource_type)
+    if texts is None:
+        return None
+    return texts.get(name) or (texts.get(base_name(name)) if resource_type == ResourceType.BROKER else None)
+
+
+@cache
+def _texts() -> Mapping[int, Mapping[str, str]]:
+    sections: dict[str, dict[str, str]] = {}
+    current: dict[str, str] = {}
+    for line in TEXTS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            current = sections.setdefault(line.strip("[]"), {})
+        elif line:
+            name, _, sentence = line.partition(" = ")
+            current[name] = sentence
+    return MappingProxyType({kind: MappingProxyType(sections[section]) for kind, section in _SECTIONS.items()})

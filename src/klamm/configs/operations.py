@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
+from klamm.configs.layers import NOTHING_SET
 from klamm.configs.values import JAVA_BLANKS
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 from klamm.protocol.types import ConfigOperation
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+    from klamm.protocol.types import ResourceType
 
 MAX_VALUE_BYTES: Final = 32_767
 """Limit for a config value in bytes. Java clients cannot read longer strings in any message version."""
@@ -222,3 +224,31 @@ def _refuse_duplicates(names: Sequence[str]) -> None:
 def _refuse_nulls(names: Sequence[str]) -> None:
     if names:
         raise InvalidRequestError(f"Null value not supported for : {', '.join(names)}")
+
+
+class ConfigDecision(NamedTuple):
+    """Decided change of one resource, not yet applied."""
+
+    resource_type: ResourceType
+    resource_name: str
+    changes: tuple[ConfigDelta, ...]
+    before: Mapping[str, str] = NOTHING_SET
+    """Dynamic configs of the resource at the time of the decision."""
+    replaced: frozenset[str] | None = None
+    """Configs that a legacy AlterConfigs names; None for IncrementalAlterConfigs."""
+    defaults: Mapping[str, str] = NOTHING_SET
+    """For a topic or a broker, the values of configs that it does not set, without secrets."""
+
+    @property
+    def altered(self) -> Mapping[str, str | None]:
+        """Changed configs that the request names; None as value means removal.
+
+        As in Kafka, a policy does not see the configs that a replacement removes by not naming them.
+        """
+        named = self.replaced
+        return {change.name: change.value for change in self.changes if named is None or change.name in named}
+
+    @property
+    def result(self) -> Mapping[str, str]:
+        """Dynamic configs of the resource after the change."""
+        return apply_changes(self.before, self.changes)

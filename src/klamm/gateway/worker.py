@@ -20,7 +20,7 @@ from klamm.gateway.monitoring.status import process_status
 from klamm.gateway.processes import control
 from klamm.gateway.processes.passed_connections import PassedConnections
 from klamm.gateway.settings import parse_arguments
-from klamm.page.html import encoded
+from klamm.page.views import encoded
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.signals import ProcessSignals

@@ -14,7 +14,8 @@ from klamm.server.time_slice import TimeSlice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from klamm.page.html import Document, Query
+    from klamm.page.html import Query
+    from klamm.page.views import Document
 
 _KINDS: Final = {
     Standing.IN_LINE: "good",

@@ -14,7 +14,8 @@ from klamm.policy_runtime.service import MAX_LATEST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from klamm.page.html import Document, Query
+    from klamm.page.html import Query
+    from klamm.page.views import Document
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.service import PolicyVerdict
 

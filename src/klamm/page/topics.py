@@ -10,7 +10,8 @@ from klamm.protocol.types import ConfigSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from klamm.page.html import Document, Query
+    from klamm.page.html import Query
+    from klamm.page.views import Document
 
     Fact = tuple[str, str, Callable[[Document], str]]
     """Title and CSS classes of a column, and a function from the document of a topic to its text."""

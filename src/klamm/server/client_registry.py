@@ -12,13 +12,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.client_configs.definitions import GROUP_PROTOCOL_OF_API, KIND_OF_API
+from klamm.client_configs.kinds import GROUP_PROTOCOL_OF_API, KIND_OF_API
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from klamm.client_configs.definitions import ClientKind, GroupProtocol
+    from klamm.client_configs.definitions import ClientKind
+    from klamm.client_configs.kinds import GroupProtocol
     from klamm.server.session import Session
 
 MAX_GONE: Final = 10_000

@@ -10,8 +10,9 @@ from klamm.security.principals import ANONYMOUS
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from klamm.client_configs.definitions import ClientKind, GroupProtocol
+    from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.enforcement import Enforced
+    from klamm.client_configs.kinds import GroupProtocol
     from klamm.server.security.login import Login
 
 UNKNOWN_SOFTWARE = "unknown"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from klamm.client_config_runtime.view import Standing, clients_document, view_clients
-from klamm.client_configs.definitions import ClientKind, GroupProtocol
+from klamm.client_configs.definitions import ClientKind
 from klamm.client_configs.enforcement import Enforced
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
 from tests.support.client_configs import seen_client
 
 APP = ClientConfigEntity.of_client("alice", "app")

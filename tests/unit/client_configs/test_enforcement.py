@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.client_configs.definitions import ENFORCEMENT, BrokerLimits, GroupProtocol
+from klamm.client_configs.definitions import ENFORCEMENT, BrokerLimits
 from klamm.client_configs.enforcement import (
     NOTHING_ENFORCED,
     Compliance,
@@ -15,6 +15,7 @@ from klamm.client_configs.enforcement import (
     is_enforced_anywhere,
 )
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
 from klamm.client_configs.resolution import resolve
 
 EVERYONE = ClientConfigEntity.of_user(None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.client_configs.definitions import DEFINITIONS, KIND_OF_API, ClientKind, concerns, kinds_of_configs
+from klamm.client_configs.definitions import DEFINITIONS, ClientKind
+from klamm.client_configs.kinds import KIND_OF_API, concerns, kinds_of_configs
 from klamm.protocol.api import ApiKey
 
 PRODUCER = frozenset({ClientKind.PRODUCER})

@@ -14,7 +14,8 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import LATEST
 from klamm.kafka_client.data.records import RecordsRefusedError
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kafka_client.internal_topic import ControlConnection, PartitionWriter
+from klamm.kafka_client.internal_topic import PartitionWriter
+from klamm.mirror.records.internal_topic import ControlConnection
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
 from tests.support.mirror import create_topic

@@ -7,7 +7,7 @@ import pytest
 import klamm
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kafka_client.internal_topic import ControlConnection, TopicGoneError
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.protocol.records import Record
 from tests.support.mirror import create_topic
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.page.html import encoded
 from klamm.page.policies import merged_policies, policies_document, policies_section, policy_warnings
+from klamm.page.views import encoded
 from klamm.policy import DeleteTopicDetails, PolicyViolationError
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime import Policies

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from klamm.admin import ConfigEntry
-from klamm.page.html import json_view
 from klamm.page.topics import config_documents, configs_section, missing_topic, topics_document, topics_section
+from klamm.page.views import json_view
 from klamm.protocol.types import ConfigSource
 
 HOSTILE = '<script>alert("x")</script>\x1b[2J&'

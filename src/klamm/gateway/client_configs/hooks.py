@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from klamm.client_config_runtime.enforcement import EnforcementService, report_client_configs
 from klamm.client_config_runtime.view import client_documents
-from klamm.client_configs.definitions import GroupProtocol
+from klamm.client_configs.kinds import GroupProtocol
 from klamm.clock import wall_clock_ms
 from klamm.gateway.client_configs.limits import UpstreamLimits
 from klamm.gateway.client_configs.requests import ClientConfigRequests

@@ -14,17 +14,13 @@ from klamm.gateway.upstream.topics import NAMES_KEPT_S, TOPICS_KEPT_S, UpstreamT
 from klamm.page.clients import client_warnings, clients_section
 from klamm.page.html import (
     DETAIL_ROWS,
-    HTML,
-    POLICIES_PAGE,
     ROWS,
-    TOPICS_PAGE,
     UNKNOWN,
     Cell,
     Table,
     document,
     filter_form,
     first_of,
-    json_view,
     page_of,
     section,
     short,
@@ -35,6 +31,7 @@ from klamm.page.html import (
 )
 from klamm.page.policies import policies_section, policy_warnings
 from klamm.page.topics import configs_section, missing_topic, topics_document, topics_section
+from klamm.page.views import HTML, POLICIES_PAGE, TOPICS_PAGE, json_view
 from klamm.protocol.errors import ProtocolError
 from klamm.server.listeners import Address
 
@@ -44,7 +41,8 @@ if TYPE_CHECKING:
     from klamm.gateway.app import GatewayApp
     from klamm.gateway.settings import GatewaySettings
     from klamm.monitoring.http import View
-    from klamm.page.html import Document, Query
+    from klamm.page.html import Query
+    from klamm.page.views import Document
 
 GATEWAY_PAGE: Final = "/gateway.json"
 _MOST_NAMED: Final = 5

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from klamm.gateway.app import GatewayApp
     from klamm.gateway.relay.shared import Shared
-    from klamm.page.html import Document
+    from klamm.page.views import Document
 
 MOST_CLIENTS: Final = 10_000
 """Clients in the status of one process. Connected ones come first."""

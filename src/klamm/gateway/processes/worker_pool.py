@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.gateway.frames.peer import Peer
-    from klamm.page.html import Document
+    from klamm.page.views import Document
     from klamm.server.listeners import Address
 
 logger = logging.getLogger(__name__)

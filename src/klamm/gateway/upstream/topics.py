@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.admin import AdminClient, TopicDescription
-    from klamm.page.html import Document
+    from klamm.page.views import Document
 
 NAMES_KEPT_S: Final = 30.0
 """Seconds between two listings of all topics. With 10,000 topics a listing is a response of megabytes."""

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from klamm.admin import ErrorCode, KafkaApiError
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
-from klamm.kafka_client.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.cluster_admin import (
     KNOWN_AFTER_S,
     GroupUse,
@@ -52,6 +51,7 @@ from klamm.mirror.groups.plans import (
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
 from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress.partition_progress import RecentAges
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.topics.config_sync import log_rejection
 from klamm.properties import SettingsError
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient, OffsetAndMetadata
-    from klamm.kafka_client.internal_topic import LogBounds
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.progress.flow_progress import GroupStatus
     from klamm.mirror.records.formats import Checkpoint
+    from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import GroupSettings
     from klamm.protocol.types import PartitionTuple

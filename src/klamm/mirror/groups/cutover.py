@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import error_text
-from klamm.kafka_client.internal_topic import TopicGoneError
 from klamm.mirror.cluster_admin import commit_offsets, group_offsets, group_uses
 from klamm.mirror.groups.plans import (
     Logs,
@@ -18,17 +17,18 @@ from klamm.mirror.groups.plans import (
     remote_topic_of,
     translate_group,
 )
+from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.topics.config_sync import log_rejection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.admin import AdminClient, OffsetAndMetadata
-    from klamm.kafka_client.internal_topic import LogBounds
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.control import BothSides
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.records.formats import Checkpoint
+    from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 

@@ -13,9 +13,9 @@ from klamm.mirror.records.offset_translation import Translation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from klamm.kafka_client.internal_topic import LogBounds
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.stores import SyncStore
+    from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 

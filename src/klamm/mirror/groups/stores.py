@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from klamm.kafka_client.errors import CLUSTER_ERRORS
-from klamm.kafka_client.internal_topic import TopicGoneError
 from klamm.mirror.records.formats import Checkpoint, FormatError, OffsetSync
+from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.records.offset_translation import PartitionTranslation, RunSync, SyncPair
 from klamm.mirror.records.source_offsets import resume_offset
 from klamm.protocol.records import Record
@@ -15,7 +15,7 @@ from klamm.protocol.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.kafka_client.internal_topic import ControlConnection
+    from klamm.mirror.records.internal_topic import ControlConnection
     from klamm.mirror.records.offset_translation import Translation
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
-from klamm.kafka_client.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.cluster_admin import KNOWN_AFTER_S, check_reachable, create_internal_topic, new_client
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.records.formats import Heartbeat
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.records import Record
 from klamm.retries import Backoff, LoggedReasons

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
-from klamm.client_configs.definitions import KIND_OF_CONFIG
+from klamm.client_configs.kinds import KIND_OF_CONFIG
 from klamm.registration_report.report import NOTHING
 
 if TYPE_CHECKING:

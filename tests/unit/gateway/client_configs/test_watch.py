@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from klamm.client_config_runtime.enforcement import EnforcementService
-from klamm.client_configs.definitions import BrokerLimits, GroupProtocol
+from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import TimingLimits, enforceable
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import GroupProtocol
 from klamm.gateway.client_configs.watch import ClientWatch
 from klamm.gateway.frames.peer import Peer
 from klamm.protocol.api import ApiKey

@@ -18,11 +18,11 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kafka_client.internal_topic import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
 from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
+from klamm.mirror.records.internal_topic import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.records.offset_translation import RunSync, SyncPair
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import OffsetAndMetadata
-from klamm.kafka_client.internal_topic import LogBounds
 from klamm.mirror.groups.plans import (
     Logs,
     accepted,
@@ -16,6 +15,7 @@ from klamm.mirror.groups.plans import (
 )
 from klamm.mirror.groups.stores import SyncStore
 from klamm.mirror.records.formats import Checkpoint
+from klamm.mirror.records.internal_topic import LogBounds
 from klamm.mirror.records.offset_translation import Translation
 from klamm.mirror.settings.mirror import parse_settings
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.kafka_client.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.records.offset_translation import Translation
 from klamm.protocol.records import Record
 

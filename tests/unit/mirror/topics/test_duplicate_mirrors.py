@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.kafka_client.internal_topic import ControlConnection, TopicGoneError
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.heartbeats import Heartbeats, OtherMirrors, new_instance
 from tests.support.mirror_fakes import FakeCluster

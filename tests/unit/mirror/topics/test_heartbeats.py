@@ -8,8 +8,8 @@ import pytest
 
 import klamm
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kafka_client.internal_topic import ControlConnection
 from klamm.mirror.records.formats import Heartbeat
+from klamm.mirror.records.internal_topic import ControlConnection
 from klamm.mirror.run import run
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.heartbeats import Heartbeats, write_heartbeats

@@ -156,8 +156,8 @@ class Probe:
             raise NoDataError("the result of the query is empty")
         return Figures(now=next((value for value in values if not guard.limit.allows(value)), values[0]))
 
-    def _command(self, guard: Guard, record: RolloutRecord, wave: int) -> Figures:
-        environment = {**os.environ, "KLAMM_ROLLOUT_ID": record.id, "KLAMM_ROLLOUT_WAVE": str(wave + 1)}
+    def _command(self, guard: Guard, record: RolloutRecord, _: int) -> Figures:
+        environment = {**os.environ, "KLAMM_ROLLOUT_ID": record.id, "KLAMM_ROLLOUT_WAVE": str(record.wave + 1)}
         try:
             done = subprocess.run(  # noqa: S603 - the operator's own command
                 ["/bin/sh", "-c", guard.subject],

@@ -44,7 +44,7 @@ def test_explicit_waves_take_what_their_patterns_match() -> None:
     ("groups", "message"),
     [
         (["t1"], "TOPIC:t0, TOPIC:t10, .* and 9 more: in no --wave; name it, or end with --wave '.*'"),
-        (["nothing"], "--wave nothing: it matches none of the entities that are left"),
+        (["nothing"], "--wave nothing: it matches none of those that are left"),
         (["("], "--wave \\(: not a regular expression"),
     ],
 )

@@ -1,0 +1,456 @@
+"""Guarded roll-outs on klamm, on real Apache Kafka and through a gateway: bad values are reverted in the first wave."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+
+import klamm
+from klamm.admin import (
+    AdminClient,
+    ClientConfigEntity,
+    ConfigSource,
+    EntityFilter,
+    EntityType,
+    FilterComponent,
+    NewTopic,
+    OffsetAndMetadata,
+    OffsetSpec,
+    TopicPartition,
+)
+from klamm.client_configs.rollout import client_class
+from tests.support.dynamic_clients import SILENT
+from tests.support.kafka import KafkaCluster
+from tests.support.processes import free_port, wait_until
+from tests.support.rollout_tool import ages_ms, rollouts, run, states
+from tests.support.security import PASSWORDS, sasl_settings
+from tests.support.shared_cluster import unique
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+PUSH_MS = 1000
+"""Interval in which clients push metrics."""
+FAST = ("--interval", "100ms")
+KAFKA = {
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "100",
+    "group.min.session.timeout.ms": "100",
+    "group.initial.rebalance.delay.ms": "0",
+}
+_SOON_S = 60.0
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _sockets_collected() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def kafka(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """A cluster of its own: roll-outs keep their topic in it."""
+    with KafkaCluster(properties=KAFKA, release=request.config.getoption("kafka_release")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: KafkaCluster) -> Iterator[klamm.Gateway]:
+    config = {
+        "client.configs.enable": "true",
+        "change.history.enable": "true",
+        "client.config.enforcement": "on",
+    }
+    with klamm.Gateway(kafka.bootstrap_servers, config=config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def metrics() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def broker(metrics: str) -> Iterator[klamm.Broker]:
+    config = {
+        "client.config.enforcement": "on",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "100",
+        "metrics.listen": metrics,
+        "log.retention.check.interval.ms": "300",
+    }
+    with klamm.Broker(config=config, control=True) as running:
+        running.create_topic("t")
+        subscribe(running.bootstrap_servers)
+        yield running
+
+
+@pytest.fixture(params=["klamm", "kafka", "gateway"])
+def servers(request: pytest.FixtureRequest) -> str:
+    """Each kind of cluster, and a gateway in front of real Kafka."""
+    fixture = "broker" if request.param == "klamm" else request.param
+    found: str = request.getfixturevalue(fixture).bootstrap_servers
+    return found
+
+
+@pytest.fixture
+def topics(servers: str) -> Iterator[list[str]]:
+    """Four topics of one partition with four records each."""
+    names = [unique("rollout") for _ in range(4)]
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic(name, 1, 1) for name in names]).all().result()
+        producer = Producer({"bootstrap.servers": servers})
+        for name in names:
+            for _ in range(4):
+                producer.produce(name, b"x")
+        assert producer.flush(_SOON_S) == 0
+        yield names
+        admin.delete_topics(names).all().result()
+
+
+def subscribe(servers: str, **settings: Any) -> None:
+    with AdminClient(servers, **settings) as admin:
+        admin.incremental_alter_configs(
+            {
+                klamm.admin.ConfigResource(klamm.admin.ResourceType.CLIENT_METRICS, "some"): [
+                    klamm.admin.AlterConfigOp(klamm.admin.ConfigEntry(key, value), klamm.admin.OpType.SET)
+                    for key, value in {"interval.ms": str(PUSH_MS), "metrics": "org.apache.kafka.producer."}.items()
+                ]
+            }
+        ).all().result()
+
+
+def own_values(servers: str, topics: Sequence[str], key: str) -> list[str | None]:
+    """Return the value that each topic itself sets for a config."""
+    with AdminClient(servers) as admin:
+        entries = [admin.topic_configs(topic).result()[key] for topic in topics]
+    return [entry.value if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else None for entry in entries]
+
+
+def pattern(topics: Sequence[str]) -> str:
+    return ",".join(topics)
+
+
+def of(servers: str, entity: str) -> dict[str, Any]:
+    """Return the latest roll-out of an entity."""
+    return [record for record in rollouts(servers) if entity in record["before"] or entity in str(record["waves"])][-1]
+
+
+def test_a_change_that_no_guard_stops_arrives_in_all_topics(servers: str, topics: list[str]) -> None:
+    guards = ("--guard", "under-replicated < 1", "--guard", "command: exit 0")
+    words = ("--topic", pattern(topics), "--add-config", "retention.ms=7200000", "--bake", "300ms", *FAST, *guards)
+    code, output = run(servers, "start", *words)
+    assert code == 0, output
+    assert own_values(servers, topics, "retention.ms") == ["7200000"] * 4
+    record = of(servers, f"TOPIC:{topics[0]}")
+    assert states(record) == ["planned", *["applying", "baking", "guarded"] * 3, "done"]
+    assert [len(wave["settings"]) for wave in record["waves"]] == [1, 1, 2]
+
+
+def test_a_dry_run_shows_the_waves_and_changes_nothing(servers: str, topics: list[str]) -> None:
+    words = ("--topic", pattern(topics), "--add-config", "retention.ms=3600000", "--waves", "50%,100%")
+    code, output = run(servers, "start", *words, "--dry-run")
+    assert code == 0, output
+    assert output.count("retention.ms: unset -> 3600000 (1 h)") == 4
+    assert own_values(servers, topics, "retention.ms") == [None] * 4
+    code, output = run(servers, "start", "--topic", pattern(topics), "--add-config", "retention.ms=x", "--dry-run")
+    assert code == 1
+    assert "retention.ms" in output
+
+
+def test_a_retention_that_strands_a_group_is_reverted_in_its_first_wave(servers: str, topics: list[str]) -> None:
+    group = unique("stranded")
+    partitions = [TopicPartition(topic, 0) for topic in topics]
+    with AdminClient(servers) as admin:
+        offsets = {partition: OffsetAndMetadata(1) for partition in partitions}
+        admin.alter_group_offsets(group, offsets).all().result()
+        # when
+        change = ("--topic", pattern(topics), "--add-config", "retention.ms=1", "--bake", "60s", *FAST)
+        code, output = run(servers, "start", *change, "--guard", f"lag: {group} < 100")
+        # then
+        starts = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST)).all().result()
+        admin.delete_groups([group]).all().result()
+    assert code == 3, output
+    assert f"group {group} cannot read 3 records any more" in output
+    assert sorted(starts[partition].offset for partition in partitions) == [0, 0, 0, 4]
+    assert own_values(servers, topics, "retention.ms") == [None] * 4
+    assert of(servers, f"TOPIC:{topics[0]}")["wave"] == 0
+
+
+def test_a_revert_leaves_what_others_changed_alone_and_names_it(servers: str, topics: list[str]) -> None:
+    with AdminClient(servers) as admin:
+        first, second = sorted(topics)[:2]
+        admin.alter_topic_configs(first, set={"retention.ms": 9_000_000}).result()
+        change = f"--alter --topic {second} --add-config retention.ms=5000000"
+        other = f"{sys.executable} -m klamm.cli configs --bootstrap-server {servers} {change}"
+        words = ("--topic", pattern(topics), "--add-config", "retention.ms=7200000", "--waves", "100%")
+        guard = ("--guard", f'command: test "$KLAMM_ROLLOUT_WAVE" = 0 || ({other}; exit 1)')
+        code, output = run(servers, "start", *words, "--bake", "60s", *guard)
+    assert code == 3, output
+    expected = {first: "9000000", second: "5000000"}
+    assert own_values(servers, topics, "retention.ms") == [expected.get(topic) for topic in topics]
+    assert f"left alone: TOPIC:{second}: retention.ms is 5000000, which another change has set" in output
+
+
+class RunningProducer:
+    """An unmodified client of librdkafka that sends 100 records a second, until it is closed."""
+
+    def __init__(self, servers: str, topic: str, client_id: str, **settings: Any) -> None:
+        defaults = {"bootstrap.servers": servers, "client.id": client_id, "acks": 1, "linger.ms": 0}
+        self._producer: Producer | None = Producer(defaults | settings, logger=SILENT)
+        self._topic = topic
+        self._is_closed = threading.Event()
+        self.errors: list[str] = []
+        """Name of the error of each record that was not delivered."""
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        assert self._producer is not None
+        while not self._is_closed.wait(0.01):
+            with contextlib.suppress(BufferError):
+                self._producer.produce(self._topic, b"x" * 100, on_delivery=self._delivered)
+            self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            self.errors.append(error.name())
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self._thread.join()
+        assert self._producer is not None
+        self._producer.purge()
+        self._producer.flush(0)
+        self._producer = None
+
+
+@contextlib.contextmanager
+def producers(servers: str, topic: str, client_ids: Sequence[str], **settings: Any) -> Iterator[list[RunningProducer]]:
+    with contextlib.ExitStack() as stack:
+        running = [RunningProducer(servers, topic, client_id, **settings) for client_id in client_ids]
+        for each in running:
+            stack.callback(each.close)
+        yield running
+
+
+def page(metrics: str) -> list[str]:
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=_SOON_S) as response:
+        text: str = response.read().decode()
+    return text.splitlines()
+
+
+def wait_for_pushes(metrics: str, family: str, client_ids: Sequence[str]) -> None:
+    def is_complete() -> bool:
+        lines = [line for line in page(metrics) if line.startswith(f"{family}{{")]
+        return all(any(f'client_id="{each}"' in line for line in lines) for each in client_ids)
+
+    wait_until(is_complete, timeout_s=_SOON_S, what=f"{family} of {client_ids}", interval_s=0.1)
+
+
+def client_configs(servers: str, user: str) -> dict[str, str]:
+    component = FilterComponent.of_entity(EntityType.USER, user)
+    with AdminClient(servers) as admin:
+        found = admin.describe_client_configs(EntityFilter(components=(component,), strict=True)).result()
+    return {key: value for each in found for key, value in each.configs.items()}
+
+
+def selected(client_ids: Sequence[str], key: str, percent: int) -> set[str]:
+    """Return the client ids of user ANONYMOUS to which a roll-out applies."""
+    return {
+        each
+        for each in client_ids
+        if client_class(ClientConfigEntity.of_client("ANONYMOUS", each), key) < percent * 100
+    }
+
+
+def test_acks_that_slow_clients_are_reverted_within_two_pushes(broker: klamm.Broker, metrics: str) -> None:
+    """A slow replica, for which only acks=all waits, stands behind the delay."""
+    servers, client_ids = broker.bootstrap_servers, [f"slow-{number}" for number in range(8)]
+    first = selected(client_ids, "acks", 40)
+    assert 0 < len(first) < len(client_ids)
+    guard = "clients: producer.node.request.latency.avg p99 < 3x unchanged"
+    with (
+        broker.inject("Produce", acks="all", delay=0.2, times=None),
+        producers(servers, "t", client_ids, **{"enable.metrics.push": True}),
+    ):
+        wait_for_pushes(metrics, "kafka_client_producer_node_request_latency_avg", client_ids)
+        words = ("--user", "ANONYMOUS", "--add-config", "acks=all", "--waves", "40%,100%", "--bake", "60s", *FAST)
+        code, output = run(servers, "start", *words, "--guard", guard, "--metrics", metrics)
+    assert code == 3, output
+    record = of(servers, "USER:ANONYMOUS")
+    assert (record["wave"], record["state"]) == (0, "reverted")
+    assert "of unchanged clients" in output or "unchanged)" in output
+    assert ages_ms(record, "applied", "failed") <= 2 * PUSH_MS
+    assert client_configs(servers, "ANONYMOUS") == {}
+
+
+class Members:
+    """One consumer in a group of its own for each client id, all polled by a thread."""
+
+    def __init__(self, servers: str, client_ids: Sequence[str]) -> None:
+        self._servers = servers
+        self._consumers = {each: self._consumer(each) for each in client_ids}
+        self.assignments: Counter[str] = Counter()
+        """Number of assignments that the present member of each group got."""
+        self._is_stopped = threading.Event()
+        self._restarts: list[str] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _consumer(self, client_id: str) -> Consumer:
+        settings = {
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 1000,
+            "client.id": client_id,
+            "group.id": client_id,
+        }
+        consumer = Consumer({"bootstrap.servers": self._servers, **settings}, logger=SILENT)
+
+        def count(*_: object) -> None:
+            self.assignments[client_id] += 1
+
+        consumer.subscribe(["t"], on_assign=count)
+        return consumer
+
+    def _run(self) -> None:
+        while not self._is_stopped.wait(0.02):
+            for client_id in self._restarts[:]:
+                self._restarts.remove(client_id)
+                self._consumers[client_id].close()
+                self.assignments[client_id] = 0
+                self._consumers[client_id] = self._consumer(client_id)
+            for consumer in self._consumers.values():
+                consumer.poll(0)
+
+    def restart(self) -> None:
+        """Replace every member, as a deployment does."""
+        self._restarts.extend(self._consumers)
+
+    def __enter__(self) -> Self:
+        wait_until(
+            lambda: all(self.assignments[each] for each in self._consumers), timeout_s=_SOON_S, what="all assignments"
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_stopped.set()
+        self._thread.join()
+        for consumer in self._consumers.values():
+            consumer.close()
+
+
+def test_a_session_timeout_that_causes_rebalances_is_reverted(broker: klamm.Broker, metrics: str) -> None:
+    servers, client_ids = broker.bootstrap_servers, [f"member-{number}" for number in range(4)]
+    assert 0 < len(selected(client_ids, "session.timeout.ms", 50)) < len(client_ids)
+    with Members(servers, client_ids):
+        joins = 'metrics: increase klamm_requests_total{api="JOIN_GROUP"} < 3'
+        words = ("--user", "ANONYMOUS", "--add-config", "session.timeout.ms=300", "--waves", "50%,100%")
+        code, output = run(servers, "start", *words, "--bake", "60s", *FAST, "--guard", joins, "--metrics", metrics)
+    assert code == 3, output
+    record = of(servers, "session.timeout.ms")
+    assert (record["wave"], record["state"]) == (0, "reverted"), output
+    assert client_configs(servers, "ANONYMOUS") == {}
+
+
+def test_a_session_timeout_that_causes_rebalances_is_reverted_through_a_gateway(
+    gateway: klamm.Gateway, tmp_path: Path
+) -> None:
+    """A classic member of real Kafka gets another session timeout when it joins: here, with a deployment."""
+    servers, client_ids = gateway.bootstrap_servers, [f"member-{number}" for number in range(4)]
+    first = selected(client_ids, "session.timeout.ms", 50)
+    assert 0 < len(first) < len(client_ids)
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic("t", 1, 1)]).all().result()
+    unstable = tmp_path / "unstable"
+    seen: set[str] = set()
+    with Members(servers, client_ids) as members:
+        stopped = threading.Event()
+
+        def report() -> None:
+            is_deployed = False
+            while not stopped.wait(0.05):
+                if not is_deployed and client_configs(servers, "ANONYMOUS"):
+                    members.restart()
+                    is_deployed = True
+                seen.update(each for each, count in members.assignments.items() if count > 1)
+                unstable.write_text(" ".join(seen))
+
+        thread = threading.Thread(target=report)
+        thread.start()
+        words = ("--user", "ANONYMOUS", "--add-config", "session.timeout.ms=300", "--waves", "50%,100%")
+        try:
+            code, output = run(
+                servers, "start", *words, "--bake", "60s", *FAST, "--guard", f"command: ! test -s {unstable}"
+            )
+        finally:
+            stopped.set()
+            thread.join()
+    assert code == 3, output
+    record = of(servers, "session.timeout.ms")
+    assert (record["wave"], record["state"]) == (0, "reverted"), output
+    assert seen
+    assert seen <= first
+    assert client_configs(servers, "ANONYMOUS") == {}
+    assert f"klamm-rollout-{record['id']}" in history(servers)
+
+
+def test_a_quota_that_starves_is_reverted_before_the_next_user(tmp_path: Path) -> None:
+    page_of = f"127.0.0.1:{free_port()}"
+    as_admin: dict[str, Any] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "admin",
+        "sasl_plain_password": PASSWORDS["admin"],
+    }
+    config = sasl_settings() | {"metrics.listen": page_of}
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=config) as running, contextlib.ExitStack() as stack:
+        servers = running.bootstrap_servers
+        properties = tmp_path / "admin.properties"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        properties.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+            f'sasl.jaas.config={module} required username="admin" password="{PASSWORDS["admin"]}";\n'
+        )
+        with AdminClient(servers, **as_admin) as admin:
+            admin.create_topics([NewTopic("t", 1, 1)]).all().result()
+        subscribe(servers, **as_admin)
+        for user in ("alice", "mallory"):
+            login = {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": user,
+                "sasl.password": PASSWORDS[user],
+            }
+            stack.enter_context(producers(servers, "t", [f"of-{user}"], **login))
+        family = "kafka_client_producer_produce_throttle_time_max"
+        wait_for_pushes(page_of, family, ["of-alice", "of-mallory"])
+        # when
+        flags = ("--command-config", str(properties), "--metrics", page_of, *FAST)
+        change = ("--user", "alice,mallory", "--add-config", "producer_byte_rate=2000", "--bake", "60s")
+        guard = ("--guard", "clients: producer.produce.throttle.time.max max <= 1x unchanged")
+        code, output = run(servers, "start", *flags, *change, "--wave", "alice", "--wave", ".*", *guard)
+        # then
+        with AdminClient(servers, **as_admin) as admin:
+            quotas = admin.describe_client_quotas().result()
+    assert code == 3, output
+    assert quotas == {}
+    assert "wave 1 of 2 (alice): guard" in output
+    assert "wave 2" not in output
+
+
+def history(servers: str) -> str:
+    command = [sys.executable, "-m", "klamm.cli", "configs", "history", "--bootstrap-server", servers]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

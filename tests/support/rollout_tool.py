@@ -1,0 +1,62 @@
+"""``klamm rollout`` as its users run it: in a process of its own, which can be killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.processes import start_process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIMEOUT_S = 120.0
+
+
+def command(servers: str, action: str, *words: str) -> list[str | Path]:
+    """Return the command line of one action."""
+    return [Path(sys.executable).with_name("klamm"), "rollout", action, "--bootstrap-server", servers, *words]
+
+
+def launch(servers: str, action: str, *words: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start an action without waiting for it."""
+    return start_process(command(servers, action, *words), log=log)
+
+
+def run(servers: str, action: str, *words: str) -> tuple[int, str]:
+    """Run an action and return its exit code and all that it wrote."""
+    done = subprocess.run(
+        [str(part) for part in command(servers, action, *words)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def rollouts(servers: str) -> list[dict[str, Any]]:
+    """Return the records of all roll-outs, oldest first."""
+    done = subprocess.run(
+        [str(part) for part in command(servers, "list", "-o", "json")],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def ages_ms(record: dict[str, Any], first: str, last: str) -> int:
+    """Return the time in milliseconds between the first steps with two events."""
+    at = {event: next(step["at_ms"] for step in record["steps"] if step["event"] == event) for event in (first, last)}
+    return int(at[last] - at[first])
+
+
+def states(record: dict[str, Any]) -> Sequence[str]:
+    """Return the states that a roll-out went through."""
+    return [step["state"] for step in record["steps"]]

@@ -31,7 +31,7 @@ from klamm.client_configs.rollout import client_class
 from tests.support.dynamic_clients import SILENT
 from tests.support.kafka import KafkaCluster
 from tests.support.processes import free_port, wait_until
-from tests.support.rollout_tool import ages_ms, rollouts, run, states
+from tests.support.rollout_tool import rollouts, run, states, step_ms
 from tests.support.security import PASSWORDS, sasl_settings
 from tests.support.shared_cluster import unique
 
@@ -164,6 +164,7 @@ def test_a_dry_run_shows_the_waves_and_changes_nothing(servers: str, topics: lis
     code, output = run(servers, "start", *words, "--dry-run")
     assert code == 0, output
     assert output.count("retention.ms: unset -> 3600000 (1 h)") == 4
+    assert "Impact: none" in output
     assert own_values(servers, topics, "retention.ms") == [None] * 4
     code, output = run(servers, "start", "--topic", pattern(topics), "--add-config", "retention.ms=x", "--dry-run")
     assert code == 1
@@ -205,7 +206,7 @@ def test_a_revert_leaves_what_others_changed_alone_and_names_it(servers: str, to
 
 
 class RunningProducer:
-    """An unmodified client of librdkafka that sends 100 records a second, until it is closed."""
+    """An unmodified client of librdkafka that sends 20 records a second, until it is closed."""
 
     def __init__(self, servers: str, topic: str, client_id: str, **settings: Any) -> None:
         defaults = {"bootstrap.servers": servers, "client.id": client_id, "acks": 1, "linger.ms": 0}
@@ -219,7 +220,7 @@ class RunningProducer:
 
     def _run(self) -> None:
         assert self._producer is not None
-        while not self._is_closed.wait(0.01):
+        while not self._is_closed.wait(0.05):
             with contextlib.suppress(BufferError):
                 self._producer.produce(self._topic, b"x" * 100, on_delivery=self._delivered)
             self._producer.poll(0)
@@ -276,6 +277,13 @@ def selected(client_ids: Sequence[str], key: str, percent: int) -> set[str]:
     }
 
 
+def pushes_between(broker: klamm.Broker, client_id: str, record: dict[str, Any], first: str, last: str) -> list[int]:
+    """Return the times of a client's pushes between two steps of a roll-out."""
+    after, before = step_ms(record, first), step_ms(record, last)
+    pushes = broker.requests("PushTelemetry", client_id=client_id)
+    return [push.received_ms for push in pushes if after < push.received_ms <= before]
+
+
 def test_acks_that_slow_clients_are_reverted_within_two_pushes(broker: klamm.Broker, metrics: str) -> None:
     """A slow replica, for which only acks=all waits, stands behind the delay."""
     servers, client_ids = broker.bootstrap_servers, [f"slow-{number}" for number in range(8)]
@@ -292,8 +300,9 @@ def test_acks_that_slow_clients_are_reverted_within_two_pushes(broker: klamm.Bro
     assert code == 3, output
     record = of(servers, "USER:ANONYMOUS")
     assert (record["wave"], record["state"]) == (0, "reverted")
-    assert "of unchanged clients" in output or "unchanged)" in output
-    assert ages_ms(record, "applied", "failed") <= 2 * PUSH_MS
+    assert "unchanged)" in output
+    # Counted in pushes, because all of them are late on a busy machine.
+    assert min(len(pushes_between(broker, each, record, "applied", "failed")) for each in first) <= 2
     assert client_configs(servers, "ANONYMOUS") == {}
 
 

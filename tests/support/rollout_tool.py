@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from klamm.admin import AdminClient
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.rollout.record import to_document
+from klamm.rollout.store import RolloutStore
 from tests.support.processes import start_process
 
 if TYPE_CHECKING:
@@ -40,21 +44,19 @@ def run(servers: str, action: str, *words: str) -> tuple[int, str]:
 
 def rollouts(servers: str) -> list[dict[str, Any]]:
     """Return the records of all roll-outs, oldest first."""
-    done = subprocess.run(
-        [str(part) for part in command(servers, "list", "-o", "json")],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    with AdminClient(servers) as admin:
+        store = RolloutStore(ConnectionSettings.of(servers.split(","), {}, "test"), admin)
+        try:
+            documents = [to_document(record) for record in store.records()]
+        finally:
+            store.close()
+    found: list[dict[str, Any]] = json.loads(json.dumps(documents))
     return found
 
 
-def ages_ms(record: dict[str, Any], first: str, last: str) -> int:
-    """Return the time in milliseconds between the first steps with two events."""
-    at = {event: next(step["at_ms"] for step in record["steps"] if step["event"] == event) for event in (first, last)}
-    return int(at[last] - at[first])
+def step_ms(record: dict[str, Any], event: str) -> int:
+    """Return the time of the first step with an event, in milliseconds since the epoch."""
+    return next(int(step["at_ms"]) for step in record["steps"] if step["event"] == event)
 
 
 def states(record: dict[str, Any]) -> Sequence[str]:

@@ -22,15 +22,18 @@ from klamm.admin import (
     FilterComponent,
     OpType,
 )
+from klamm.client_configs.rollout import PREFIX
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, quota_text
+from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
 from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from klamm.admin import AdminClient, PolicyOverride
-    from klamm.rollout.record import Values
+    from klamm.impact.changes import Change
+    from klamm.rollout.record import Values, Wave
 
 _USER: Final = "USER"
 OWN_SOURCES: Final = {
@@ -59,6 +62,25 @@ def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> 
     is_default = resource == ConfigResource(ResourceType.BROKER, "")
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else OWN_SOURCES[resource.type]
     return {entry.name: entry.value for entry in entries.values() if entry.source is source and entry.value is not None}
+
+
+def changes_of(waves: Iterable[Wave]) -> tuple[Change, ...]:
+    """Return what all waves of a roll-out change in the end, for a prediction of the impact."""
+    values = {
+        (entity, key): value for wave in waves for entity, of in wave.settings.items() for key, value in of.items()
+    }
+    changes: list[Change] = []
+    for (entity, key), value in values.items():
+        kind, _, name = entity.partition(":")
+        if kind == QUOTA_RESOURCE:
+            limit = None if value is None else float(value)
+            changes.append(QuotaAltered(entity=parse_quota_resource(name), name=key, value=limit))
+        elif kind != _USER:
+            changes.append(ConfigAltered(resource_type=ResourceType[kind], resource_name=name, name=key, value=value))
+        elif not key.startswith(PREFIX):  # the last wave makes the value final
+            parts = ((EntityType.USER.value, name or None),)
+            changes.append(ClientConfigAltered(entity=parts, name=key, value=value))
+    return tuple(changes)
 
 
 class Entities:

@@ -30,6 +30,7 @@ from klamm.gateway.upstream.internal_topic import (
 from klamm.kafka_client.errors import CLUSTER_ERRORS, DeniedError, TransactionLostError, is_denial
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.records import Record
+from klamm.retries import Backoff
 from klamm.rollout.record import RolloutRecord, conflict, from_document, to_document
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "max.message.bytes": str(MAX_RECORD_BYTES + 64 * 1024),
 }
 _PATIENCE_S: Final = 60.0
+_FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 0.5
 _RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
 
@@ -195,6 +197,7 @@ class RolloutStore:
 
     def _retry(self, attempt: Callable[[], Result]) -> Result:
         deadline = time.monotonic() + _PATIENCE_S
+        backoff = Backoff(_FIRST_BACKOFF_S, _MAX_BACKOFF_S)
         while True:
             try:
                 return attempt()
@@ -203,7 +206,7 @@ class RolloutStore:
                 if is_final or time.monotonic() >= deadline:
                     raise
                 logger.debug("%s cannot be used, trying again: %s", TOPIC, error)
-                time.sleep(_RANDOM.uniform(0, _MAX_BACKOFF_S))
+                time.sleep(_RANDOM.uniform(0, backoff.next_s()))
 
 
 def _mark(record: RolloutRecord) -> tuple[int, str]:

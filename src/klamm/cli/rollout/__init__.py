@@ -89,7 +89,7 @@ def parser() -> ToolParser:
         default="hold",
         help="what happens when a guard has no data at the end of a bake time (default hold)",
     )
-    how.add_argument("--dry-run", action="store_true", help="show and validate the waves, change nothing")
+    how.add_argument("--dry-run", action="store_true", help="show waves and impact, validate, change nothing")
     return found
 
 
@@ -137,16 +137,19 @@ def _opened(options: argparse.Namespace, rollout_id: str | None) -> Iterator[tup
 
 
 def _start(options: argparse.Namespace) -> int:
-    from klamm.cli.rollout.plan import planned  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.admin.impact import impact_of  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.cli.rollout.plan import planned  # noqa: PLC0415
+    from klamm.rollout.entities import changes_of  # noqa: PLC0415
 
     rollout_id = uuid.uuid4().hex[:8]
     with _opened(options, rollout_id) as (admin, store):
         plan = planned(options, admin)
         record = begun(replace(_owned(plan.record), id=rollout_id), at_ms=wall_clock_ms())
         if options.dry_run:
-            print_result(
-                options.output, dry_run_document(record, plan.current), lambda: dry_run_lines(record, plan.current)
-            )
+            impact = impact_of(changes_of(record.waves), admin)
+            document = {**dry_run_document(record, plan.current), "impact": impact.document()}
+            print_result(options.output, document, lambda: [*dry_run_lines(record, plan.current), *impact.lines()])
+            print_error("Nothing was changed.")
             return EXIT_OK
         record = store.add(record)
         print_error(f"Roll-out {record.id} begins. If this command is interrupted: {_PROG} resume {record.id}")

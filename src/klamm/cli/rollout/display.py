@@ -64,7 +64,7 @@ def dry_run_lines(record: RolloutRecord, current: Values) -> list[str]:
         ]
         if len(changes) > _MAX_SHOWN:
             lines.append(f"  and {len(changes) - _MAX_SHOWN:,} more")
-    return [*lines, *(f"guard: {guard}" for guard in record.guards), "Nothing was changed."]
+    return [*lines, *(f"guard: {guard}" for guard in record.guards)]
 
 
 def dry_run_document(record: RolloutRecord, current: Values) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def run(servers: str, action: str, *words: str) -> tuple[int, str]:
 def rollouts(servers: str) -> list[dict[str, Any]]:
     """Return the records of all roll-outs, oldest first."""
     with AdminClient(servers) as admin:
-        store = RolloutStore(ConnectionSettings.of(servers.split(","), {}, "test"), admin)
+        store = RolloutStore(ConnectionSettings.of(tuple(servers.split(",")), {}, "test"), admin)
         try:
             documents = [to_document(record) for record in store.records()]
         finally:

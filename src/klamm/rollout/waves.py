@@ -85,9 +85,7 @@ def waves_by_name(settings: Values, groups: Sequence[str]) -> tuple[Wave, ...]:
             raise SettingsError(f"--wave {group}: not a regular expression: {error}") from error
         chosen = [entity for entity in left if pattern.fullmatch(name_of(entity))]
         if not chosen:
-            raise SettingsError(
-                f"--wave {group}: it matches none of the entities that are left: {_some(left) or 'none'}"
-            )
+            raise SettingsError(f"--wave {group}: it matches none of those that are left: {_some(left) or 'none'}")
         waves.append(Wave(name=group, settings={entity: left.pop(entity) for entity in chosen}))
     if left:
         raise SettingsError(f"{_some(left)}: in no --wave; name it, or end with --wave '.*'")

@@ -67,7 +67,7 @@ def parser() -> ToolParser:
     how = found.add_argument_group("start: how")
     how.add_argument(
         "--waves",
-        metavar="P%,P%",
+        metavar="PERCENTAGES",
         help=f"percentages after each wave (default {DEFAULT_PERCENTAGES})".replace("%", "%%"),
     )
     how.add_argument(

@@ -20,6 +20,7 @@ from benchmarks import (
     fetching,
     gateway,
     group_members,
+    impact,
     mirror,
     mirror_far,
     mirror_latency,
@@ -57,6 +58,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "dataframes": dataframes.run,
     "gateway": gateway.run,
     "group-members": group_members.run,
+    "impact": impact.run,
 }
 _RESULTS = Path(__file__).parent / "results"
 

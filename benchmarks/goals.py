@@ -56,6 +56,8 @@ GOALS: Final = (
     ),
     Goal(benchmark="mirror, 1,000 records/s", metric="p50 ms", peer=_MM2, at_most=1),
     Goal(benchmark="mirror, 1,000 records/s", metric="p99 ms", peer=_MM2, at_most=2),
+    Goal(benchmark="impact of a default on 2,000 topics", metric="max s", at_most=5),
+    Goal(benchmark="impact of a default on 2,000 topics", side=_KAFKA, metric="max s", at_most=5),
     Goal(benchmark="mirror, 10,000 partitions", metric="first round s", at_most=10),
     Goal(benchmark="mirror, 10,000 partitions", metric="next rounds s", at_most=10),
     *(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_IMPACT: Final = 4
+"""The predicted impact is worse than ``--max-impact`` allows. 3 means that a plan has changes."""
 _EXIT_INTERRUPTED: Final = 130
 
 

@@ -36,6 +36,8 @@ _PROBE_TIMEOUT_S: Final = 1.0
 class RequestError(Exception):
     """A request that cannot be carried out; the message is for the user."""
 
+    exit_code = EXIT_FAILED
+
 
 @contextmanager
 def connect(
@@ -157,7 +159,7 @@ def _is_known(address: str) -> bool:
 
 
 def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], None] | None = None) -> int:
-    """Run a command; report every expected error as one line and return exit code 1."""
+    """Run a command; report every expected error as one line and return its exit code, mostly 1."""
     try:
         code = work()
         sys.stdout.flush()
@@ -169,5 +171,5 @@ def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], N
             print_error(f"{prog}: {line}")
         else:
             on_failure(line)
-        return EXIT_FAILED
+        return error.exit_code if isinstance(error, RequestError) else EXIT_FAILED
     return code

@@ -199,7 +199,10 @@ def _rejected(
 
 
 def in_sync_replicas(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:
-    """Predict partitions that reject producers with acks=all, now or with one broker less."""
+    """Predict partitions that reject producers with acks=all, now or with one broker less.
+
+    A partition never needs more replicas in sync than it has (``Partition.effectiveMinIsr``).
+    """
     needed, before = configs.number("min.insync.replicas"), configs.number_before("min.insync.replicas")
     partitions = [p for p in configs.topic.partitions if p.leader >= 0]
     if needed < before and any(len(p.replicas) > 1 for p in partitions):
@@ -211,8 +214,19 @@ def in_sync_replicas(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Fin
         )
     if needed <= before:
         return
-    below = [p for p in partitions if len(p.isr) < needed]
-    at_limit = [p for p in partitions if len(p.isr) == needed]
+    replicas = min((len(p.replicas) for p in partitions), default=needed)
+    if replicas < needed:
+        yield Finding(
+            kind="min_isr_above_replicas",
+            level=ImpactLevel.NOTICE,
+            resource=configs.resource,
+            message=f"min.insync.replicas={needed} exceeds the {counted(replicas, 'replica')} of a partition. Kafka 4"
+            " then needs all of them in sync; older releases may reject every producer with acks=all.",
+            figures={"replicas": replicas, "min_insync_replicas": needed},
+            names={"topics": Names.of([configs.topic.name])},
+        )
+    below = [p for p in partitions if len(p.isr) < min(needed, len(p.replicas))]
+    at_limit = [p for p in partitions if len(p.replicas) > 1 and len(p.isr) == min(needed, len(p.replicas))]
     producers = active_producers(configs.topic, facts.now_ms)
     seen = f" Idempotent producers on them: {producers}." if producers.count else ""
     for level, some, when, kind in (
@@ -245,7 +259,7 @@ def unclean_election(configs: TopicConfigs, _: ClusterFacts) -> Iterator[Finding
             level=ImpactLevel.LOSS,
             resource=configs.resource,
             message=f"{counted(len(leaderless), 'partition')} without a leader would elect a replica that may lack"
-            " committed records. How many is not visible from outside.",
+            " committed records, within unclean.leader.election.interval.ms. How many is not visible from outside.",
             figures={"partitions": len(leaderless)},
             names={"partitions": _named(configs, leaderless)},
         )

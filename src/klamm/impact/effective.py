@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import find_broker_config, topic_configs, topic_synonyms
@@ -57,7 +58,18 @@ def topic_keys(change: ConfigAltered) -> tuple[str, ...]:
         return (change.name,)
     if change.resource_type != ResourceType.BROKER:
         return ()
-    return tuple(key for key, names in topic_synonyms().items() if any(each.name == change.name for each in names))
+    return _inheriting_keys(change.name)
+
+
+@cache
+def _inheriting_keys(broker_config: str) -> tuple[str, ...]:
+    return tuple(key for key, names in topic_synonyms().items() if any(each.name == broker_config for each in names))
+
+
+@cache
+def _units(key: str) -> Mapping[str, int | None]:
+    """Return the milliseconds per unit of each broker synonym of a topic config, the most specific synonym first."""
+    return {synonym.name: synonym.milliseconds for synonym in topic_synonyms().get(key, ())}
 
 
 def effective_configs(topic: ObservedTopic, changes: Iterable[ConfigAltered], resource: str) -> TopicConfigs:
@@ -103,7 +115,7 @@ def _with_change(key: str, chain: tuple[ConfigValueFact, ...], change: ConfigAlt
     others = [entry for entry in chain if (entry.name, entry.source) != (change.name, source)]
     if change.value is not None:
         others.append(ConfigValueFact(name=change.name, value=change.value, source=source))
-    names = [synonym.name for synonym in topic_synonyms().get(key, ())]
+    names = list(_units(key))
 
     def place(entry: ConfigValueFact) -> tuple[bool, int, int]:
         is_own = entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
@@ -117,8 +129,7 @@ def _effective(key: str, chain: tuple[ConfigValueFact, ...]) -> str | None:
     for entry in chain:
         if entry.value is None:
             continue
-        units = {synonym.name: synonym.milliseconds for synonym in topic_synonyms().get(key, ())}
-        unit = None if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else units.get(entry.name)
+        unit = None if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else _units(key).get(entry.name)
         return entry.value if unit is None else str(int(entry.value) * unit)
     definition = topic_configs().get_definition(key)
     return None if definition is None else definition.default

@@ -126,7 +126,8 @@ def predict(changes: Sequence[Change], facts: ClusterFacts) -> Impact:
             findings += [finding for rule in _CONFIG_RULES for finding in rule(values, facts)]
     findings += _inherited(changes, effects, facts)
     unknown = list(facts.unknown)
-    if facts.clients is None and any(isinstance(change, QuotaAltered) for change in changes):
+    knows_rates = any(client.rates for client in facts.clients or ())
+    if not knows_rates and any(isinstance(change, QuotaAltered) for change in changes):
         unknown.append(UNSEEN_RATES)
     return Impact(findings=tuple(_condensed(findings)), unknown=tuple(unknown))
 

@@ -18,11 +18,17 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.configs.options import parse, target
 from klamm.cli.connection import connect, guarded
+from klamm.cli.impact import client_changes, config_changes, impact_lines, predicted, with_impact
 from klamm.cli.output import override_document, override_lines, print_error, print_result
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.cli.configs.changes import Changes
+    from klamm.cli.configs.entities import Target
+    from klamm.impact.changes import Change
 
 _PROG: Final = "klamm configs"
 
@@ -60,6 +66,7 @@ def _run(options: argparse.Namespace) -> int:
         users.route(found, changes)  # flags that are wrong in themselves are reported before connecting
     override, effects = None, list[str]()
     with connect(options) as admin:
+        impact = predicted(admin, _changes(admin, found, changes, options), options)
         if found.has_quotas:
             effects = users.alter(admin, found, changes, options)
         else:
@@ -71,5 +78,18 @@ def _run(options: argparse.Namespace) -> int:
         "override": override_document(override),
     }
     done = found.valid() if options.validate_only else found.completed()
-    print_result(options.output, document, lambda: [done, *effects, *override_lines(override, changes.requested)])
+    lines = [done, *effects, *override_lines(override, changes.requested), *impact_lines(impact)]
+    print_result(options.output, with_impact(document, impact), lambda: lines)
     return 0
+
+
+def _changes(admin: AdminClient, entity: Target, changes: Changes, options: argparse.Namespace) -> Sequence[Change]:
+    """Return the changes whose impact a flag requests, or nothing."""
+    if not options.impact and options.max_impact is None:
+        return ()
+    from klamm.cli.configs import resources, users  # noqa: PLC0415
+
+    if entity.has_quotas:
+        routed = users.route(entity, changes)
+        return client_changes(users.parts_of(entity), routed.quotas, routed.dynamic)
+    return config_changes(admin, resources.resource_type(entity), entity.names[0], changes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, given_flags
 from klamm.cli.configs.entities import ENTITY_TYPES, Target
 from klamm.cli.connection import RequestError
+from klamm.cli.impact import IMPACT_FLAGS, add_impact_flags
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def parser() -> ToolParser:
         "  klamm configs history       show past config changes with time and principal\n"
         "  klamm configs revert        restore the configs that a topic, broker, ... had at a time\n"
         "The configs of users and clients have klamm clients history and klamm clients revert.",
-        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 4 impact"
+        " worse than --max-impact.",
     )
     add_common(found, instead=("bootstrap_controller",))
     found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # always rejected with a reason
@@ -97,6 +99,7 @@ def parser() -> ToolParser:
         " becomes final",
     )
     found.add_switch("--validate-only", help="check with the cluster and change nothing")
+    add_impact_flags(found)
     found.set_defaults(entity_default=False)
     return found
 
@@ -126,7 +129,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         flags.error("Command must include exactly one action: --describe, --alter")
     if options.bootstrap_server is None and options.bootstrap_controller is None:
         flags.error("--bootstrap-server must be specified")
-    check_conflicts(flags, given, "describe", (*_CHANGES, "validate-only", "percent"))
+    check_conflicts(flags, given, "describe", (*_CHANGES, "validate-only", "percent", *IMPACT_FLAGS))
     check_conflicts(flags, given, "alter", ("all",))
     return options
 

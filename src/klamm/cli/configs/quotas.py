@@ -20,7 +20,7 @@ CLIENT_QUOTAS: Final = frozenset(
     {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
 )
 IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
-_TYPES: Final = {"users": "user", "clients": "client-id", "ips": "ip"}
+ENTITY_TYPES: Final = {"users": "user", "clients": "client-id", "ips": "ip"}
 _NUMBER: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
 """The text forms that Java parses as a double, except hexadecimal ones."""
 _PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7
@@ -33,11 +33,11 @@ def find(admin: AdminClient, target: Target) -> dict[ClientQuotaEntity, dict[str
     for kind in target.types:
         name = target.name_of(kind)
         if name is None:
-            components.append(ClientQuotaFilterComponent.of_entity_type(_TYPES[kind]))
+            components.append(ClientQuotaFilterComponent.of_entity_type(ENTITY_TYPES[kind]))
         elif name:
-            components.append(ClientQuotaFilterComponent.of_entity(_TYPES[kind], name))
+            components.append(ClientQuotaFilterComponent.of_entity(ENTITY_TYPES[kind], name))
         else:
-            components.append(ClientQuotaFilterComponent.of_default_entity(_TYPES[kind]))
+            components.append(ClientQuotaFilterComponent.of_default_entity(ENTITY_TYPES[kind]))
     found = admin.describe_client_quotas(ClientQuotaFilter(tuple(components), strict=True)).result()
     in_order = sorted(found, key=lambda entity: [(kind, name is not None, name or "") for kind, name in entity.parts])
     return {entity: dict(sorted(found[entity].items())) for entity in in_order}
@@ -55,7 +55,7 @@ def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only
         if wrong := [key for key in changes.deleted if key not in present]:
             raise RequestError(f"Invalid config(s): {','.join(wrong)}")
         operations += (ClientQuotaOp(key, None) for key in changes.deleted)
-    entity = ClientQuotaEntity.of({_TYPES[kind]: target.name_of(kind) or None for kind in target.types})
+    entity = ClientQuotaEntity.of({ENTITY_TYPES[kind]: target.name_of(kind) or None for kind in target.types})
     admin.alter_client_quotas({entity: operations}, validate_only=validate_only).all().result()
 
 

@@ -34,6 +34,11 @@ _SPELLED: Final = {
 """Names of the Java admin client that differ from the names in the protocol."""
 
 
+def resource_type(target: Target) -> Kind:
+    """Return the resource type of an entity."""
+    return _KINDS[target.types[0]][0]
+
+
 def describe(admin: AdminClient, target: Target, options: argparse.Namespace) -> None:
     """Print the configs of one entity, or of all entities of its type."""
     kind = target.types[0]

@@ -36,6 +36,13 @@ class Routed:
     dynamic: Changes
 
 
+def parts_of(target: Target) -> tuple[tuple[str, str | None], ...]:
+    """Return type and name of each component of an entity. The name None means the default of its type."""
+    return tuple(
+        (quotas.ENTITY_TYPES[kind], name or None) for kind, name in zip(target.types, target.names, strict=True)
+    )
+
+
 def describe(admin: AdminClient, target: Target, options: argparse.Namespace) -> None:
     """Print the entities of exactly the given types, one line per entity and API."""
     lines: list[str] = []

@@ -11,11 +11,12 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment, whole_number
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.history.reader import is_client_resource, read_changes
+from klamm.cli.impact import add_impact_flags, impact_lines, predicted, with_impact
 from klamm.cli.output import override_lines, print_error, print_result
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
@@ -23,6 +24,7 @@ from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.display import counted, escaped
 from klamm.history.revert import plan_revert
+from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import RESOURCE_TYPES, ResourceType
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from klamm.configs.quotas import QuotaEntity
     from klamm.history.change import RecordedChange
     from klamm.history.revert import Reversal
+    from klamm.impact.findings import Impact
+
+_Reverted: TypeAlias = "tuple[PolicyOverride | None, Impact | None]"
+"""What a policy stored instead of reverted values, and the predicted impact if it was requested."""
 
 ALL_LINES: Final = 1_000_000
 _SCRAM: Final = "SCRAM"
@@ -55,7 +61,7 @@ class _Target:
 
     resource: str | None
     """Name of the resource in the history. None: all resources."""
-    way_back: Callable[[str], Callable[[Sequence[Reversal], argparse.Namespace], PolicyOverride | None]]
+    way_back: Callable[[str], Callable[[Sequence[Reversal], argparse.Namespace], _Reverted]]
     """Function that returns the function which sends the reverting changes of a resource."""
 
 
@@ -128,6 +134,7 @@ def _parser(command: str, action: str, epilog: str) -> ToolParser:
     else:
         flags.add_value("--to", metavar="TIME", required=True, help=TO_HELP)
         flags.add_switch("--validate-only", help="check with the broker and change nothing")
+        add_impact_flags(flags)
     return flags
 
 
@@ -230,7 +237,7 @@ def _revert(options: argparse.Namespace, target: _Target) -> int:
         raise RequestError(
             f"{', '.join(unknown)}: the old value is not kept, as that of a secret; set it with klamm configs --alter"
         )
-    override = change(plan, options) if plan else None
+    override, impact = change(plan, options) if plan else (None, None)
     document = [
         {"name": reversal.name, "old": reversal.replaces, "new": reversal.value, **_stored(reversal.name, override)}
         for reversal in plan
@@ -239,7 +246,8 @@ def _revert(options: argparse.Namespace, target: _Target) -> int:
     count = counted(len(plan), "config")
     overrides = override_lines(override, {reversal.name: reversal.value for reversal in plan})
     last = f"{resource}: {count} {verb}." if plan else f"{resource} has the same configs as at {options.to}."
-    print_result(options.output, document, lambda: [*map(_change, plan), *overrides, last])
+    lines = [*map(_change, plan), *overrides, last, *impact_lines(impact)]
+    print_result(options.output, with_impact(document, impact), lambda: lines)
     return 0
 
 
@@ -250,7 +258,7 @@ def _stored(name: str, override: PolicyOverride | None) -> dict[str, str | None]
     return {"stored": override.values[name], "reason": override.reason}
 
 
-def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace], PolicyOverride | None]:
+def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace], _Reverted]:
     """Return the function that sends the reverting changes of a resource, given by its name in the history.
 
     Raises:
@@ -269,20 +277,21 @@ def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace
     raise RequestError(f"{resource}: client configs are reverted by klamm clients revert")
 
 
-def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: QuotaEntity) -> None:
+def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: QuotaEntity) -> _Reverted:
     from klamm.admin import ClientQuotaEntity, ClientQuotaOp  # noqa: PLC0415  # an empty plan needs no network library
 
     operations = [
         ClientQuotaOp(reversal.name, None if reversal.value is None else float(reversal.value)) for reversal in plan
     ]
+    altered = [QuotaAltered(entity=entity, name=operation.key, value=operation.value) for operation in operations]
     with connect(options) as admin:
+        impact = predicted(admin, altered, options)
         changes = {ClientQuotaEntity(entity): operations}
         admin.alter_client_quotas(changes, validate_only=options.validate_only).all().result()
+    return None, impact
 
 
-def _send_configs(
-    plan: Sequence[Reversal], options: argparse.Namespace, *, kind: ResourceType, name: str
-) -> PolicyOverride | None:
+def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind: ResourceType, name: str) -> _Reverted:
     from klamm.admin import (  # noqa: PLC0415  # an empty plan needs no network library
         AlterConfigOp,
         AlterConfigsOptions,
@@ -297,20 +306,31 @@ def _send_configs(
         )
         for reversal in plan
     ]
+    altered = [
+        ConfigAltered(resource_type=kind, resource_name=name, name=reversal.name, value=reversal.value)
+        for reversal in plan
+    ]
     with connect(options) as admin:
+        impact = predicted(admin, altered, options)
         asked = AlterConfigsOptions(validate_only=options.validate_only)
         resource = ConfigResource(kind, name)
-        return admin.incremental_alter_configs({resource: operations}, asked).values()[resource].result()
+        return admin.incremental_alter_configs({resource: operations}, asked).values()[resource].result(), impact
 
 
-def _send_client_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: ClientConfigEntity) -> None:
+def _send_client_configs(
+    plan: Sequence[Reversal], options: argparse.Namespace, *, entity: ClientConfigEntity
+) -> _Reverted:
     from klamm.admin import ClientConfigOp  # noqa: PLC0415  # an empty plan needs no network library
     from klamm.cli.history.live import configs_of  # noqa: PLC0415
 
     with connect(options) as admin:
         values = _with_rollouts(plan, configs_of(admin, entity))
         operations = [ClientConfigOp(name, value) for name, value in values.items()]
+        parts = tuple((kind.value, name) for kind, name in entity.components)
+        altered = [ClientConfigAltered(entity=parts, name=name, value=value) for name, value in values.items()]
+        impact = predicted(admin, altered, options)
         admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
+    return None, impact
 
 
 def _with_rollouts(plan: Sequence[Reversal], present: Mapping[str, str]) -> dict[str, str | None]:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
 from klamm.cli.connection import RequestError
+from klamm.cli.impact import impact_lines, predicted, with_impact
 from klamm.cli.output import override_document, override_lines, print_line, print_result
 from klamm.cli.topics import description
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 from klamm.configs.definitions import topic_configs
 from klamm.display import counted
+from klamm.impact.changes import PartitionsAdded, TopicDeleted
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
@@ -106,6 +108,8 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
         )
         for name in names
     }
+    changes = [PartitionsAdded(topic=name, total_count=options.partitions) for name in names]
+    impact = predicted(admin, changes, options)
     admin.create_partitions(growth, validate_only=options.validate_only).all().result()
     document = [
         {
@@ -117,7 +121,8 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
         for name in names
     ]
     would = [f"Valid: topic {name} would grow to {counted(options.partitions, 'partition')}." for name in names]
-    print_result(options.output, document, lambda: would if options.validate_only else [])
+    lines = [*(would if options.validate_only else []), *impact_lines(impact)]
+    print_result(options.output, with_impact(document, impact), lambda: lines)
 
 
 def delete(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -126,11 +131,13 @@ def delete(admin: AdminClient, options: argparse.Namespace) -> None:
     No Kafka request validates a deletion, so ``--validate-only`` prints the topics that would be deleted.
     """
     names = _existing(admin, options)
+    impact = predicted(admin, [TopicDeleted(topic=name) for name in names], options)
     if not options.validate_only:
         admin.delete_topics(names).all().result()
     document = [{"topic": name, "deleted": not options.validate_only} for name in names]
     would = [f"Valid: topic {name} would be deleted." for name in names]
-    print_result(options.output, document, lambda: would if options.validate_only else [])
+    lines = [*(would if options.validate_only else []), *impact_lines(impact)]
+    print_result(options.output, with_impact(document, impact), lambda: lines)
 
 
 def describe(admin: AdminClient, options: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from klamm.cli.arguments import (
     given_flags,
     whole_number,
 )
+from klamm.cli.impact import IMPACT_FLAGS, add_impact_flags
 from klamm.cli.output import print_error, print_line
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _ALLOWED_WITH: Final = {
     "if-exists": ("alter", "delete", "describe"),
     "if-not-exists": ("create",),
     "exclude-internal": ("list", "describe"),
+    **dict.fromkeys(IMPACT_FLAGS, ("alter", "delete")),
 }
 """The actions with which each flag may be combined."""
 
@@ -45,7 +47,8 @@ def parser() -> ToolParser:
     found = ToolParser(
         prog="klamm topics",
         description="Create, delete, describe or change topics, with the flags and the output of kafka-topics.sh.",
-        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 4 impact"
+        " worse than --max-impact.",
     )
     add_common(found)
     for action, text in (
@@ -91,6 +94,7 @@ def parser() -> ToolParser:
         help="maximum number of partitions per response (default 2000)",
     )
     found.add_switch("--validate-only", help="check with the cluster and change nothing")
+    add_impact_flags(found)
     return found
 
 

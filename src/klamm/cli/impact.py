@@ -1,0 +1,105 @@
+"""Flags ``--impact`` and ``--max-impact``: the predicted impact of a change, shown or limited before it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli import EXIT_IMPACT
+from klamm.cli.connection import RequestError
+from klamm.cli.output import print_result
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.cli.arguments import ToolParser
+    from klamm.cli.configs.changes import Changes
+    from klamm.impact.changes import Change, EntityParts
+    from klamm.impact.findings import Impact
+    from klamm.protocol.types import ResourceType
+
+IMPACT_FLAGS: Final = ("impact", "max-impact")
+_LEVELS: Final = ("none", "notice", "disruption", "loss")
+
+
+class ImpactExceededError(RequestError):
+    """The predicted impact of a change is worse than ``--max-impact`` allows."""
+
+    exit_code = EXIT_IMPACT
+
+
+def add_impact_flags(parser: ToolParser) -> None:
+    """Add ``--impact`` and ``--max-impact``."""
+    parser.add_switch("--impact", help="show what the change would do to records and clients; with --validate-only too")
+    parser.add_value(
+        "--max-impact",
+        choices=_LEVELS,
+        metavar="LEVEL",
+        help=f"change nothing and exit with {EXIT_IMPACT} if the impact is worse than LEVEL: {', '.join(_LEVELS)}",
+    )
+
+
+def predicted(admin: AdminClient, changes: Sequence[Change], options: argparse.Namespace) -> Impact | None:
+    """Return the impact of changes if a flag requests it.
+
+    Raises:
+        ImpactExceededError: It is worse than ``--max-impact``. The findings were printed.
+    """
+    if not options.impact and options.max_impact is None:
+        return None
+    from klamm.admin.impact import impact_of  # noqa: PLC0415  # only these flags need the rules
+
+    impact = impact_of(changes, admin)
+    if options.max_impact is not None and impact.level > _LEVELS.index(options.max_impact):
+        print_result(options.output, {"impact": impact.document()}, impact.lines)
+        level = impact.level.name.lower()
+        raise ImpactExceededError(
+            f"Nothing was changed: impact {level} is worse than --max-impact {options.max_impact}"
+        )
+    return impact if options.impact else None
+
+
+def impact_lines(impact: Impact | None) -> list[str]:
+    """Return the impact as lines; none if it was not requested."""
+    return [] if impact is None else impact.lines()
+
+
+def with_impact(document: Any, impact: Impact | None) -> Any:
+    """Return a document with the impact as a further key. A list becomes the key ``results`` of such a document."""
+    if impact is None:
+        return document
+    whole = document if isinstance(document, dict) else {"results": document}
+    return {**whole, "impact": impact.document()}
+
+
+def config_changes(admin: AdminClient, kind: ResourceType, name: str, changes: Changes) -> list[Change]:
+    """Return the new value of each config of a resource. Elements are added to and removed from its present lists."""
+    from klamm.admin import ConfigResource  # noqa: PLC0415
+    from klamm.impact.changes import ConfigAltered  # noqa: PLC0415
+
+    values: dict[str, str | None] = {**changes.added, **dict.fromkeys(changes.deleted)}
+    if lists := {*changes.appended, *changes.subtracted}:
+        resource = ConfigResource(kind, name)
+        present = admin.describe_configs({resource: lists}).result()[resource]
+        for key in lists:
+            elements = [part for part in ((present[key].value or "") if key in present else "").split(",") if part]
+            removed = changes.subtracted.get(key, "").split(",")
+            added = [part for part in changes.appended.get(key, "").split(",") if part and part not in elements]
+            values[key] = ",".join([part for part in elements if part not in removed] + added)
+    return [
+        ConfigAltered(resource_type=kind, resource_name=name, name=key, value=value) for key, value in values.items()
+    ]
+
+
+def client_changes(entity: EntityParts, quotas: Changes, dynamic: Changes) -> list[Change]:
+    """Return the new quotas and dynamic client configs of an entity. Quotas that are no numbers are left out."""
+    from klamm.impact.changes import ClientConfigAltered, QuotaAltered  # noqa: PLC0415
+
+    limits = {key: float(value) for key, value in quotas.added.items() if value.replace(".", "", 1).isdigit()}
+    values: dict[str, float | None] = {**limits, **dict.fromkeys(quotas.deleted)}
+    configs: dict[str, str | None] = {**dynamic.added, **dict.fromkeys(dynamic.deleted)}
+    return [
+        *(QuotaAltered(entity=entity, name=key, value=value) for key, value in values.items()),
+        *(ClientConfigAltered(entity=entity, name=key, value=value) for key, value in configs.items()),
+    ]

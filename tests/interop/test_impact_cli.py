@@ -1,0 +1,122 @@
+"""``--impact`` and ``--max-impact`` of ``klamm configs`` and ``klamm topics`` on a klamm broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaProducer
+
+from klamm.admin import AdminClient, NewTopic
+from tests.support.klamm import KlammBroker
+from tests.support.klamm_tools import run_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OLD_MS = 30 * 86_400_000
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    """A broker with the topic ``orders``: 100 old records of 50 keys."""
+    with KlammBroker() as broker:
+        with AdminClient(broker.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("orders", 1, 1, configs={"retention.ms": "-1"})]).result()
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+        for number in range(100):
+            sent_ms = int(time.time() * 1000) - OLD_MS
+            producer.send("orders", key=b"%d" % (number % 50), value=b"x" * 100, timestamp_ms=sent_ms)
+        producer.close()
+        yield broker.bootstrap_servers
+
+
+def _retention(servers: str) -> str | None:
+    with AdminClient(servers) as admin:
+        return admin.topic_configs("orders").result()["retention.ms"].value
+
+
+def test_validate_only_shows_impact(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "configs",
+        "--alter",
+        "--topic",
+        "orders",
+        "--add-config",
+        "retention.ms=1000",
+        "--validate-only",
+        "--impact",
+    ]
+
+    code, out, _ = run_ours(servers, words, capsys)
+
+    assert code == 0
+    assert "Impact: loss" in out
+    assert "100 records" in out
+
+
+def test_max_impact_exceeded_exits_with_4_and_changes_nothing(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["configs", "--alter", "--topic", "orders", "--delete-config", "retention.ms", "--max-impact", "disruption"]
+
+    code, out, err = run_ours(servers, [*words, "-o", "json"], capsys)
+
+    assert code == 4
+    assert json.loads(out)["impact"]["level"] == "loss"
+    assert "Nothing was changed" in err
+    assert _retention(servers) == "-1"
+
+
+def test_max_impact_not_exceeded_makes_the_change(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["configs", "--alter", "--topic", "orders", "--add-config", "segment.ms=86400000", "--max-impact", "none"]
+
+    code, out, _ = run_ours(servers, words, capsys)
+
+    assert (code, out) == (0, "Completed updating config for topic orders.\n")
+
+
+def test_json_has_stable_form(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["configs", "--alter", "--topic", "orders", "--append-config", "cleanup.policy=compact", "--validate-only"]
+
+    code, out, _ = run_ours(servers, [*words, "--impact", "-o", "json"], capsys)
+
+    document = json.loads(out)
+    assert code == 0
+    assert document["validate_only"] is True
+    assert document["impact"]["level"] == "loss"
+    (finding,) = document["impact"]["findings"]
+    assert finding["kind"] == "records_compacted"
+    assert finding["figures"]["superseded_records"] == 50
+    assert finding["names"] == {"topics": {"first": ["orders"], "count": 1}}
+
+
+def test_quota_impact_reports_unknown_rates(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["configs", "--alter", "--user", "alice", "--add-config", "producer_byte_rate=100", "--validate-only"]
+
+    code, out, _ = run_ours(servers, [*words, "--impact"], capsys)
+
+    assert code == 0
+    assert "NOTICE: user alice: producer_byte_rate becomes 100 (was not limited)" in out
+    assert "Unknown: the present rates of clients" in out
+
+
+def test_added_partitions_show_keys_that_move(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["topics", "--alter", "--topic", "orders", "--partitions", "3", "--impact", "--validate-only"]
+
+    code, out, _ = run_ours(servers, words, capsys)
+
+    assert code == 0
+    assert "DISRUPTION: topic orders" in out
+
+
+def test_deletion_above_max_impact_keeps_topic(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, _ = run_ours(servers, ["topics", "--delete", "--topic", "orders", "--max-impact", "notice"], capsys)
+
+    assert code == 4
+    assert _retention(servers) == "-1"
+
+
+def test_impact_of_a_listing_is_rejected(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_ours(servers, ["topics", "--list", "--impact"], capsys).exit_code == 2
+    assert run_ours(servers, ["configs", "--describe", "--topic", "orders", "--impact"], capsys).exit_code == 2

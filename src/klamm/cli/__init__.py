@@ -115,6 +115,7 @@ COMMANDS: Final = (
     Command(
         name="registrations", module="klamm.cli.registrations", summary="report which clients support which configs"
     ),
+    Command(name="doctor", module="klamm.cli.doctor", summary="show what this machine has and lacks"),
     Command(name="completion", module="klamm.cli.completion", summary="print the completion script for bash or zsh"),
 )
 

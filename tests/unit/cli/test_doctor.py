@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import resource
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from klamm import cli
-from klamm.cli import doctor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_few_descriptors_and_a_wrong_clock_are_bad(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
-    monkeypatch.setattr(doctor.time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
     code, found = checks(capsys, "--listen", ANY_PORT)
     assert code == 1
     assert (found["descriptors"]["status"], found["clock"]["status"]) == ("bad", "bad")

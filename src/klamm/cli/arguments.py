@@ -107,6 +107,12 @@ def whole_number(highest: int, *, lowest: int | None = None) -> Callable[[str], 
     return read
 
 
+def add_timeout(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``--timeout`` with its help text."""
+    limit = whole_number(INT32_MAX, lowest=1)
+    parser.add_argument("--timeout", action=Once, dest=TIMEOUT, type=limit, metavar="MS", help=text)
+
+
 def add_common(
     parser: ToolParser,
     *,
@@ -133,14 +139,7 @@ def add_common(
         "--command-config", metavar="FILE", help="properties of Kafka's Java admin client, for security and timeouts"
     )
     if timeout_ms is not None:
-        limit = whole_number(INT32_MAX, lowest=1)
-        parser.add_value(
-            "--timeout",
-            dest=TIMEOUT,
-            type=limit,
-            metavar="MS",
-            help=f"time limit of each call; default.api.timeout.ms of --command-config, else {timeout_ms}",
-        )
+        add_timeout(parser, f"time limit of each call; default.api.timeout.ms of --command-config, else {timeout_ms}")
     parser.add_argument(
         "-o",
         "--output",

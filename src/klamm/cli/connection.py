@@ -24,7 +24,7 @@ from klamm.protocol.errors import KafkaApiError, ProtocolError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.admin import AdminClient
 
@@ -41,7 +41,11 @@ class RequestError(Exception):
 
 @contextmanager
 def connect(
-    options: argparse.Namespace, *, timeout_ms: int = 60_000, client_id: str | None = None
+    options: argparse.Namespace,
+    *,
+    timeout_ms: int = 60_000,
+    client_id: str | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> Iterator[AdminClient]:
     """Yield an admin client for ``--bootstrap-server`` with the settings of ``--command-config``.
 
@@ -51,6 +55,7 @@ def connect(
     Args:
         options: Flags of the command.
         timeout_ms: Default of ``--timeout``.
+        properties: Properties of the client if they are not only in the file of ``--command-config``.
         client_id: Client id in place of that in the settings.
 
     Raises:
@@ -58,16 +63,16 @@ def connect(
     """
     from klamm.admin import AdminClient  # noqa: PLC0415  # --help and wrong flags need no network library
 
-    properties = {_TIMEOUT: str(timeout_ms), **client_properties(options)}
+    properties = {_TIMEOUT: str(timeout_ms), **(client_properties(options) if properties is None else properties)}
     if (flag := getattr(options, TIMEOUT, None)) is not None:
         properties[_TIMEOUT] = str(flag)
     if client_id is not None:
         properties["client.id"] = client_id
     addresses = parse_addresses(options.bootstrap_server)
     admin = AdminClient.from_properties(addresses, properties)
-    limit_s = int(properties[_TIMEOUT]) / 1000
+    limit = f"{int(properties[_TIMEOUT]) / 1000:g} s in all ({'--timeout' if hasattr(options, TIMEOUT) else _TIMEOUT})"
     uses_tls = properties.get("security.protocol", "").upper().endswith("SSL")
-    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit_s), {"uses_tls": uses_tls})
+    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit), {"uses_tls": uses_tls})
     timer.daemon = True
     timer.start()
     try:
@@ -95,12 +100,12 @@ def read_client_properties(path: Path | str | None) -> dict[str, str]:
     return {} if path is None else resolve(read_properties(Path(path)))
 
 
-def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float, *, uses_tls: bool) -> None:
+def _report_silence(admin: AdminClient, addresses: Sequence[str], limit: str, *, uses_tls: bool) -> None:
     if not admin.is_searching:
         return
     tried = "; ".join(f"{address}: {_obstacle(address, uses_tls=uses_tls)}" for address in addresses)
     if admin.is_searching:
-        print_error(f"No answer yet, trying for {limit_s:g} s in all (--timeout): {tried}")
+        print_error(f"No answer yet, trying for {limit}: {tried}")
 
 
 def _obstacle(address: str, *, uses_tls: bool) -> str:

@@ -18,7 +18,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
+from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, add_timeout, whole_number
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
@@ -59,6 +59,7 @@ def parser() -> ToolParser:
         "Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 130 interrupted.",
     )
     add_common(found, timeout_ms=None)
+    add_timeout(found, "time limit for the first answer; default.api.timeout.ms of --consumer.config, else 60000")
     found.add_value("--topic", metavar="TOPIC", help="the topic to read")
     found.add_value("--include", metavar="REGEX", help="regular expression for the topics to read")
     found.add_value("--partition", type=whole_number(INT32_MAX, lowest=0), metavar="N", help="read only this partition")
@@ -170,7 +171,7 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
             f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', please remove one option"
         )
     group = group_of(flags, options, properties)
-    with connect(options) as admin:  # reports servers that do not answer, as the other commands do
+    with connect(options, properties=properties) as admin:  # reports servers that do not answer
         admin.describe_cluster().result()
     from klamm.cli.console.receiver import Interest, RecordReceiver  # noqa: PLC0415  # --help needs no network library
 

@@ -59,6 +59,8 @@ def parser() -> ToolParser:
         "parse.headers=false, headers.delimiter=\\t, headers.separator=, headers.key.separator=:\n"
         "ignore.error=false, null.marker (none).\n"
         'With keys and headers a line is "h1:v1,h2:v2<TAB>key<TAB>value".\n\n'
+        "--timeout is that of Kafka's tool. --command-property default.api.timeout.ms=MS limits the time to connect\n"
+        "(default: 60000).\n\n"
         "Exit codes: 0 all sent, 1 a record could not be sent or read, 2 wrong or missing flags, 130 interrupted.",
     )
     add_common(found, timeout_ms=None)
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     reader = LineReader.of(read_pairs(options.reader_config, options.property, "--property"))
     properties = resolve(read_pairs(options.command_config, options.producer_property, "--producer-property"))
-    with connect(options) as admin:  # reports servers that do not answer, as the other commands do
+    with connect(options, properties=properties) as admin:  # reports servers that do not answer
         admin.describe_cluster().result()
     from klamm.cli.console.sender import RecordSender  # noqa: PLC0415  # wrong flags need no network library
 

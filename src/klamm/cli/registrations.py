@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import ToolParser
+from klamm.cli.arguments import ToolParser, add_timeout
 from klamm.cli.clients import fetch
 from klamm.cli.connection import RequestError, connect, guarded, read_client_properties
 from klamm.client_configs.definitions import ClientKind
@@ -132,6 +132,10 @@ def _parser() -> ToolParser:
     report.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT[,HOST:PORT]", help="the cluster")
     report.add_argument(
         "--command-config", type=Path, metavar="FILE", help="a Java client's properties: security, timeouts"
+    )
+    add_timeout(
+        report,
+        f"time limit for the first answer; default.api.timeout.ms of --command-config, else {_REACH_TIMEOUT_MS}",
     )
     report.add_argument("-o", "--output", choices=("human", "json"), default="human", help="a table, or JSON")
     report.add_argument(

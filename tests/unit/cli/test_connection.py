@@ -121,6 +121,21 @@ def test_timeout_flag_overrides_properties(tmp_path: Path) -> None:
     assert str(failure).startswith(f"No broker at {servers} responded within 50 ms")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["consume", "--topic", "t", "--timeout", "50"],
+        ["produce", "--topic", "t", "--command-property", "default.api.timeout.ms=50"],
+        ["registrations", "report", "--timeout", "50"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_limit_the_time_to_the_first_answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    servers = f"127.0.0.1:{free_port()}"
+    assert cli.main([*words, "--bootstrap-server", servers]) == 1
+    assert f"No broker at {servers} responded within 50 ms" in capsys.readouterr().err
+
+
 def test_unknown_flag_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["topics", "--list", "--boostrap-server=localhost:9092", "--command-confg", "file"])
@@ -146,8 +161,8 @@ def test_silence_is_explained_while_servers_are_tried(
     assert isinstance(failure, TimeoutError)
     assert not str(failure).endswith(": ")
     assert capsys.readouterr().err == (
-        f"No answer yet, trying for 1.5 s in all (--timeout): {servers[0]}: connection refused; {servers[1]}:"
-        " connected, but no answer to a Kafka request (does security.protocol match the listener?)\n"
+        f"No answer yet, trying for 1.5 s in all (default.api.timeout.ms): {servers[0]}: connection refused;"
+        f" {servers[1]}: connected, but no answer to a Kafka request (does security.protocol match the listener?)\n"
     )
 
 
@@ -213,7 +228,7 @@ def test_responding_server_prints_nothing(
     with connect(options) as admin:
         admin.describe_cluster().result()
         monkeypatch.undo()
-        connection._report_silence(admin, [options.bootstrap_server], 60.0, uses_tls=False)
+        connection._report_silence(admin, [options.bootstrap_server], "60 s", uses_tls=False)
     assert capsys.readouterr().err == ""
 
 

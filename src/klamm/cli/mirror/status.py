@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.arguments import ToolParser, add_common, add_timeout
 from klamm.cli.connection import read_client_properties
 from klamm.cli.output import print_error, print_result
 from klamm.clock import wall_clock_ms
@@ -64,7 +64,10 @@ def main(arguments: Sequence[str]) -> int:
 def _queries(options: argparse.Namespace) -> list[FlowQuery]:
     if options.properties is not None:
         flows = _flows_of_file(options.properties, options.clusters or ())
-        return [FlowQuery(flow=flow, ask_source=not options.target_only) for flow in flows]
+        return [
+            FlowQuery(flow=flow, ask_source=not options.target_only, timeout_ms=options.api_timeout_ms)
+            for flow in flows
+        ]
     client = read_client_properties(options.command_config)
     aliases = [options.source] if options.source else _aliases(options, client)
     return [
@@ -73,6 +76,7 @@ def _queries(options: argparse.Namespace) -> list[FlowQuery]:
             ask_source=options.source_bootstrap_server is not None and not options.target_only,
             knows_selection=False,
             knows_target_alias=False,
+            timeout_ms=options.api_timeout_ms,
         )
         for alias in aliases
     ]
@@ -92,7 +96,8 @@ def _aliases(options: argparse.Namespace, client: Mapping[str, str]) -> list[str
     Raises:
         SettingsError: The target has no such topic.
     """
-    found = source_aliases(list_topics(_settings("source", options, client).flows[0]))
+    flow = _settings("source", options, client).flows[0]
+    found = source_aliases(list_topics(flow, timeout_ms=options.api_timeout_ms))
     if not found:
         raise SettingsError(
             f"{options.bootstrap_server} has no topic mm2-offsets.<alias>.internal: name the source with --source"
@@ -148,6 +153,7 @@ def _parser() -> ToolParser:
     )
     parser.add_argument("properties", type=Path, nargs="?", metavar="FILE", help="MirrorMaker's properties file")
     add_common(parser, timeout_ms=None, instead=("properties",))
+    add_timeout(parser, "time limit of each call to the target; else the limits of its clients, 5 s to connect")
     parser.add_value(
         "--source", metavar="ALIAS", help="the source's alias (default: every source with mirror topics on the target)"
     )

@@ -47,7 +47,7 @@ def open_connection(host: str, port: int, settings: ConnectionSettings, pool: Bu
         raise ConnectionLostError(f"{where}: {error.strerror or error}") from error
     connection = Connection(transport, client_id=settings.client_id, pool=pool, software_name=settings.software_name)
     try:
-        connection.handshake(HANDSHAKE_TIMEOUT_S)
+        connection.handshake(min(HANDSHAKE_TIMEOUT_S, settings.request_timeout_s))
         if settings.security.uses_sasl:
             log_in(connection, settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
     except SaslAuthenticationFailedError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from klamm.kafka_client.connection.buffers import BufferPool
@@ -61,6 +61,8 @@ class FlowQuery:
     knows_selection: bool = True
     """Whether a properties file specifies the mirrored topics."""
     knows_target_alias: bool = True
+    timeout_ms: int | None = None
+    """Limit of each call to the target; None means 10 s, or the limit of the flow's client if that is shorter."""
 
 
 def read_status(query: FlowQuery) -> FlowStatus:
@@ -74,9 +76,9 @@ def read_status(query: FlowQuery) -> FlowStatus:
     flow = query.flow
     # The source is asked at the same time as the target, so that the delays of both do not add up.
     source = _SourceRequest(query) if query.ask_source else None
-    cluster = _connect(flow, "target")
+    cluster = _connect(flow, "target", timeout_ms=query.timeout_ms)
     try:
-        topics = _topics(cluster, flow, "target", timeout_ms=_ADMIN_TIMEOUT_MS)
+        topics = _topics(cluster, flow, "target", timeout_ms=query.timeout_ms or _ADMIN_TIMEOUT_MS)
         state = _TargetReader(query, cluster, topics).read()
     finally:
         cluster.close()
@@ -92,23 +94,30 @@ def read_status(query: FlowQuery) -> FlowStatus:
     return flow_status(flow, state, selected, any_target=not query.knows_target_alias)
 
 
-def list_topics(flow: FlowSettings) -> Mapping[str, int]:
-    """Return the partition counts of all topics of a flow's target.
+def list_topics(flow: FlowSettings, *, timeout_ms: int | None = None) -> Mapping[str, int]:
+    """Return the partition counts of all topics of a flow's target, within ``FlowQuery.timeout_ms``.
 
     Raises:
         ConnectionError, TimeoutError, ProtocolError: The target is unavailable.
         SettingsError: The flow has a client property that klamm does not support.
     """
-    cluster = _connect(flow, "target")
+    cluster = _connect(flow, "target", timeout_ms=timeout_ms)
     try:
-        return _topics(cluster, flow, "target", timeout_ms=_ADMIN_TIMEOUT_MS)
+        return _topics(cluster, flow, "target", timeout_ms=timeout_ms or _ADMIN_TIMEOUT_MS)
     finally:
         cluster.close()
 
 
-def _connect(flow: FlowSettings, side: Literal["source", "target"]) -> Cluster:
+def _connect(flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int | None = None) -> Cluster:
     servers = (flow.source if side == "source" else flow.target).bootstrap_servers
     settings = ConnectionSettings.of(servers, flow.clients[f"{side}.consumer"], "klamm-status")
+    if timeout_ms is not None:
+        limit_s = timeout_ms / 1000
+        settings = replace(
+            settings,
+            connect_timeout_s=min(settings.connect_timeout_s, limit_s),
+            request_timeout_s=min(settings.request_timeout_s, limit_s),
+        )
     return Cluster(settings, BufferPool(max_free_bytes=_POOL_BYTES))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,3 +39,11 @@ def test_invalid_file_is_usage_error(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_unavailable_target_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["mirror", "status", "--bootstrap-server", "127.0.0.1:1", "--source", "A"]) == 1
     assert "A->target: cluster target cannot be reached" in capsys.readouterr().err
+
+
+def test_timeout_flag_limits_the_wait_for_a_target_that_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        for source in (["--source", "A"], []):
+            assert cli(["mirror", "status", "--bootstrap-server", address, "--timeout", "50", *source]) == 1
+            assert "within 0.05 s" in capsys.readouterr().err

@@ -116,6 +116,7 @@ soak: setup
 		tests/interop/test_config_order.py tests/interop/test_assignors_like_kafka.py tests/interop/test_impact_bounds.py
 	for release in $(OLDER_RELEASES); do \
 		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
+	$(WITH_COMPILER) python -m scripts.client_suites
 	@$(MAKE) --no-print-directory orders
 
 # The last two run the files that share Kafka, Spark or a browser in one process, in an order and in its reverse: so each

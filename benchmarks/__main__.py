@@ -20,7 +20,11 @@ from benchmarks import (
     fetching,
     gateway,
     group_members,
+<<<<<<< HEAD
     impact,
+=======
+    hostile,
+>>>>>>> b5bcc803 (client suites: keep the results of client libraries' tests in a table)
     mirror,
     mirror_far,
     mirror_latency,
@@ -58,7 +62,11 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "dataframes": dataframes.run,
     "gateway": gateway.run,
     "group-members": group_members.run,
+<<<<<<< HEAD
     "impact": impact.run,
+=======
+    "hostile": hostile.run,
+>>>>>>> b5bcc803 (client suites: keep the results of client libraries' tests in a table)
 }
 _RESULTS = Path(__file__).parent / "results"
 

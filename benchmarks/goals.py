@@ -44,6 +44,11 @@ _KAFKA: Final = "Apache Kafka"
 
 GOALS: Final = (
     *(
+        Goal(benchmark="waiting behind hostile clients", side=side, metric=f"{load}: added ms", at_most=50)
+        for side in ("broker", "gateway")
+        for load in ("pipelined", "unread", "long commits", "long produces", "unfinished")
+    ),
+    *(
         goal
         for batches in ("128 KiB", "16 KiB", "128 KiB, zstd", "16 KiB, zstd")
         for goal in (

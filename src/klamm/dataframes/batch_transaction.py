@@ -132,8 +132,8 @@ class BatchTransaction:
 def _count(metadata: str) -> int:
     try:
         return int(json.loads(metadata)["records"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WritingError(
-            f"The stored batch id has unexpected metadata {metadata!r}"
+            f"The stored batch id has unexpected metadata {metadata[:200]!r}"
             ": another application commits offsets for this group"
         ) from error

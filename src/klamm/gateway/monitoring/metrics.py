@@ -118,6 +118,12 @@ class GatewayMetrics:
         page.family("klamm_gateway_connections", "gauge", "Open client connections.", [({}, len(shared.relays))])
         page.family("klamm_gateway_brokers", "gauge", "Known upstream brokers.", [({}, len(app.topology.nodes))])
         page.family(
+            "klamm_gateway_topology_file_ignored",
+            "gauge",
+            "Whether topology.json could not be read at the start; the page says why.",
+            [({}, int(app.topology.file_fault is not None))],
+        )
+        page.family(
             "klamm_gateway_upstream_reachable",
             "gauge",
             "Whether the latest request of the gateway itself was answered by the upstream.",

@@ -137,6 +137,7 @@ class GatewayPage:
         own = {
             "address": str(app.base_address),
             "why_not_ready": app.why_not_ready(),
+            "topology_fault": app.topology.file_fault,
             "connections": sum(status["connections"].values()),
             "processes": processes,
             "started_at_ms": int(self._started_at * 1000),
@@ -224,6 +225,8 @@ def _warnings(gateway: Document, status: Document, topics: Document) -> list[str
         found.append(f"The upstream cannot be reached: {upstream['failure'] or 'no response yet'}")
     elif own["why_not_ready"]:
         found.append(f"The gateway is not ready: {own['why_not_ready']}")
+    if own["topology_fault"]:
+        found.append(own["topology_fault"])
     found += first_of(status["warnings"])
     if topics["problem"]:
         found.append(f"Topics cannot be listed: {topics['problem']}")

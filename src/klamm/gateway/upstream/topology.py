@@ -44,6 +44,8 @@ class Topology:
         self._on_new_node: Callable[[int], None] | None = None
         self.cluster_id: str | None = None
         """Id of the upstream cluster; None before it is known."""
+        self.file_fault: str | None = None
+        """Why the file could not be used at the start; None if it could, or if there was none."""
 
     @property
     def nodes(self) -> Mapping[int, Address]:
@@ -107,7 +109,8 @@ class Topology:
         except FileNotFoundError:
             return
         except (OSError, ValueError, RecursionError) as error:
-            logger.warning("%s cannot be read and is ignored: %s", self._path, error)
+            self.file_fault = f"{self._path} cannot be read and is ignored: {error}"
+            logger.warning("%s", self.file_fault)
 
     def save(self) -> None:
         """Replace the file. An error is logged: the gateway serves without it."""

@@ -418,7 +418,14 @@ class GroupControl:
 
     def _publish(self) -> None:
         offsets = tuple(rows[where] for _, rows in sorted(self._rows.items()) for where in sorted(rows))
-        groups = FlowGroups(offsets=offsets, skipped=tuple(sorted(self._skipped.items())), problem=self._problem)
+        damaged = (self._syncs.damaged, self._checkpoints.damaged)
+        groups = FlowGroups(
+            offsets=offsets,
+            skipped=tuple(sorted(self._skipped.items())),
+            problem=self._problem,
+            damaged_records=sum(each.count for each in damaged),
+            damage=tuple(each.latest for each in damaged if each.latest),
+        )
         self._status.set(self._flow.name, groups)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.mirror.records.formats import Checkpoint, FormatError, OffsetSync
@@ -23,12 +23,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class DamagedRecords:
+    """Records of an internal topic that could not be read and are ignored."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self.count = 0
+        self.latest = ""
+        """What is wrong with the latest one, and where it is. Empty without any."""
+
+    def add(self, offset: int, error: FormatError) -> None:
+        """Count and log one record."""
+        self.count += 1
+        self.latest = f"{self._topic}: ignored the record at offset {offset}: {error}"
+        logger.warning("%s", self.latest)
+
+
 class SyncStore:
     """Offset syncs of one flow. Confined to one thread."""
 
     def __init__(self, reader: ControlConnection, topic: str) -> None:
         self._reader = reader
         self._topic = topic
+        self.damaged: Final = DamagedRecords(topic)
         self._next_offset = 0
         self._partitions: dict[tuple[str, int], PartitionTranslation] = {}
 
@@ -57,7 +74,7 @@ class SyncStore:
         try:
             sync = OffsetSync.parse(record.key or b"", record.value or b"")
         except FormatError as error:
-            logger.warning("%s: ignored the record at offset %d: %s", self._topic, record.offset, error)
+            self.damaged.add(record.offset, error)
             return
         key = (sync.topic, sync.partition)
         run = RunSync.of(SyncPair(sync.upstream_offset, sync.downstream_offset), record.headers)
@@ -92,6 +109,7 @@ class CheckpointStore:
         self._writer = writer
         self._topic = topic
         self._wanted = wanted
+        self.damaged: Final = DamagedRecords(topic)
         self._newest: dict[str, dict[tuple[str, int], Checkpoint]] = {}
         """Newest checkpoints by group, then by remote topic and partition number."""
 
@@ -109,7 +127,7 @@ class CheckpointStore:
             try:
                 self._keep(Checkpoint.parse(record.key or b"", record.value or b""))
             except FormatError as error:
-                logger.warning("%s: ignored the record at offset %d: %s", self._topic, record.offset, error)
+                self.damaged.add(record.offset, error)
 
     def _keep(self, checkpoint: Checkpoint) -> None:
         if self._wanted(checkpoint.group):

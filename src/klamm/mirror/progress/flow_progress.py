@@ -490,6 +490,10 @@ class FlowGroups:
     """Source groups without any checkpoint, each with the reason."""
     problem: str = ""
     """Reason why offsets cannot be translated now. Empty: they can."""
+    damaged_records: int = 0
+    """Offset syncs and checkpoints that could not be read and are ignored, since the mirror started."""
+    damage: tuple[str, ...] = ()
+    """The latest of them in each topic, and what is wrong with it."""
 
 
 class GroupStatus:

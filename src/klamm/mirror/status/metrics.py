@@ -169,6 +169,12 @@ def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
         "Groups of the source without any checkpoint; the status page shows the reasons.",
         [(_flow_labels(flow), len(found.skipped)) for flow, found in groups.items()],
     )
+    page.family(
+        "klamm_mirror_damaged_records",
+        "gauge",
+        "Offset syncs and checkpoints that cannot be read and are ignored; the status page shows the latest.",
+        [(_flow_labels(flow), found.damaged_records) for flow, found in groups.items()],
+    )
 
 
 def _group_labels(flow: str, offset: MirroredGroupOffset) -> dict[str, str]:

@@ -263,6 +263,7 @@ def _groups(flow: str, groups: FlowGroups) -> list[str]:
     parts = ["<h3>Consumer groups</h3>"]
     if groups.problem:
         parts.append(f'<p class="WAITING">{escape(groups.problem)}</p>')
+    parts += [f'<p class="WAITING">{escape(damage)}</p>' for damage in groups.damage]
     rows = [_group_row(row) for row in sorted(groups.offsets, key=_reason_first)[:MAX_ROWS]]
     rows += [
         f'<tr><td>{escape(group)}</td><td class="soft" colspan="4">{escape(why)}</td></tr>'

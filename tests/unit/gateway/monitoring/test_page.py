@@ -11,7 +11,7 @@ import pytest
 
 from klamm.gateway.monitoring.page import GatewayPage
 from klamm.gateway.settings import read_settings
-from klamm.gateway.upstream.topology import Topology
+from klamm.gateway.upstream.topology import FILE_NAME, Topology
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.server.listeners import Address
 
@@ -62,6 +62,8 @@ class LostAdmin:
 
 def page(directory: Path, *, is_reachable: bool = True, configs: Mapping[str, str] = CONFIGS) -> GatewayPage:
     topology = Topology(directory)
+    (directory / FILE_NAME).write_text("{damaged")
+    topology.load()
     topology.base = Address(host="gateway", port=19092)
     topology.learn(1, "kafka-1", 9092)
     topology.learn(2, HOSTILE, 9092)
@@ -100,6 +102,7 @@ def test_what_needs_attention_is_a_warning(tmp_path: Path, *, is_reachable: bool
     assert "Topics cannot be listed: " in warnings
     assert "Worker processes that did not answer in time: 1;" in warnings
     assert "3 clients left out" in warnings
+    assert "topology.json cannot be read and is ignored: " in warnings
     assert "<li>... and 2 more of this kind</li>" in warnings
     assert "2 members of groups past the gateway" in warnings
     assert ("The upstream cannot be reached: " in warnings) is not is_reachable

@@ -85,6 +85,8 @@ def test_foreign_records_are_ignored_and_logged(caplog: pytest.LogCaptureFixture
         "syncs: ignored the record at offset 0:",
         "syncs: ignored the record at offset 1:",
     ]
+    assert store.damaged.count == 2
+    assert store.damaged.latest == caplog.records[-1].getMessage()
 
 
 def test_checkpoints_of_unselected_groups_are_dropped() -> None:

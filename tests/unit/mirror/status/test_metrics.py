@@ -106,7 +106,8 @@ def test_checkpoints_have_mirror_checkpoint_connector_gauges() -> None:
         again_at_most=0,
         checkpoint_latency_ms=Ages(4, 1, 9, 5),
     )
-    groups = {"A->B": FlowGroups(offsets=(offset,), skipped=(("old", "all its topics are excluded"),))}
+    skipped = (("old", "all its topics are excluded"),)
+    groups = {"A->B": FlowGroups(offsets=(offset,), skipped=skipped, damaged_records=3)}
     # when
     samples = _samples(metrics_page((), {}, groups).text())
     # then
@@ -114,6 +115,7 @@ def test_checkpoints_have_mirror_checkpoint_connector_gauges() -> None:
     tags = '{source="A",target="B",group="g",topic="A.orders",partition="3"}'
     assert [samples[f"{name}{suffix}{tags}"] for suffix in ("", "_min", "_max", "_avg")] == [4, 1, 9, 5]
     assert samples['klamm_mirror_groups_skipped{source="A",target="B"}'] == 1
+    assert samples['klamm_mirror_damaged_records{source="A",target="B"}'] == 3
 
 
 def _difference(*, is_drift: bool) -> ConfigDifference:

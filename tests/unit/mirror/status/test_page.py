@@ -103,6 +103,12 @@ def test_groups_show_translated_offsets_and_reasons() -> None:
     assert rows == [["g", "A.orders", "1", "7", "6"], ["it has members"], ["old", "&lt;all&gt; excluded"]]
 
 
+def test_ignored_records_are_shown_with_the_reason() -> None:
+    status = MirrorStatus(["A->B"])
+    groups = {"A->B": FlowGroups(damage=("mm2-offset-syncs: ignored the record at offset 7: <short>",))}
+    assert "ignored the record at offset 7: &lt;short&gt;" in render(status.snapshot(), {}, groups)
+
+
 def _difference(name: str, *, rule: str, is_drift: bool) -> ConfigDifference:
     return ConfigDifference(
         topic="A.orders",

@@ -1,0 +1,46 @@
+"""Table of the results of client libraries' test suites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scripts.client_suites import PAGE, SUITES, Result, Suite, is_worse, row, with_row
+
+SUITE = Suite(name="lib", version="1.0", run=lambda _: RESULT, remark="b needs docker")
+RESULT = Result.of({"a": "PASS", "b": "FAILED", "c": "PASSED", "d": "SKIP"})
+EMPTY = (
+    "# Page\n\n| suite | version | passed | failed | skipped | what differs and why |\n|---|---|---|---|---|---|\n"
+    "\nText.\n"
+)
+
+
+def test_row_of_a_suite_is_added_and_then_replaced() -> None:
+    page = with_row(EMPTY, SUITE, row(SUITE, RESULT))
+    assert "|---|\n| lib | 1.0 | 2 | 1 | 1 | b needs docker |\n\nText." in page
+    newer = replace(SUITE, version="1.1")
+    assert with_row(page, newer, row(newer, RESULT)) == page.replace("1.0", "1.1")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ({"a": "P", "b": "F", "c": "P"}, False),
+        ({"a": "P", "b": "P", "c": "P"}, False),
+        ({"a": "P", "b": "F", "c": "S"}, True),
+        ({"a": "P", "b": "F", "c": "P", "d": "F"}, True),
+    ],
+)
+def test_fewer_passed_or_more_failed_tests_are_worse(outcomes: dict[str, str], expected: bool) -> None:
+    earlier = row(SUITE, RESULT)
+    assert is_worse(earlier, SUITE, Result.of(outcomes)) is expected
+    assert not is_worse(earlier, replace(SUITE, version="2.0"), Result.of(outcomes))
+
+
+def test_page_has_a_row_for_each_suite_that_is_run() -> None:
+    lines = PAGE.read_text(encoding="utf-8").split("\n")
+    for suite in SUITES:
+        (line,) = (line for line in lines if line.startswith(f"| {suite.name} |"))
+        assert line.split("|")[2].strip() == suite.version
+        assert line.endswith(f"{suite.remark} |")

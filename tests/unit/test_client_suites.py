@@ -8,8 +8,8 @@ import pytest
 
 from scripts.client_suites import PAGE, SUITES, Result, Suite, is_worse, row, with_row
 
-SUITE = Suite(name="lib", version="1.0", run=lambda _: RESULT, remark="b needs docker")
 RESULT = Result.of({"a": "PASS", "b": "FAILED", "c": "PASSED", "d": "SKIP"})
+SUITE = Suite(name="lib", version="1.0", run=lambda _: RESULT, remark="b needs docker")
 EMPTY = (
     "# Page\n\n| suite | version | passed | failed | skipped | what differs and why |\n|---|---|---|---|---|---|\n"
     "\nText.\n"

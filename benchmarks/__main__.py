@@ -20,11 +20,8 @@ from benchmarks import (
     fetching,
     gateway,
     group_members,
-<<<<<<< HEAD
-    impact,
-=======
     hostile,
->>>>>>> b5bcc803 (client suites: keep the results of client libraries' tests in a table)
+    impact,
     mirror,
     mirror_far,
     mirror_latency,
@@ -62,11 +59,8 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "dataframes": dataframes.run,
     "gateway": gateway.run,
     "group-members": group_members.run,
-<<<<<<< HEAD
     "impact": impact.run,
-=======
     "hostile": hostile.run,
->>>>>>> b5bcc803 (client suites: keep the results of client libraries' tests in a table)
 }
 _RESULTS = Path(__file__).parent / "results"
 

@@ -126,9 +126,9 @@ class Table:
     """Text in place of a table without rows."""
 
 
-def document(title: str, parts: Sequence[str]) -> str:
-    """Return the page with the given HTML as its body."""
-    return page(title=title, style=_STYLE, body="\n".join(parts), head=NO_ICON)
+def document(title: str, parts: Sequence[str], *, style: str = "", head: str = NO_ICON) -> str:
+    """Return the page with the given HTML as its body, with CSS and HTML of the head of its own."""
+    return page(title=title, style=f"{_STYLE}{style}", body="\n".join(parts), head=head)
 
 
 def section(title: str, content: str, *, note: str = "") -> str:

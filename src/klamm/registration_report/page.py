@@ -6,11 +6,11 @@ from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from klamm.page.html import page, wide
+from klamm.page.html import Cell, Table, document, section, shown, table, wide
 from klamm.registration_report.text import NO_NAME, moment, named, never_registered, supports, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from klamm.registration_report.report import Report, VersionWindow
 
@@ -43,12 +43,7 @@ _STYLE: Final = """
 @media (prefers-color-scheme: dark) { :root { --follow: #6aa5e3; --ignore: #8a6a35; --unknown: #59626f;
   --line-0: #6aa5e3; --line-1: #f0a04b; --line-2: #3fc1b0; --line-3: #e07fb4;
   --line-4: #a5c85a; --line-5: #a99cf0; --line-6: #ee8379; --line-7: #b3bccb; } }
-body { max-width: 60rem; margin: 2rem auto; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } p.note { color: var(--soft); }
-h1 { overflow-wrap: anywhere; }
-table { min-width: 40rem; } th, td { padding: .3rem 1rem .3rem 0; }
-td.long { overflow-wrap: anywhere; min-width: 9rem; }
-th { white-space: nowrap; }
+body { max-width: 60rem; } h1 { overflow-wrap: anywhere; } table { min-width: 40rem; }
 svg { max-width: 100%; min-width: 36rem; height: auto; }
 svg.bars { width: 100%; max-width: 740px; }
 svg text { font: 13px system-ui, sans-serif; fill: var(--ink); }
@@ -67,46 +62,51 @@ def render(report: Report, *, title: str) -> str:
     else:
         body.append(f"<p>Clients: {report.clients:,}. Software versions: {report.versions_total:,}.")
         body.append(f"Registration records: {report.records:,}.</p>")
-        body += [f'<p class="note">{escape(line)}</p>' for line in (*never_registered(report), *unreadable(report))]
-        body += _overview(report)
-        body += _by_version(report)
-        body += _ignoring(report)
-        body += _by_user(report)
-        body += _over_time(report.windows)
-        body += _table(report)
-    return page(title=title, style=_STYLE, body="\n".join(body))
+        body += map(_note, (*never_registered(report), *unreadable(report)))
+        body.append(_overview(report))
+        body.append(_by_version(report))
+        body.append(_ignoring(report))
+        body.append(_by_user(report))
+        body.append(_over_time(report.windows))
+        body.append(_every_version(report))
+    return document(title, body, style=_STYLE, head="")
 
 
-def _overview(report: Report) -> list[str]:
+def _note(text: str) -> str:
+    return f'<p class="soft">{shown(text)}</p>'
+
+
+def _overview(report: Report) -> str:
     """Return one bar per config: clients that would follow it, that would ignore it, and that never registered."""
     parts = [
-        "<h2>Who follows when a config is set</h2>",
-        '<p class="note">The newest version that a client registered counts.',
-        "A config concerns producers or consumers; clients of the other kind are not counted.</p>",
         "<p>",
         _key("follow", "follow"),
         _key("ignore", "would ignore it"),
         *([_key("unknown", "unknown (never registered)")] if report.never_registered else []),
         "</p>",
     ]
-    bars = [(one.config, one.following, one.unknown, one.clients) for one in report.reach[:MAX_BARS]]
+    bars = [(row.config, row.following, row.unknown, row.clients) for row in report.reach[:MAX_BARS]]
     if bars:
         parts.append(_bars(bars, "Clients that follow, by config"))
     if len(report.reach) > MAX_BARS:
-        parts.append(f'<p class="note">and {len(report.reach) - MAX_BARS} more configs</p>')
-    return parts
+        parts.append(_note(f"and {len(report.reach) - MAX_BARS} more configs"))
+    note = (
+        "The newest version that a client registered counts. A config concerns producers or consumers; clients of the "
+        "other kind are not counted."
+    )
+    return section("Who follows when a config is set", "\n".join(parts), note=note)
 
 
 def _key(kind: str, text: str) -> str:
     return f'<span class="entry"><span class="key" style="background:var(--{kind})"></span>{text}</span>'
 
 
-def _by_version(report: Report) -> list[str]:
+def _by_version(report: Report) -> str:
     """Return one plot per config with the number of supporting clients of each software version."""
     configs = list(dict.fromkeys(row.config for row in report.rows))
-    order = {one.config: number for number, one in enumerate(report.reach)}
+    order = {row.config: number for number, row in enumerate(report.reach)}
     configs.sort(key=lambda config: order.get(config, len(order)))
-    parts = ["<h2>By software version</h2>"]
+    parts: list[str] = []
     for config in configs[:MAX_PLOTS]:
         rows = sorted((row for row in report.rows if row.config == config), key=lambda row: -row.clients_total)
         bars = [
@@ -115,10 +115,10 @@ def _by_version(report: Report) -> list[str]:
         parts.append(f"<h3>{escape(config)}</h3>")
         parts.append(_bars(bars, f"Clients that support {config}, by software version"))
         if len(rows) > MAX_BARS:
-            parts.append(f'<p class="note">and {len(rows) - MAX_BARS:,} more versions with fewer clients</p>')
+            parts.append(_note(f"and {len(rows) - MAX_BARS:,} more versions with fewer clients"))
     if len(configs) > MAX_PLOTS:
-        parts.append(f'<p class="note">and {len(configs) - MAX_PLOTS} more configs</p>')
-    return parts
+        parts.append(_note(f"and {len(configs) - MAX_PLOTS} more configs"))
+    return section("By software version", "\n".join(parts))
 
 
 def _bars(bars: Sequence[tuple[str, int, int, int]], name: str) -> str:
@@ -157,60 +157,51 @@ def _bar(kind: str, top: int, begin: int, left: float, width: float) -> str:
     )
 
 
-def _ignoring(report: Report) -> list[str]:
-    if not report.ignoring:
-        return ["<h2>Who would ignore it</h2>", "<p>Nobody: every client follows every config.</p>"]
-    shown = report.ignoring[:MAX_NAMED]
+def _ignoring(report: Report) -> str:
+    clients = report.ignoring[:MAX_NAMED]
     rows = [
-        (one.config, one.user, one.client_id or NO_NAME, named(one.software, one.version), supports(one))
-        for one in shown
+        (row.config, row.user, row.client_id or NO_NAME, named(row.software, row.version), supports(row))
+        for row in clients
     ]
-    return [
-        "<h2>Who would ignore it</h2>",
-        _html_table(("Config", "User", "Client id", "Newest software", "Supports"), rows),
-        *_more(report.ignoring_total - len(shown)),
-    ]
+    heads = ("Config", "User", "Client id", "Newest software", "Supports")
+    content = _table(heads, rows, empty="Nobody: every client follows every config.")
+    return section("Who would ignore it", content + _more(report.ignoring_total - len(clients)))
 
 
-def _by_user(report: Report) -> list[str]:
+def _by_user(report: Report) -> str:
     if not report.users:
-        return []
-    shown = report.users[:MAX_NAMED]
-    rows = [(one.user or "", one.config, f"{one.following:,} of {one.clients:,}") for one in shown]
-    more = max(report.users_total - len({one.user for one in shown}), 0)
-    return [
-        "<h2>By user</h2>",
-        _html_table(("User", "Config", "Clients that follow"), rows, {2}),
-        *([f'<p class="note">and {more:,} more users</p>'] if more else []),
-    ]
+        return ""
+    users = report.users[:MAX_NAMED]
+    rows = [(row.user or "", row.config, f"{row.following:,} of {row.clients:,}") for row in users]
+    more = report.users_total - len({row.user for row in users})
+    content = _table(("User", "Config", "Clients that follow"), rows, number=2)
+    return section("By user", content + _more(more, " users"))
 
 
-def _more(count: int) -> list[str]:
-    return [f'<p class="note">and {count:,} more</p>'] if count > 0 else []
+def _more(count: int, what: str = "") -> str:
+    return _note(f"and {count:,} more{what}") if count > 0 else ""
 
 
-def _over_time(windows: Sequence[VersionWindow]) -> list[str]:
+def _over_time(windows: Sequence[VersionWindow]) -> str:
     """Return a plot of the number of clients that have registered each of the largest versions over time."""
     if not windows:
-        return []
+        return ""
     by_version: dict[str, dict[int, int]] = defaultdict(dict)
-    for one in windows:
-        by_version[named(one.software, one.version)][one.start_ms] = one.clients
+    for window in windows:
+        by_version[named(window.software, window.version)][window.start_ms] = window.clients
     largest = sorted(by_version, key=lambda name: (-sum(by_version[name].values()), name))
-    times = sorted({one.start_ms for one in windows})
+    times = sorted({window.start_ms for window in windows})
     lines = {name: _running_sum(by_version[name], times) for name in largest[:MAX_LINES]}
     rest = len(largest) - len(lines)
     keys = "".join(
         f'<span class="entry"><span class="key" style="background:{colour}"></span>{escape(_short(name))}</span> '
         for name, colour in zip(lines, COLOURS, strict=False)
     )
-    return [
-        "<h2>Versions over time</h2>",
-        '<p class="note">Registrations so far, by software version; a client that changed it counts in both.</p>',
-        f"<p>{keys}</p>",
-        _lines(times, lines),
-        *([f'<p class="note">{rest:,} more versions with fewer registrations are not drawn</p>'] if rest else []),
-    ]
+    parts = [f"<p>{keys}</p>", _lines(times, lines)]
+    if rest:
+        parts.append(_note(f"{rest:,} more versions with fewer registrations are not drawn"))
+    note = "Registrations so far, by software version; a client that changed it counts in both."
+    return section("Versions over time", "\n".join(parts), note=note)
 
 
 def _running_sum(counts: Mapping[int, int], times: Sequence[int]) -> list[int]:
@@ -253,25 +244,28 @@ def _lines(times: Sequence[int], lines: Mapping[str, Sequence[int]]) -> str:
     return wide("".join([*drawn, "</svg>"]))
 
 
-def _table(report: Report) -> list[str]:
+def _every_version(report: Report) -> str:
     rows = [
         (row.software, row.version, row.config, f"{row.clients:,} of {row.clients_total:,}", ", ".join(row.users[:5]))
         for row in report.rows[:MAX_NAMED]
     ]
-    heads = ("Software", "Version", "Config", "Clients", "Users")
-    return ["<h2>Every version</h2>", _html_table(heads, rows, {3}), *_more(len(report.rows) - len(rows))]
+    content = _table(("Software", "Version", "Config", "Clients", "Users"), rows, number=3)
+    return section("Every version", content + _more(len(report.rows) - len(rows)))
 
 
-def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    right = set(numbers)
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, number: int = -1, empty: str = "None.") -> str:
+    """Return a table. ``number`` is the index of the column with numbers."""
 
-    def cell(tag: str, column: int, text: str) -> str:
-        kind = ' class="number"' if column in right else ' class="entry"' if len(text) <= _UNBROKEN else ' class="long"'
-        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+    def cell(column: int, text: str) -> Cell:
+        return Cell(text, kind="number" if column == number else "word" if len(text) <= _UNBROKEN else "name")
 
-    lines = ["<tr>" + "".join(cell("th", column, text) for column, text in enumerate(heads)) + "</tr>"]
-    lines += ["<tr>" + "".join(cell("td", column, text) for column, text in enumerate(row)) + "</tr>" for row in rows]
-    return wide("<table>" + "\n".join(lines) + "</table>")
+    content = Table(
+        heads=[(text, "number" if column == number else "") for column, text in enumerate(heads)],
+        rows=[[cell(column, text) for column, text in enumerate(row)] for row in rows],
+        total=len(rows),
+        empty=empty,
+    )
+    return table(content, {})
 
 
 def _svg(width: int, height: int, label: str) -> str:

@@ -134,7 +134,7 @@ def test_it_fits_the_screen_and_can_be_read(page: Page, width: int, dark: bool) 
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page itself does not scroll sideways"
     # WCAG: 4.5 for text, 3 for what is drawn; the kinds of bars are also told by their order and by numbers.
     assert page.evaluate(_CONTRAST % ("body", "color")) > 4.5
-    assert page.evaluate(_CONTRAST % ("p.note", "color")) > 4.5
+    assert page.evaluate(_CONTRAST % ("p.soft", "color")) > 4.5
     assert page.evaluate(_CONTRAST % ("svg text", "fill")) > 4.5
     assert page.evaluate(_CONTRAST % ("rect.follow", "fill")) > 3
     assert page.evaluate(_CONTRAST % ("polyline", "stroke")) > 3

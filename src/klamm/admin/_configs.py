@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Alterations: TypeAlias = "Mapping[ConfigResource, Collection[AlterConfigOp]]"
 Replacements: TypeAlias = "Mapping[ConfigResource, Collection[ConfigEntry]]"
 _Outcomes: TypeAlias = "Mapping[ConfigResource, PolicyOverride | KafkaApiError | None]"
-_MOST_DIGITS: Final = 10
+_MAX_DIGITS: Final = 10
 """Digits of the largest node id."""
 
 
@@ -47,7 +47,7 @@ def by_broker(resources: Iterable[ConfigResource]) -> dict[int | None, list[Conf
 
 def _is_node_id(name: str) -> bool:
     # int() raises ValueError for thousands of digits.
-    return name.isdecimal() and len(name) <= _MOST_DIGITS
+    return name.isdecimal() and len(name) <= _MAX_DIGITS
 
 
 async def incremental_alter(

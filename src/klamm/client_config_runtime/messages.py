@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from klamm.client_configs.plan import EntryPlan
 
 
-MOST_PARTS: Final = 1_000
+MAX_PARTS: Final = 1_000
 """Maximum number of components or ops of one entity, or of components of a filter. They are processed without a pause.
 """
 
@@ -27,10 +27,10 @@ def check_parts(parts: Sequence[object], what: str) -> None:
     """Check the number of parts of an entity or a filter.
 
     Raises:
-        InvalidRequestError: There are more than ``MOST_PARTS``.
+        InvalidRequestError: There are more than ``MAX_PARTS``.
     """
-    if len(parts) > MOST_PARTS:
-        raise InvalidRequestError(f"{len(parts)} {what} are more than the {MOST_PARTS} that are allowed at once")
+    if len(parts) > MAX_PARTS:
+        raise InvalidRequestError(f"{len(parts)} {what} are more than the {MAX_PARTS} that are allowed at once")
 
 
 def components_of(request: DescribeClientConfigsRequest) -> list[tuple[str, int, str | None]]:
@@ -78,8 +78,8 @@ def _values(values: Iterable[tuple[str, str]]) -> list[DescribeClientConfigsResp
 def alter_entry(entry: AlterClientConfigsRequest.EntryData) -> AlterEntry:
     """Return an entry of a request. If it has too many parts, the first ones identify the entity."""
     return AlterEntry(
-        components=tuple((component.entity_type, component.entity_name) for component in entry.entity[:MOST_PARTS]),
-        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[:MOST_PARTS]),
+        components=tuple((component.entity_type, component.entity_name) for component in entry.entity[:MAX_PARTS]),
+        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops[:MAX_PARTS]),
     )
 
 

@@ -44,8 +44,8 @@ _RACK_TAGS = "streams.rack.aware.assignment.tags"
 _DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 _KINDS = ("consumer", "share", "streams")
 
-_LEAST_INTERVAL_MS = 100
-_MOST_INTERVAL_MS = 3_600_000
+_MIN_INTERVAL_MS = 100
+_MAX_INTERVAL_MS = 3_600_000
 _MATCHABLE = {
     "client_instance_id",
     "client_id",
@@ -159,7 +159,7 @@ class ClientMetricsSchema:
                 raise InvalidRequestError(f"Unknown client metrics configuration: {name}")
         values = _parse_all(table, result)
         interval_ms = values.get("interval.ms")
-        if interval_ms is not None and not _LEAST_INTERVAL_MS <= cast("int", interval_ms) <= _MOST_INTERVAL_MS:
+        if interval_ms is not None and not _MIN_INTERVAL_MS <= cast("int", interval_ms) <= _MAX_INTERVAL_MS:
             raise InvalidRequestError(
                 f"Invalid value {interval_ms} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
             )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_VALUE_BYTES: Final = 32_767
 """Limit for a config value in bytes. Java clients cannot read longer strings in any message version."""
-_MOST_BYTES_OF_A_CHARACTER: Final = 4
+_MAX_BYTES_OF_A_CHARACTER: Final = 4
 
 
 AlterOperation: TypeAlias = "IncrementalAlterConfigsRequest.AlterableConfig"
@@ -140,7 +140,7 @@ def check_lengths(values: Iterable[str | None]) -> None:
 
 def is_too_long(value: str) -> bool:
     """Return whether a value exceeds the maximum length of a string in Kafka's protocol, in UTF-8 bytes."""
-    return len(value) > MAX_VALUE_BYTES // _MOST_BYTES_OF_A_CHARACTER and len(value.encode()) > MAX_VALUE_BYTES
+    return len(value) > MAX_VALUE_BYTES // _MAX_BYTES_OF_A_CHARACTER and len(value.encode()) > MAX_VALUE_BYTES
 
 
 def apply_changes(current: Mapping[str, str], changes: Iterable[ConfigDelta]) -> dict[str, str]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from klamm.configs.layers import BrokerLayers
     from klamm.configs.values import ConfigValue
 
-_LEAST_LAG = "min.compaction.lag.ms"
-_MOST_LAG = "max.compaction.lag.ms"
+_MIN_LAG = "min.compaction.lag.ms"
+_MAX_LAG = "max.compaction.lag.ms"
 _REMOTE_STORAGE = "remote.storage.enable"
 
 
@@ -70,11 +70,11 @@ class TopicSchema:
             )
 
     def _check_lag(self, values: Mapping[str, ConfigValue], result: Mapping[str, str]) -> None:
-        if _LEAST_LAG not in result and _MOST_LAG not in result:
+        if _MIN_LAG not in result and _MAX_LAG not in result:
             return
-        least, most = (self._number(name, values, result) for name in (_LEAST_LAG, _MOST_LAG))
+        least, most = (self._number(name, values, result) for name in (_MIN_LAG, _MAX_LAG))
         if least > most:
-            raise InvalidConfigError(f"conflict topic config setting {_LEAST_LAG} ({least}) > {_MOST_LAG} ({most})")
+            raise InvalidConfigError(f"conflict topic config setting {_MIN_LAG} ({least}) > {_MAX_LAG} ({most})")
 
     def _number(self, name: str, values: Mapping[str, ConfigValue], result: Mapping[str, str]) -> int:
         if name in values:

@@ -24,8 +24,8 @@ _HEXADECIMAL = re.compile(r"[+-]?0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*[pP][+-]?\d+(?=
 _NOT_FINITE = {"NaN": "nan", "+NaN": "nan", "-NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "-Infinity": "-inf"}
 
 # Range in which Java formats a double without an exponent.
-_LEAST_PLAIN = 1e-3
-_LEAST_SCIENTIFIC = 1e7
+_MIN_PLAIN = 1e-3
+_MIN_SCIENTIFIC = 1e7
 
 
 def invalid_value(name: str, value: object, reason: str) -> InvalidConfigError:
@@ -117,7 +117,7 @@ def _java_double(value: float) -> str:
         return "NaN"
     if value in {float("inf"), float("-inf")}:
         return "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or _LEAST_PLAIN <= abs(value) < _LEAST_SCIENTIFIC:
+    if value == 0 or _MIN_PLAIN <= abs(value) < _MIN_SCIENTIFIC:
         # repr() returns the shortest text that parses back to this double, with a decimal point. It uses an exponent
         # only below 1e-4.
         return repr(value)

@@ -42,7 +42,7 @@ NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "ti
 
 _NO_TYPE: Final = -1
 """Kafka's ``TimestampType.NO_TIMESTAMP_TYPE``: messages of magic 0 have no timestamps."""
-_LEAST_RECORD: Final = 7
+_MIN_RECORD: Final = 7
 _GROUP_BYTES: Final = 1024 * 1024
 """Approximate number of decompressed bytes that are converted at a time: the numbers of so few records stay in the
 processor's cache.
@@ -250,7 +250,7 @@ def _ends(batches: Sequence[RecordBatch], bodies: Sequence[Buffer], data: bytes)
     position = 0
     for batch, body in zip(batches, bodies, strict=True):
         stop = position + len(body)
-        if not 0 <= batch.record_count <= len(body) // _LEAST_RECORD:
+        if not 0 <= batch.record_count <= len(body) // _MIN_RECORD:
             raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(body)} bytes")
         try:
             found, repeated = record_ends(data, position, stop, batch.record_count)

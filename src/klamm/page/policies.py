@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DECISIONS: Final = 10
 """Number of decisions in a table of the page."""
-_MOST_RULES: Final = 25
+_MAX_RULES: Final = 25
 _KINDS: Final = {"allow": "good", "refuse": "wait", "override": "wait", "throttle": "wait"}
 _WOULD: Final = {"refuse": "would refuse", "override": "would override", "throttle": "would throttle"}
 """Texts of actions that audit mode did not carry out."""
@@ -94,7 +94,7 @@ def policy_warnings(document: Document) -> list[str]:
 
 def policies_section(document: Document, query: Query) -> str:
     """Return the part of the page with the policies."""
-    rules = "Rules" if len(document["rules"]) <= _MOST_RULES else f"The {_MOST_RULES} most frequent rules"
+    rules = "Rules" if len(document["rules"]) <= _MAX_RULES else f"The {_MAX_RULES} most frequent rules"
     audited = "Audit mode: latest changes that enforce mode would stop or change"
     parts = [
         table(_configured(document), query),
@@ -150,7 +150,7 @@ def _rules(document: Document) -> Table:
                 _action(one),
                 Cell(f"{one['count']:,}", kind="number"),
             )
-            for one in rules[:_MOST_RULES]
+            for one in rules[:_MAX_RULES]
         ],
         total=len(rules),
     )

@@ -27,7 +27,7 @@ _DIGIT_WIDTH: Final = 8
 _LETTER_WIDTH: Final = 8
 _LABEL_WIDTH: Final = 250
 _BARS_WIDTH: Final = 740
-_LEAST_ROOM: Final = 30
+_MIN_ROOM: Final = 30
 """Pixels for the longest bar on a narrow screen."""
 _CHART_HEIGHT: Final = 320
 _CHART_WIDTH: Final = 740
@@ -132,7 +132,7 @@ def _bars(bars: Sequence[tuple[str, int, int, int]], name: str) -> str:
     begin = names_end + _DIGIT_WIDTH * max(map(len, counts)) + 10
     drawn = [
         f'<svg class="bars" width="{_BARS_WIDTH}" height="{height}" role="img" aria-label="{escape(name)}"'
-        f' dominant-baseline="middle" style="height:{height}px;min-width:{begin + _LEAST_ROOM}px">'
+        f' dominant-baseline="middle" style="height:{height}px;min-width:{begin + _MIN_ROOM}px">'
     ]
     for number, (_, clients, unknown, total) in enumerate(bars):
         top = number * _BAR_HEIGHT + 4

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MOST_POINTS: Final = 10_000
+MAX_POINTS: Final = 10_000
 """Maximum number of data points in one push."""
 DELTA: Final = 1
 """Aggregation temporality of a sum that starts again at zero after each push."""
@@ -57,7 +57,7 @@ def decode_metrics(data: bytes) -> list[MetricPoint]:
     """Return the data points of pushed metrics.
 
     Raises:
-        OtlpError: The data is damaged, or has more than ``MOST_POINTS`` data points.
+        OtlpError: The data is damaged, or has more than ``MAX_POINTS`` data points.
     """
     points: list[MetricPoint] = []
     try:
@@ -137,8 +137,8 @@ def _read_numbers(name: str, data: bytes, at: int, end: int, points: list[Metric
             is_monotonic, at = _varint(data, at + 1)
         else:
             at = _skip(data, at, end)
-    if len(points) + len(found) > MOST_POINTS:
-        raise OtlpError(f"More than {MOST_POINTS} data points")
+    if len(points) + len(found) > MAX_POINTS:
+        raise OtlpError(f"More than {MAX_POINTS} data points")
     is_counter, is_delta = bool(is_monotonic), temporality == DELTA
     for labels, value in found:
         points.append(MetricPoint(name, labels, value, is_counter, is_delta))

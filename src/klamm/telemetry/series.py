@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT: Final = 256
 """Maximum length of a metric's name and of a label's value. Points with longer ones are dropped."""
-MOST_LABELS: Final = 16
+MAX_LABELS: Final = 16
 _KAFKA: Final = "org.apache.kafka."
 _PREFIX: Final = "kafka_client_"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -96,4 +96,4 @@ def _label_name(key: str) -> str:
 
 def _is_short(point: MetricPoint) -> bool:
     texts = [point.name, *(text for label in point.labels for text in label)]
-    return bool(point.name) and len(point.labels) <= MOST_LABELS and max(map(len, texts)) <= LONGEST_TEXT
+    return bool(point.name) and len(point.labels) <= MAX_LABELS and max(map(len, texts)) <= LONGEST_TEXT

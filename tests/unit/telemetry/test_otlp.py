@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.telemetry.otlp import MOST_POINTS, MetricPoint, OtlpError, decode_metrics, with_attributes
+from klamm.telemetry.otlp import MAX_POINTS, MetricPoint, OtlpError, decode_metrics, with_attributes
 from tests.support.otlp import counter, field, gauge, metrics_data, number, twenty_metrics
 
 
@@ -50,9 +50,9 @@ def test_cut_metrics_are_an_error_or_fewer_points() -> None:
 
 def test_the_number_of_points_is_limited() -> None:
     point = number(1.0)
-    assert len(decode_metrics(metrics_data(gauge("g", *[point] * MOST_POINTS)))) == MOST_POINTS
+    assert len(decode_metrics(metrics_data(gauge("g", *[point] * MAX_POINTS)))) == MAX_POINTS
     with pytest.raises(OtlpError, match="More than"):
-        decode_metrics(metrics_data(gauge("g", *[point] * MOST_POINTS), gauge("h", point)))
+        decode_metrics(metrics_data(gauge("g", *[point] * MAX_POINTS), gauge("h", point)))
 
 
 def test_an_export_has_further_attributes_and_the_same_metrics() -> None:

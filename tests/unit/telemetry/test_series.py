@@ -4,7 +4,7 @@ from uuid import UUID
 
 from klamm.monitoring.exposition import Page
 from klamm.telemetry.otlp import MetricPoint
-from klamm.telemetry.series import LONGEST_TEXT, MOST_LABELS, MetricSeries
+from klamm.telemetry.series import LONGEST_TEXT, MAX_LABELS, MetricSeries
 
 A, B = UUID(int=1000), UUID(int=1001)
 
@@ -71,6 +71,6 @@ def test_the_number_of_series_is_limited_and_clients_that_left_make_room() -> No
 def test_names_and_labels_are_limited() -> None:
     series = MetricSeries(lambda: 10)
     long = "x" * (LONGEST_TEXT + 1)
-    many = [(f"label{i}", "v") for i in range(MOST_LABELS + 1)]
+    many = [(f"label{i}", "v") for i in range(MAX_LABELS + 1)]
     series.take(A, {}, [gauge(long, 1), gauge("a", 1, ("k", long)), gauge("b", 1, *many), gauge("", 1)])
     assert (series.count, series.dropped) == (0, 4)

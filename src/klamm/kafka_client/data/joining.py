@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from klamm.protocol.records import RecordBatch
 
-_MOST_RECORDS: Final = 512 if is_compiled() else 128
+_MAX_RECORDS: Final = 512 if is_compiled() else 128
 """Maximum number of records in a batch to join. Scanning more of them costs as much as sending the batch by itself."""
 _LEVELS: Final = {Codec.SNAPPY: None, Codec.LZ4: None, Codec.ZSTD: 1}
 """Codecs fast enough for joining, with the compression level for the joined batch.
@@ -76,7 +76,7 @@ def in_groups(fetched: Iterable[FetchedBatch], *, join_up_to: int) -> Iterator[S
 def _is_joinable(fetched: FetchedBatch) -> bool:
     return (
         fetched.treatment is Treatment.COPY
-        and fetched.batch.record_count <= _MOST_RECORDS
+        and fetched.batch.record_count <= _MAX_RECORDS
         and (fetched.batch.codec == Codec.NONE or fetched.batch.codec in _LEVELS)
     )
 

@@ -18,10 +18,10 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import klamm
 from klamm.admin import AdminClient, NewTopic
-from klamm.gateway.apis import SERVED
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.processes import free_port, start_process, wait_until
+from tests.support.relay_rig import SERVED
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:

@@ -30,14 +30,13 @@ from klamm.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from klamm.gateway.relay.interceptors import Interception, RequestFilter
 from klamm.protocol.codec import decode
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.support.kafka import KafkaCluster
 from tests.support.processes import wait_until
-from tests.support.relay_rig import RelayRig, Side, shared_objects
+from tests.support.relay_rig import RelayRig, Side, feature, filter_of, shared_objects
 from tests.support.security import PLAIN_MODULE, SCRAM_MODULE, sasl_settings
 from tests.support.tokens import claims_of, unsecured, unsecured_with
 from tests.support.wire import request_frame
@@ -45,7 +44,7 @@ from tests.support.wire import request_frame
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
 
 SCRIPTS: Final = 2_000 if os.environ.get("KLAMM_SOAK") else 40
 AT_ONCE: Final = 60
@@ -224,11 +223,11 @@ async def played_through_a_relay(port: int, logins: list[Login], *, waits: bool)
     """Return the answers, after a check of the principals for which the gateway judged Metadata."""
     principals: list[str] = []
 
-    def judge(_request: object, context: InterceptedCall) -> None:
+    def judge(_request: object, context: FilterContext) -> None:
         principals.append(context.author.principal)
 
-    asked = RequestFilter(request=MetadataRequest, response=MetadataResponse, judge=judge)
-    shared = shared_objects(Interception(filters={3: asked}), needs_login=True)
+    asked = filter_of(MetadataRequest, MetadataResponse, judge)
+    shared = shared_objects(feature(filters={3: asked}), needs_login=True)
     with RelayRig(shared, broker=("127.0.0.1", port)) as rig:
         client = Client(rig.client, waits=waits)
         await client.play(logins)

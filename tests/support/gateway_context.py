@@ -18,6 +18,7 @@ from klamm.admin import (
 )
 from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult, DescribeTopicsResult
 from klamm.admin.types import ConfigSynonym, CreatedTopic
+from klamm.gateway.relay.filter import Forward, Reply
 from klamm.history.change import Author
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import PolicyFailedError, PolicyViolationError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from klamm.gateway.relay.filter import FilterResult
     from klamm.policy import Override
     from klamm.policy_runtime import Policies
     from klamm.protocol.schema import Message
@@ -73,6 +75,9 @@ class FakePolicies:
         return contextlib.nullcontext()
 
     def guards_kind(self, kind: object) -> bool:
+        return True
+
+    def is_enforced(self, kind: object) -> bool:
         return True
 
     async def check(self, kind: object, details: Any, overridden: Override | None = None) -> Override | None:
@@ -203,11 +208,17 @@ class FakeContext:
     author: Author = ANNA
     client_host: str = "127.0.0.1"
     watch: Any = None
-    learned: Any = None
+    wait_result: Any = None
+    login: Any = None
+    served: Any = None
+    supported_features: Any = None
     forwarded: list[Any] = field(default_factory=list)
     """Requests that were forwarded, in order."""
     called: list[Any] = field(default_factory=list)
     """Requests of other APIs or versions, in order."""
+
+    def decode(self, request_class: type[Any]) -> Any:
+        raise NotImplementedError
 
     async def forward(self, request: Message) -> Any:
         self.forwarded.append(request)
@@ -218,3 +229,10 @@ class FakeContext:
         response = self.upstream(request)
         assert isinstance(response, response_class)
         return response
+
+
+def plain(result: FilterResult) -> Any:
+    """Return the message or the error in the result of a filter; None if it forwards the request as it is."""
+    if isinstance(result, Reply):
+        return result.response
+    return result.request if isinstance(result, Forward) else result

@@ -7,22 +7,29 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from klamm.gateway.apis import SERVED
+from klamm.gateway.apis.table import APIS
 from klamm.gateway.frames.peer import Peer
 from klamm.gateway.frames.wire import REQUEST_HEAD
-from klamm.gateway.relay.interceptors import NO_INTERCEPTION
+from klamm.gateway.relay.api import serve
+from klamm.gateway.relay.features import Feature
+from klamm.gateway.relay.filter import FORWARD, Filter, Forward, Reply
 from klamm.gateway.relay.relay import Relay
-from klamm.gateway.relay.shared import Shared
+from klamm.gateway.relay.shared import ClientLogins, RelayMemory, Shared
 from klamm.kafka_client.connection.transport import PlainTransport
+from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from klamm.gateway.relay.interceptors import Interception
+    from klamm.protocol.schema import Message
 
 _WAIT_S: Final = 20.0
 _SMALL: Final = 16 * 1024
+SERVED: Final = {api.key: api.versions for api in APIS}
+"""First and last version of each API that a gateway can serve."""
+CARRIERS: Final = {api.key: api.addresses for api in APIS if api.addresses is not None}
+"""Carriers of broker addresses."""
 
 
 class NamesGateway:
@@ -32,9 +39,48 @@ class NamesGateway:
         return f"gateway-for-{host}", port + node_id
 
 
-def shared_objects(interception: Interception = NO_INTERCEPTION, **more: Any) -> Shared:
+def feature(*, watch: Any = None, **attributes: Any) -> Feature:
+    """Return a feature with these attributes. ``watch`` makes the observer of a connection."""
+    made: Any = Feature()
+    if watch is not None:
+        made.watch, made.opens_watch = watch, True
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    result: Feature = made
+    return result
+
+
+def filter_of(request: type[Message], response: type[Message], decide: Callable[[Any, Any], Any]) -> Filter:
+    """Return a filter by a function that returns a request to forward, a response, an error, or None to forward."""
+
+    def result_of(asked: Any, context: Any) -> Any:
+        found = decide(asked, context)
+        if found is None:
+            return FORWARD
+        if isinstance(found, request):
+            return Forward(request=found)
+        return Reply(response=found) if isinstance(found, response | ApiError) else found
+
+    return Filter(request=request, response=response, decide=result_of)
+
+
+def shared_objects(*features: Feature, **more: Any) -> Shared:
     """Return what relays share in a gateway without an upstream of its own."""
-    return Shared(served=SERVED, book=NamesGateway(), admin=more.pop("admin", None), interception=interception, **more)
+    memory = {name: more.pop(name) for name in ("max_frame_bytes", "request_budget", "response_budget") if name in more}
+    logins = {
+        field: more.pop(name)
+        for name, field in (("needs_login", "is_needed"), ("endpoint", "endpoint"), ("principal_claim",) * 2)
+        if name in more
+    }
+    return Shared(
+        apis=serve(APIS, features),
+        features=features,
+        book=NamesGateway(),
+        admin=more.pop("admin", None),
+        memory=RelayMemory(**memory),
+        logins=ClientLogins(**logins),
+        **more,
+    )
 
 
 def request(api_key: int, version: int, body: bytes = b"", *, correlation_id: int = 1) -> bytes:

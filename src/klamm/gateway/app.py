@@ -7,12 +7,12 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.apis import DELEGATION_TOKENS, served_apis
+from klamm.gateway.apis.table import APIS
 from klamm.gateway.listener.arrivals import Arrivals
 from klamm.gateway.listener.entrance import Entrance
 from klamm.gateway.listener.ports import BrokerPorts
-from klamm.gateway.relay.interceptors import NO_INTERCEPTION
-from klamm.gateway.relay.shared import Shared
+from klamm.gateway.relay.api import serve
+from klamm.gateway.relay.shared import ClientLogins, RelayMemory, Shared
 from klamm.gateway.relay.stalls import watch_stalls
 from klamm.gateway.upstream.bypass import BypassCheck
 from klamm.gateway.upstream.topology import Topology
@@ -21,9 +21,11 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from klamm.gateway.processes.passed_connections import PassedConnections
     from klamm.gateway.processes.worker_pool import WorkerPool
-    from klamm.gateway.relay.interceptors import Interception
+    from klamm.gateway.relay.features import Feature
     from klamm.gateway.settings import GatewaySettings
     from klamm.server.listeners import Address
 
@@ -41,7 +43,7 @@ class GatewayApp:
 
     Args:
         settings: Settings of the gateway.
-        interception: Interceptors and filters of requests.
+        features: Features that the settings enable.
         pool: Worker processes that serve the accepted connections; None to serve them in this process.
         dealt: Connections from the parent process of a worker; None to listen on ports.
     """
@@ -49,7 +51,7 @@ class GatewayApp:
     def __init__(
         self,
         settings: GatewaySettings,
-        interception: Interception = NO_INTERCEPTION,
+        features: Sequence[Feature] = (),
         *,
         pool: WorkerPool | None = None,
         dealt: PassedConnections | None = None,
@@ -57,7 +59,7 @@ class GatewayApp:
         self._settings = settings
         self.pool = pool
         self._is_worker = dealt is not None
-        self._interception = interception
+        self._features = features
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
         entrance = Entrance.open(settings)
@@ -67,19 +69,17 @@ class GatewayApp:
         )
         self.bypass = BypassCheck(self.upstream.admin, self.topology, settings.known_hosts)
         self.shared = Shared(
-            served=served_apis(
-                admin_only=settings.admin_only,
-                withheld=interception.withheld | (DELEGATION_TOKENS if settings.terminates else frozenset()),
-                limits=interception.limits,
-            ),
+            apis=serve(APIS, features, admin_only=settings.admin_only, terminates=settings.terminates),
+            features=features,
             book=self.topology,
             admin=self.upstream.admin,
-            interception=interception,
             listener=settings.listener.name,
-            needs_login=settings.upstream.security.uses_sasl and not settings.terminates,
-            endpoint=entrance.endpoint if settings.terminates else None,
-            principal_claim=settings.principal_claim,
-            max_frame_bytes=settings.max_frame_bytes,
+            logins=ClientLogins(
+                is_needed=settings.upstream.security.uses_sasl and not settings.terminates,
+                endpoint=entrance.endpoint if settings.terminates else None,
+                principal_claim=settings.principal_claim,
+            ),
+            memory=RelayMemory(max_frame_bytes=settings.max_frame_bytes),
         )
         self._arrivals = Arrivals(self.shared, self.upstream, entrance)
         self._ports: BrokerPorts | PassedConnections
@@ -98,7 +98,7 @@ class GatewayApp:
     @property
     def connections(self) -> int:
         """Number of connections, including those that are being opened."""
-        return len(self.shared.relays) + self._arrivals.count
+        return len(self.shared.connections) + self._arrivals.count
 
     def why_not_ready(self) -> str | None:
         """Return the reason why clients should not connect at present; None if they may."""
@@ -106,14 +106,16 @@ class GatewayApp:
             return "the gateway starts or stops"
         if not self.upstream.is_reachable:
             return "the upstream cannot be reached"
-        return self._interception.why_not_ready() if self.pool is None else self.pool.why_not_ready()
+        if self.pool is not None:
+            return self.pool.why_not_ready()
+        return next((reason for each in self._features if (reason := each.why_not_ready()) is not None), None)
 
     def remark(self) -> str | None:
         """Return a warning about a gateway that serves clients; None if there is none."""
         if self.pool is not None:
             return self.pool.remark()
-        policies = self._interception.policies
-        failure = None if policies is None else policies.reload_failure
+        failures = (each.policies.reload_failure for each in self._features if each.policies is not None)
+        failure = next(filter(None, failures), None)
         return None if failure is None else f"the policies were not reloaded: {failure}"
 
     async def start(self) -> None:
@@ -126,7 +128,8 @@ class GatewayApp:
         """
         self.topology.load()
         await self._learn_first()
-        await self._interception.start(self.upstream.admin)
+        for feature in self._features:
+            await feature.start(self.upstream.admin)
         if self.pool is not None:
             self.pool.on_node = self.topology.learn
             await self.pool.start()
@@ -149,17 +152,18 @@ class GatewayApp:
         self._arrivals.close()
         for task in self._tasks:
             task.cancel()
-        for relay in list(self.shared.relays):
+        for relay in self.shared.connections:
             relay.drain()
         deadline = loop.time() + self._settings.shutdown_grace_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await self.shared.all_closed()
-        for relay in list(self.shared.relays):
+                await self.shared.connections.all_closed()
+        for relay in self.shared.connections:
             relay.close("the gateway stops")
         if self.pool is not None:
             await self.pool.stop()
-        await self._interception.close()
+        for feature in self._features:
+            await feature.close()
         await self.upstream.close()
 
     async def _learn_first(self) -> None:

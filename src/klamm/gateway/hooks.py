@@ -1,28 +1,34 @@
-"""Hooks of the relay that the gateway's settings enable: policies, client configs and the history of changes."""
+"""Features that the gateway's settings enable: policies, client configs and the history of changes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from klamm.configs.definitions import UPSTREAM
-from klamm.gateway.client_configs.hooks import client_configs
-from klamm.gateway.history.hooks import with_history
-from klamm.gateway.policies import start_policies
-from klamm.gateway.relay.interceptors import merged
+from klamm.gateway.client_configs.hooks import ClientConfigFeature
+from klamm.gateway.history.hooks import HistoryFeature
+from klamm.gateway.policies import PolicyFeature
 
 if TYPE_CHECKING:
-    from klamm.gateway.relay.interceptors import Interception
+    from klamm.gateway.relay.features import Feature
     from klamm.gateway.settings import GatewaySettings
 
 
-async def start_hooks(settings: GatewaySettings) -> Interception:
+async def load_features(settings: GatewaySettings) -> tuple[Feature, ...]:
     """Create the policies, the client configs and the history that the settings name.
 
     Raises:
         PolicyLoadError: A policy cannot be created.
         SettingsError: A setting of client configs or of the history has a wrong value.
     """
-    configs = client_configs(settings.upstream, settings.configs)
+    configs = ClientConfigFeature.of(settings.upstream, settings.configs)
+    history = HistoryFeature.of(settings.upstream, settings.configs)
     properties = {**settings.configs, UPSTREAM: ",".join(settings.upstream.bootstrap_servers)}
-    hooks = merged(await start_policies(properties), configs)
-    return with_history(hooks, settings.upstream, settings.configs)
+    features = (await PolicyFeature.load(properties), configs, history)
+    return tuple(each for each in features if each is not None)
+
+
+def reload(features: tuple[Feature, ...]) -> None:
+    """Load the changed files of all features again, as on SIGHUP."""
+    for feature in features:
+        feature.reload()

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.display import log_to_stderr
 from klamm.gateway.app import GatewayApp
-from klamm.gateway.hooks import start_hooks
+from klamm.gateway.hooks import load_features, reload
 from klamm.gateway.known_settings import describe_unknown, reject_unknown, unknown_names
 from klamm.gateway.monitoring.metrics import GatewayMetrics
 from klamm.gateway.processes.worker_pool import WorkerPool
@@ -56,9 +57,9 @@ async def _serve(settings: GatewaySettings, arguments: Sequence[str], stdout: Te
     signals = ProcessSignals()
     scrapes = None if settings.metrics is None else bind(settings.metrics)
     if settings.processes == 1:
-        interception = await start_hooks(settings)
-        signals.reload = interception.reload
-        app = GatewayApp(settings, interception)
+        features = await load_features(settings)
+        signals.reload = partial(reload, features)
+        app = GatewayApp(settings, features)
     else:
         pool = WorkerPool(settings.processes, arguments, settings.shutdown_grace_s)
         signals.reload = pool.reload

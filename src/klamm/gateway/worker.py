@@ -10,11 +10,12 @@ import logging
 import socket
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
 from klamm.gateway.app import GatewayApp
-from klamm.gateway.hooks import start_hooks
+from klamm.gateway.hooks import load_features, reload
 from klamm.gateway.monitoring.metrics import GatewayMetrics
 from klamm.gateway.monitoring.status import process_status
 from klamm.gateway.processes import control
@@ -54,9 +55,9 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
     signals, dealt = ProcessSignals(), PassedConnections(end)
-    interception = await start_hooks(settings)
-    app = GatewayApp(settings, interception, dealt=dealt)
-    signals.reload = dealt.on_reload = interception.reload
+    features = await load_features(settings)
+    app = GatewayApp(settings, features, dealt=dealt)
+    signals.reload = dealt.on_reload = partial(reload, features)
     dealt.on_stop = signals.stop.set
     metrics = GatewayMetrics(app, settings)
     try:

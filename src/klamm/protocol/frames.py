@@ -7,10 +7,14 @@ memory grows as bytes arrive. A peer that only announces a large frame therefore
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.primitives import read_nullable_string, skip_tagged_fields
+
+if TYPE_CHECKING:
+    from klamm.protocol.schema import Message
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhi")
@@ -60,6 +64,14 @@ def body_position(frame: memoryview, header: RequestHeader, *, flexible: bool) -
         return skip_tagged_fields(frame, header.end, len(frame))
     except IndexError as error:
         raise ProtocolError("Request header ends in its tagged fields") from error
+
+
+def has_tagged_header(response: type[Message], api_version: int) -> bool:
+    """Return whether the header of a response has tagged fields.
+
+    That of ApiVersions never has, so that any client can read it (KIP-511).
+    """
+    return response.API_KEY != ApiKey.API_VERSIONS and response.is_flexible(api_version)
 
 
 def response_header(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:

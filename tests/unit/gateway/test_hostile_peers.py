@@ -10,12 +10,12 @@ import pytest
 
 from klamm.gateway.frames.cutter import HeldBudget
 from klamm.gateway.frames.wire import response_frame
-from klamm.gateway.relay.interceptors import DividedRequest, Interception, Interceptor, Postponed, RequestFilter
-from klamm.gateway.relay.requests import MOST_HELD_BYTES
+from klamm.gateway.relay.filter import Divide, Filter, Wait
+from klamm.gateway.relay.requests import MAX_HELD_BYTES
 from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
+from tests.support.relay_rig import RelayRig, feature, filter_of, request, response, shared_objects, until
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def played(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def judged(judge: Callable[[Any, Any], Any]) -> Shared:
-    asked = RequestFilter(request=JoinGroupRequest, response=JoinGroupResponse, judge=judge)
-    return shared_objects(Interception(filters={11: asked}))
+    asked = filter_of(JoinGroupRequest, JoinGroupResponse, judge)
+    return shared_objects(feature(filters={11: asked}))
 
 
 def intercepted(handle: Callable[[Any, Any], Awaitable[Any]], **more: Any) -> Shared:
-    interceptor = Interceptor(request=CreateTopicsRequest, response=CreateTopicsResponse, handle=handle)
-    return shared_objects(Interception(interceptors={19: interceptor}), **more)
+    interceptor = Filter.serving(CreateTopicsRequest, CreateTopicsResponse, handle)
+    return shared_objects(feature(filters={19: interceptor}), **more)
 
 
 def test_a_client_cannot_hide_the_outcome_of_its_request_by_a_reset() -> None:
@@ -82,22 +82,22 @@ def test_answers_that_wait_for_a_slow_broker_are_few() -> None:
         shared = judged(lambda _request, _context: ANSWER)
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(HEARTBEAT + JOIN * 200)
-            await until(lambda: rig.relay.held_bytes > MOST_HELD_BYTES)
+            await until(lambda: rig.relay.held_bytes > MAX_HELD_BYTES)
             assert await other.is_served()
-            assert rig.relay.held_bytes < MOST_HELD_BYTES + 11_000
-            assert shared.backlog.kept_bytes == rig.relay.held_bytes == rig.relay.kept_bytes
+            assert rig.relay.held_bytes < MAX_HELD_BYTES + 11_000
+            assert shared.memory.backlog.kept_bytes == rig.relay.held_bytes == rig.relay.kept_bytes
             await rig.upstream.send(response(1, b"answer"))
             assert await rig.client.read_frame() == response(1, b"answer")[4:]
             for _ in range(200):
                 assert len(await rig.client.read_frame()) > 10_000
-            assert rig.relay.held_bytes == shared.backlog.kept_bytes == 0
+            assert rig.relay.held_bytes == shared.memory.backlog.kept_bytes == 0
 
     played(test)
 
 
 def test_what_is_kept_for_divided_requests_is_limited_and_forgotten() -> None:
-    def divide(asked: JoinGroupRequest, _context: object) -> DividedRequest:
-        return DividedRequest(request=asked, merge=lambda _response: ANSWER, kept_bytes=MOST_HELD_BYTES // 2)
+    def divide(asked: JoinGroupRequest, _context: object) -> Divide:
+        return Divide(request=asked, merge=lambda _response: ANSWER, kept_bytes=MAX_HELD_BYTES // 2)
 
     async def test() -> None:
         shared = judged(divide)
@@ -105,20 +105,20 @@ def test_what_is_kept_for_divided_requests_is_limited_and_forgotten() -> None:
             await rig.client.send(JOIN * 50)
             for _ in range(3):
                 await rig.upstream.read_frame()
-            await until(lambda: rig.relay.held_bytes > MOST_HELD_BYTES)
+            await until(lambda: rig.relay.held_bytes > MAX_HELD_BYTES)
             assert len(rig.relay.exchanges) == 3
             await rig.upstream.send(response_frame(JoinGroupResponse(members=[]), 0, 1))
             await rig.upstream.read_frame()
             assert len(await rig.client.read_frame()) > 10_000
             rig.relay.close(None)
-            assert shared.backlog.kept_bytes == 0
+            assert shared.memory.backlog.kept_bytes == 0
 
     played(test)
 
 
 def test_a_connection_with_the_same_number_of_divided_requests_in_flight_stays_open() -> None:
-    def divide(asked: JoinGroupRequest, _context: object) -> DividedRequest:
-        return DividedRequest(request=asked, merge=lambda _response: ANSWER, kept_bytes=600)
+    def divide(asked: JoinGroupRequest, _context: object) -> Divide:
+        return Divide(request=asked, merge=lambda _response: ANSWER, kept_bytes=600)
 
     async def test() -> None:
         shared = judged(divide)
@@ -148,7 +148,7 @@ def test_requests_at_work_take_a_share_of_the_memory() -> None:
         with RelayRig(shared) as one, RelayRig(shared) as two, RelayRig(shared) as three:
             await one.client.send(LARGE)
             await two.client.send(LARGE)
-            await until(lambda: one.relay.is_intercepting and two.relay.is_intercepting)
+            await until(lambda: one.relay.is_busy and two.relay.is_busy)
             # when
             await three.client.send(LARGE)
             assert await three.client.is_closed()
@@ -157,7 +157,7 @@ def test_requests_at_work_take_a_share_of_the_memory() -> None:
             for rig in (one, two):
                 await rig.client.read_frame()
                 assert await rig.is_served()
-            assert shared.request_budget.held_bytes == 0
+            assert shared.memory.request_budget.held_bytes == 0
 
     played(test)
 
@@ -168,16 +168,16 @@ def test_a_client_that_leaves_gives_its_share_back(starts: bool) -> None:
         await asyncio.Event().wait()
 
     async def test() -> None:
-        shared = judged(lambda _request, _context: Postponed(work=forever, kept_bytes=900_000))
+        shared = judged(lambda _request, _context: Wait(work=forever, kept_bytes=900_000))
         with RelayRig(shared) as rig:
             await rig.client.send(JOIN)
-            await until(lambda: rig.relay.is_intercepting)
+            await until(lambda: rig.relay.is_busy)
             if starts:
                 await asyncio.sleep(0)
-            assert shared.request_budget.held_bytes > 800_000
+            assert shared.memory.request_budget.held_bytes > 800_000
             rig.relay.close("the client is gone")
             await asyncio.sleep(0)
-            assert shared.request_budget.held_bytes == 0
+            assert shared.memory.request_budget.held_bytes == 0
 
     played(test)
 
@@ -188,7 +188,7 @@ def test_a_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(LARGE + HEARTBEAT)
             await rig.upstream.read(len(LARGE))
-            await until(lambda: not rig.relay.is_idle and rig.relay.is_intercepting)
+            await until(lambda: not rig.relay.is_idle and rig.relay.is_busy)
             rig.client.close()  # unseen, because nothing more is read from this client
             for now in (1.0, STUCK_S):
                 close_stalled(shared, now)
@@ -212,7 +212,7 @@ def test_a_broker_that_answers_an_interceptor_with_garbage_loses_that_connection
             rig.upstream.end()
             assert await rig.client.is_closed()
             assert await other.is_served()
-            await until(lambda: shared.request_budget.held_bytes == 0)
+            await until(lambda: shared.memory.request_budget.held_bytes == 0)
 
     played(test)
 
@@ -227,7 +227,7 @@ def test_a_request_of_very_many_parts_is_refused_before_it_is_decoded(caplog: py
             assert await rig.client.is_closed()
             await asyncio.gather(sending, return_exceptions=True)
             assert await other.is_served()
-            assert shared.refused["request"] == 1
+            assert shared.figures.closed["request"] == 1
 
     played(test)
     assert "Arrays hold more elements than a request of" in caplog.text
@@ -241,7 +241,7 @@ def test_half_a_header_on_many_connections_holds_no_other_up() -> None:
                 rig = stack.enter_context(RelayRig(shared))
                 await rig.client.send(HEARTBEAT[:7])
             assert await other.is_served()
-            assert shared.request_budget.held_bytes == shared.backlog.kept_bytes == 0
+            assert shared.memory.request_budget.held_bytes == shared.memory.backlog.kept_bytes == 0
 
     played(test)
 
@@ -256,14 +256,14 @@ def test_unfinished_requests_of_silent_clients_leave_room_for_complete_ones(capl
         with ExitStack() as stack, RelayRig(shared) as other:
             for _ in range(10):
                 await stack.enter_context(RelayRig(shared)).client.send(unfinished)
-            await until(lambda: shared.request_budget.held_bytes > 800_000)
+            await until(lambda: shared.memory.request_budget.held_bytes > 800_000)
             # when: the decoded request counts eight times its size
             await other.client.send(complete)
             # then
             assert await other.upstream.read(len(complete)) == complete
             await other.upstream.send(response_frame(CreateTopicsResponse(topics=[]), 2, 1))
             assert await other.client.read_frame()
-            assert shared.request_budget.held_bytes <= 1_000_000
+            assert shared.memory.request_budget.held_bytes <= 1_000_000
 
     played(test)
     assert "closed: the rest of a request does not arrive" in caplog.text
@@ -276,12 +276,12 @@ def test_a_request_expires_when_its_rest_does_not_arrive() -> None:
             unfinished = request(19, 2, bytes(200_000))
             for rig in (late, slow):
                 await rig.client.send(unfinished[:100_000])
-            await until(lambda: shared.request_budget.held_bytes > 60_000)
+            await until(lambda: shared.memory.request_budget.held_bytes > 60_000)
             close_stalled(shared, 1.0)
             # when
-            before = shared.request_budget.held_bytes
+            before = shared.memory.request_budget.held_bytes
             await slow.client.send(unfinished[100_000:150_000])
-            await until(lambda: shared.request_budget.held_bytes >= before + 50_000)
+            await until(lambda: shared.memory.request_budget.held_bytes >= before + 50_000)
             close_stalled(shared, 1.0 + ENDED_S)
             # then
             assert await late.client.is_closed()

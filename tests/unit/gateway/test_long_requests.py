@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.gateway.frames.wire import response_frame
-from klamm.gateway.relay import requests
-from klamm.gateway.relay.interceptors import Interception, Interceptor, RequestFilter
+from klamm.gateway.relay import current_request as requests
+from klamm.gateway.relay.filter import Filter
 from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
@@ -18,16 +18,17 @@ from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersions
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.server.attempt import ApiError
-from klamm.server.codec import ELEMENTS_AT_ONCE, LARGE_FRAME_BYTES
+from klamm.server.codec import LARGE_FRAME_BYTES
 from tests.support.held_loop import callbacks_of_this_thread
-from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
+from tests.support.relay_rig import RelayRig, feature, filter_of, request, response, shared_objects, until
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Sequence
 
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.features import Feature
+    from klamm.gateway.relay.filter import FilterContext
 
 WAIT_S = 20.0
 VERSION = 5
@@ -42,18 +43,18 @@ ANSWER = CreateTopicsResponse(
 )
 
 
-async def forward(request: Any, context: InterceptedCall) -> CreateTopicsResponse:
+async def forward(request: Any, context: FilterContext) -> CreateTopicsResponse:
     answer: CreateTopicsResponse = await context.forward(request)
     return answer
 
 
-async def answer_here(_request: Any, _context: InterceptedCall) -> CreateTopicsResponse:
+async def answer_here(_request: Any, _context: FilterContext) -> CreateTopicsResponse:
     return ANSWER
 
 
-def intercepted(handle: Callable[[Any, InterceptedCall], Awaitable[CreateTopicsResponse]]) -> Interception:
-    interceptor = Interceptor(request=CreateTopicsRequest, response=CreateTopicsResponse, handle=handle)
-    return Interception(interceptors={CreateTopicsRequest.API_KEY: interceptor})
+def intercepted(handle: Callable[[Any, FilterContext], Awaitable[CreateTopicsResponse]]) -> Feature:
+    interceptor = Filter.serving(CreateTopicsRequest, CreateTopicsResponse, handle)
+    return feature(filters={CreateTopicsRequest.API_KEY: interceptor})
 
 
 def played(test: Callable[[], Awaitable[None]]) -> None:
@@ -102,11 +103,20 @@ class Gate:
         self._released.set()
 
 
+def gated(step: str, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Gate a function, but not the attempt to decode a few elements on the event loop."""
+    original = getattr(requests, step)
+    gate = Gate(original)
+    monkeypatch.setattr(
+        requests, step, lambda *args, **more: (original if "max_elements" in more else gate)(*args, **more)
+    )
+    return gate
+
+
 @pytest.mark.parametrize("step", ["decode_request", "response_frame"])
 def test_other_connections_are_served_while_a_long_message_is_coded(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        gate = Gate(getattr(requests, step))
-        monkeypatch.setattr(requests, step, gate)
+        gate = gated(step, monkeypatch)
         shared = shared_objects(intercepted(answer_here))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             sending = asyncio.create_task(rig.client.send(LONG))
@@ -120,25 +130,20 @@ def test_other_connections_are_served_while_a_long_message_is_coded(step: str, m
     played(test)
 
 
-@pytest.mark.parametrize(("step", "is_denied"), [("decode_request", False), ("rejection_frame", True)])
+@pytest.mark.parametrize(("step", "is_denied"), [("decode_request", False), ("_rejection", True)])
 def test_other_connections_are_served_while_a_long_offset_commit_is_judged(
     step: str, is_denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[OffsetCommitRequest] = []
 
-    def judge(commit: OffsetCommitRequest, _context: InterceptedCall) -> ApiError | None:
+    def judge(commit: OffsetCommitRequest, _context: FilterContext) -> ApiError | None:
         judged.append(commit)
         return ApiError(ErrorCode.INVALID_GROUP_ID, None) if is_denied else None
 
     async def test() -> None:
-        original = getattr(requests, step)
-        gate = Gate(original)
-        on_loop = {"max_elements": ELEMENTS_AT_ONCE}
-        monkeypatch.setattr(
-            requests, step, lambda *args, **more: (original if more == on_loop else gate)(*args, **more)
-        )
-        asked = RequestFilter(request=OffsetCommitRequest, response=OffsetCommitResponse, judge=judge)
-        shared = shared_objects(Interception(filters={OffsetCommitRequest.API_KEY: asked}))
+        gate = gated(step, monkeypatch)
+        asked = filter_of(OffsetCommitRequest, OffsetCommitResponse, judge)
+        shared = shared_objects(feature(filters={OffsetCommitRequest.API_KEY: asked}))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             sending = asyncio.create_task(rig.client.send(COMMIT))
             await until(lambda: gate.is_entered)
@@ -149,7 +154,7 @@ def test_other_connections_are_served_while_a_long_offset_commit_is_judged(
                 await rig.upstream.send(response(1, b"answer"))
             assert (await rig.client.read_frame())[:4] == (1).to_bytes(4)
             await sending
-            assert shared.counts.counts.total() == len(judged) + 1
+            assert shared.figures.requests.counts.total() == len(judged) + 1
         assert gate.was_released
 
     played(test)
@@ -216,7 +221,7 @@ def test_requests_before_a_long_malformed_one_are_answered_and_those_after_it_ar
         with RelayRig(shared) as rig:
             sending = asyncio.create_task(rig.client.send(heartbeat + malformed + heartbeat))
             assert await rig.upstream.read(len(heartbeat)) == heartbeat
-            await until(lambda: shared.refused["request"] == 1)
+            await until(lambda: shared.figures.closed["request"] == 1)
             await rig.upstream.send(response(7, b"answer"))
             assert await rig.client.read_frame() == response(7, b"answer")[4:]
             assert await rig.upstream.read(1) == b""
@@ -229,7 +234,7 @@ def test_requests_before_a_long_malformed_one_are_answered_and_those_after_it_ar
 def test_a_long_malformed_response_to_an_interceptor_closes_its_connection_only() -> None:
     lost: list[ConnectionLostError] = []
 
-    async def forward_in_vain(request: Any, context: InterceptedCall) -> CreateTopicsResponse:
+    async def forward_in_vain(request: Any, context: FilterContext) -> CreateTopicsResponse:
         try:
             return await forward(request, context)
         except ConnectionLostError as error:
@@ -243,7 +248,7 @@ def test_a_long_malformed_response_to_an_interceptor_closes_its_connection_only(
             assert await rig.upstream.read(len(LONG)) == LONG
             await rig.upstream.send(response(1, b"\xff" * 2 * LARGE_FRAME_BYTES))
             assert await rig.client.is_closed()
-            assert shared.refused["response"] == len(lost) == 1
+            assert shared.figures.closed["response"] == len(lost) == 1
             assert await other.is_served()
             await sending
 

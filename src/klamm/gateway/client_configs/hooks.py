@@ -1,8 +1,8 @@
-"""Client configs as hooks of the relay, made from the gateway's settings."""
+"""Client configs as a feature of the gateway, made from its settings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from klamm.client_config_runtime.enforcement import EnforcementService, report_client_configs
 from klamm.client_config_runtime.view import client_documents
@@ -13,68 +13,88 @@ from klamm.gateway.client_configs.requests import ClientConfigRequests
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
 from klamm.gateway.client_configs.settings import read_client_config_settings
 from klamm.gateway.client_configs.watch import ClientWatch
-from klamm.gateway.relay.interceptors import NO_INTERCEPTION, Interception
+from klamm.gateway.relay.features import Feature
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 from klamm.server.client_registry import ClientRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from klamm.admin import AdminClient
+    from klamm.gateway.client_configs.settings import ClientConfigSettings
+    from klamm.gateway.frames.peer import ConnectionWatch, Peer
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.monitoring.exposition import Page
 
 
-def client_configs(upstream: ConnectionSettings, configs: Mapping[str, str]) -> Interception:
-    """Return the hooks of client configs; no hooks if client configs are off.
+class ClientConfigFeature(Feature):
+    """Client configs for every client of the cluster behind the gateway.
 
     Args:
         upstream: Settings of connections to the upstream.
-        configs: Settings of the gateway.
-
-    Raises:
-        SettingsError: A setting has a wrong value.
+        settings: Settings of client configs.
     """
-    settings = read_client_config_settings(configs)
-    if settings is None:
-        return NO_INTERCEPTION
-    limits = UpstreamLimits(settings)
-    service = UpstreamClientConfigs(upstream, limits=lambda: limits.values, now_ms=wall_clock_ms)
-    enforcement = EnforcementService(
-        service,
-        is_on=lambda: settings.is_enforced,
-        limits=lambda: limits.values,
-        session_protocols=frozenset({GroupProtocol.CLASSIC}),
-    )
-    limits.on_change = enforcement.refresh
-    registry = ClientRegistry(now_ms=wall_clock_ms)
-    watch = ClientWatch(registry, enforcement, timings=lambda: limits.timings)
 
-    async def start(admin: AdminClient) -> None:
-        await service.start(admin)
-        await limits.start(admin)
+    opens_watch = True
+    lists_clients = True
+    supported_features = {CLIENT_CONFIGS_FEATURE: (1, 1)}  # noqa: RUF012 - read-only, as in the base class
 
-    async def close() -> None:
-        await limits.close()
-        await service.close()
+    def __init__(self, upstream: ConnectionSettings, settings: ClientConfigSettings) -> None:
+        self._limits = limits = UpstreamLimits(settings)
+        self._service = UpstreamClientConfigs(upstream, limits=lambda: limits.values, now_ms=wall_clock_ms)
+        self._enforcement = EnforcementService(
+            self._service,
+            is_on=lambda: settings.is_enforced,
+            limits=lambda: limits.values,
+            session_protocols=frozenset({GroupProtocol.CLASSIC}),
+        )
+        limits.on_change = self._enforcement.refresh
+        self._registry = ClientRegistry(now_ms=wall_clock_ms)
+        self._watch = ClientWatch(self._registry, self._enforcement, timings=lambda: limits.timings)
+        self.filters = ClientConfigRequests(self._service).filters
 
-    def report(page: Page) -> None:
-        report_client_configs(page, service, enforcement)
+    @classmethod
+    def of(cls, upstream: ConnectionSettings, configs: Mapping[str, str]) -> ClientConfigFeature | None:
+        """Return the feature by the gateway's settings; None if client configs are off.
+
+        Raises:
+            SettingsError: A setting has a wrong value.
+        """
+        settings = read_client_config_settings(configs)
+        return None if settings is None else cls(upstream, settings)
+
+    def watch(self, peer: Peer) -> ConnectionWatch:
+        """Return the observer of a new connection."""
+        return self._watch.open(peer)
+
+    async def clients(self) -> list[dict[str, Any]]:
+        """Return the known clients as JSON objects."""
+        return await client_documents(self._registry, self._service, self._enforcement)
+
+    async def start(self, admin: AdminClient) -> None:
+        """Load the configs and the limits of the brokers."""
+        await self._service.start(admin)
+        await self._limits.start(admin)
+
+    def why_not_ready(self) -> str | None:
+        """Return the reason why configs cannot be served; None when they can."""
+        return self._service.why_not_ready()
+
+    def report(self, page: Page) -> None:
+        """Add the metrics."""
+        report_client_configs(page, self._service, self._enforcement)
         page.family(
             "klamm_gateway_client_config_entities",
             "gauge",
             "Users and client ids with client configs.",
-            [({}, len(service.configs))],
+            [({}, len(self._service.configs))],
         )
 
-    return Interception(
-        interceptors=ClientConfigRequests(service).interceptors,
-        watch=watch.open,
-        features={CLIENT_CONFIGS_FEATURE: (1, 1)},
-        clients=lambda: client_documents(registry, service, enforcement),
-        report=report,
-        warnings=lambda: service.skipped,
-        start=start,
-        why_not_ready=service.why_not_ready,
-        close=close,
-    )
+    def warnings(self) -> Sequence[str]:
+        """Return the reason of each stored config and registration that cannot be used."""
+        return self._service.skipped
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._limits.close()
+        await self._service.close()

@@ -22,7 +22,7 @@ from klamm.client_config_runtime.messages import (
 from klamm.client_configs.description import parse_filter
 from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity
-from klamm.gateway.relay.interceptors import Interceptor
+from klamm.gateway.relay.filter import Filter
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from klamm.client_configs.plan import EntryPlan
     from klamm.gateway.client_configs.service import UpstreamClientConfigs
     from klamm.gateway.client_configs.watch import WatchedClient
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
 
 _DENIED: Final = "Cluster authorization failed."
 _ALL_BROKERS: Final = ""
@@ -55,7 +55,7 @@ _AUTHORIZED: Final = frozenset({ErrorCode.NONE, ErrorCode.POLICY_VIOLATION})
 
 
 class ClientConfigRequests:
-    """Interceptors of the two APIs.
+    """Filters of the two APIs.
 
     Args:
         service: Configs and registrations.
@@ -65,25 +65,25 @@ class ClientConfigRequests:
         self._service = service
 
     @property
-    def interceptors(self) -> Mapping[int, Interceptor]:
-        """The interceptor of each API."""
+    def filters(self) -> Mapping[int, Filter]:
+        """The filter of each API."""
         return {
-            DESCRIBE_KEY: Interceptor(
-                request=DescribeClientConfigsRequest,
-                response=DescribeClientConfigsResponse,
-                handle=self.describe,
-                claims=partial(is_client_configs_request, DESCRIBE_KEY),
+            DESCRIBE_KEY: Filter.serving(
+                DescribeClientConfigsRequest,
+                DescribeClientConfigsResponse,
+                self.describe,
+                partial(is_client_configs_request, DESCRIBE_KEY),
             ),
-            ALTER_KEY: Interceptor(
-                request=AlterClientConfigsRequest,
-                response=AlterClientConfigsResponse,
-                handle=self.alter,
-                claims=partial(is_client_configs_request, ALTER_KEY),
+            ALTER_KEY: Filter.serving(
+                AlterClientConfigsRequest,
+                AlterClientConfigsResponse,
+                self.alter,
+                partial(is_client_configs_request, ALTER_KEY),
             ),
         }
 
     async def describe(
-        self, request: DescribeClientConfigsRequest, context: InterceptedCall
+        self, request: DescribeClientConfigsRequest, context: FilterContext
     ) -> DescribeClientConfigsResponse:
         """Return the configs for an operator, or for an application that requests its own and thereby registers."""
         is_allowed = request.resolve_entity or await _may(AclOperation.DESCRIBE_CONFIGS, context)
@@ -102,7 +102,7 @@ class ClientConfigRequests:
         )
 
     async def _resolve(
-        self, request: DescribeClientConfigsRequest, context: InterceptedCall
+        self, request: DescribeClientConfigsRequest, context: FilterContext
     ) -> DescribeClientConfigsResponse.EntryData:
         watch: WatchedClient | Any = context.watch
         session = watch.session
@@ -116,7 +116,7 @@ class ClientConfigRequests:
         session.fetched_configs, session.fetched_at_ms = tuple(sorted(values)), session.last_seen_ms
         return resolved_entry(entity, values)
 
-    async def alter(self, request: AlterClientConfigsRequest, context: InterceptedCall) -> AlterClientConfigsResponse:
+    async def alter(self, request: AlterClientConfigsRequest, context: FilterContext) -> AlterClientConfigsResponse:
         """Return the outcome of each entry."""
         is_allowed = await _may(AclOperation.ALTER_CONFIGS, context)
         slices = TimeSlice()
@@ -138,7 +138,7 @@ class ClientConfigRequests:
         )
 
 
-async def _may(operation: AclOperation, context: InterceptedCall) -> bool:
+async def _may(operation: AclOperation, context: FilterContext) -> bool:
     """Return whether the upstream authorizes the client's principal for an operation on the cluster.
 
     Kafka reports the authorized operations only to principals that may DESCRIBE the cluster. For all others, a request
@@ -157,7 +157,7 @@ async def _may(operation: AclOperation, context: InterceptedCall) -> bool:
     return await _may_alter_brokers(context)
 
 
-async def _may_describe_brokers(context: InterceptedCall) -> bool:
+async def _may_describe_brokers(context: FilterContext) -> bool:
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(
@@ -169,7 +169,7 @@ async def _may_describe_brokers(context: InterceptedCall) -> bool:
     return [result.error_code for result in results] == [ErrorCode.NONE]
 
 
-async def _may_alter_brokers(context: InterceptedCall) -> bool:
+async def _may_alter_brokers(context: FilterContext) -> bool:
     """Return whether an empty alteration is accepted. A policy of the upstream is asked after the authorization."""
     request = IncrementalAlterConfigsRequest(
         resources=[

@@ -6,7 +6,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
-from klamm.protocol.api import ApiKey
 from klamm.server.session import UNKNOWN_SOFTWARE, Session
 
 if TYPE_CHECKING:
@@ -69,12 +68,12 @@ class WatchedClient:
         self.session.software_name = name or UNKNOWN_SOFTWARE
         self.session.software_version = version or UNKNOWN_SOFTWARE
 
-    def on_request(self, api_key: int, client_id: str | None) -> None:
+    def on_request(self, api_key: int, client_id: str | None, *, is_heartbeat: bool) -> None:
         """Record the client in the list, and measure the time between heartbeats of the classic protocol."""
         session = self.session
         session.principal = self._peer.principal
         self._watch.registry.seen(session, client_id, api_key)
-        if api_key == ApiKey.HEARTBEAT:
+        if is_heartbeat:
             if session.last_heartbeat_ms:
                 session.reported[HEARTBEAT_INTERVAL_MS] = session.last_seen_ms - session.last_heartbeat_ms
             session.last_heartbeat_ms = session.last_seen_ms

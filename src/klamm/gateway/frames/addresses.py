@@ -1,48 +1,21 @@
 """Broker addresses in responses, replaced by addresses of the gateway. Node ids stay the same.
 
-=====================  =========================================================================================
-Metadata               All brokers. They come first, so the topics behind them are copied without being decoded.
-FindCoordinator        The coordinators.
-DescribeCluster        All brokers.
-Produce v10 and newer  The new leaders of partitions (KIP-951), in the rare responses that have some.
-=====================  =========================================================================================
-
-Fetch, ShareFetch, ShareAcknowledge and DescribeQuorum carry addresses, too, in versions that the gateway does not serve
-(``apis``).
+``gateway.apis`` has the APIs whose responses carry addresses.
 """
 
 from __future__ import annotations
 
-import struct
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from klamm.protocol.api import ApiKey
+from klamm.gateway.frames.wire import SIZE_BYTES, response_body
 from klamm.protocol.codec import decode, encode
-from klamm.protocol.errors import ProtocolError
-from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
-from klamm.protocol.messages.find_coordinator import FindCoordinatorResponse
-from klamm.protocol.messages.metadata import MetadataResponse
-from klamm.protocol.messages.produce import ProduceResponse
-from klamm.protocol.primitives import check_length, read_uvarint, write_uvarint
-from klamm.protocol.readers import ELEMENT_COST, struct_reader
-from klamm.protocol.writers import struct_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from klamm.gateway.frames.cutter import Piece
     from klamm.protocol.schema import Message
-
-_COUNT: Final = struct.Struct(">i")
-_THROTTLE_SINCE: Final = 3
-"""First version of Metadata responses that begin with ``throttle_time_ms``."""
-_MOST_BROKERS: Final = 100_000
-_ENDPOINTS_SINCE: Final = 10
-"""First version of Produce responses with addresses of new leaders (KIP-951)."""
-_NO_ENDPOINTS: Final = bytes(5)
-"""End of a Produce response without addresses: no throttle time and no tagged field. A response with addresses ends
-with the port, the rack and the tagged fields of the last one, so one of its last five bytes is not zero.
-"""
 
 
 class AddressBook(Protocol):
@@ -60,90 +33,57 @@ class AddressBook(Protocol):
 
 
 Body: TypeAlias = "Sequence[bytes | bytearray | memoryview]"
-Rewriter: TypeAlias = "Callable[[memoryview, int, AddressBook], Body]"
-"""Takes the body of a response, its version and the address book; returns the body with replaced addresses in pieces.
-It raises ProtocolError when the body is malformed.
+Rewriter: TypeAlias = "Callable[[memoryview, int, AddressBook], Body | None]"
+"""Takes the body of a response, its version and the address book; returns the body with replaced addresses in pieces,
+or None if it has none. It raises ProtocolError when the body is malformed.
 """
 
 
-def replace_addresses(message: Message, book: AddressBook) -> None:
-    """Replace the broker addresses in a response in place. Messages of other classes are not changed."""
-    for node_id, at in _addressed(message):
-        if node_id >= 0 and at.host:
-            at.host, at.port = book.advertised(node_id, at.host, at.port)
-
-
-def _addressed(message: Message) -> Iterable[tuple[int, Any]]:
-    """Return the node ids in a response, each with the struct that holds its address."""
-    if isinstance(message, MetadataResponse):
-        return [(broker.node_id, broker) for broker in message.brokers]
-    if isinstance(message, DescribeClusterResponse):
-        return [(broker.broker_id, broker) for broker in message.brokers]
-    if isinstance(message, FindCoordinatorResponse):
-        coordinators: tuple[Any, ...] = (message, *message.coordinators)
-        return [(found.node_id, found) for found in coordinators]
-    if isinstance(message, ProduceResponse):
-        return [(leader.node_id, leader) for leader in message.node_endpoints]
-    return ()
-
-
-def _whole(response_class: type[Message]) -> Rewriter:
-    def rewrite(body: memoryview, version: int, book: AddressBook) -> Body:
-        message = decode(response_class, version, body)
-        replace_addresses(message, book)
-        return [encode(message, version)]
-
-    return rewrite
-
-
-def _produce(body: memoryview, version: int, book: AddressBook) -> Body:
-    if body[-len(_NO_ENDPOINTS) :] == _NO_ENDPOINTS:
-        return [body]
-    return _PRODUCE(body, version, book)
-
-
-def _metadata(body: memoryview, version: int, book: AddressBook) -> Body:
-    flexible = MetadataResponse.is_flexible(version)
-    start = _COUNT.size if version >= _THROTTLE_SINCE else 0
-    read = struct_reader(MetadataResponse.MetadataResponseBroker, version, flexible)
-    write = struct_writer(MetadataResponse.MetadataResponseBroker, version, flexible)
-    out = bytearray()
-    try:
-        if flexible:
-            count, position = read_uvarint(body, start)
-            write_uvarint(out, count)
-            count -= 1
-        else:
-            (count,), position = _COUNT.unpack_from(body, start), start + _COUNT.size
-            out += _COUNT.pack(count)
-        check_length(count, _MOST_BROKERS, "brokers")
-        for _ in range(count):
-            broker, position = read(body, position, len(body), [ELEMENT_COST])
-            broker.host, broker.port = book.advertised(broker.node_id, broker.host, broker.port)
-            write(broker, out)
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
-        raise ProtocolError(f"Metadata response v{version}: {error}") from error
-    return [body[:start], out, body[position:]]
-
-
-_PRODUCE: Final = _whole(ProduceResponse)
-
-
-class Carrier(NamedTuple):
-    """Response that carries broker addresses."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressCarrier:
+    """API whose responses carry broker addresses."""
 
     response: type[Message]
-    rewrite: Rewriter
-    since: int = 0
+    addressed: Callable[[Any], Iterable[tuple[int, Any]]]
+    """Takes a response; returns the node ids in it, each with the struct that holds its host and port."""
+    first_version: int = 0
     """First version with addresses."""
+    rewrite_body: Rewriter | None = None
+    """Faster way to rewrite the body of a response than to decode all of it."""
 
+    def replace_in(self, response: Message, book: AddressBook) -> None:
+        """Replace the addresses in a response in place."""
+        for node_id, at in self.addressed(response):
+            if node_id >= 0 and at.host:
+                at.host, at.port = book.advertised(node_id, at.host, at.port)
 
-CARRIERS: Final[Mapping[int, Carrier]] = MappingProxyType(
-    {
-        ApiKey.METADATA: Carrier(MetadataResponse, _metadata),
-        ApiKey.FIND_COORDINATOR: Carrier(FindCoordinatorResponse, _whole(FindCoordinatorResponse)),
-        ApiKey.DESCRIBE_CLUSTER: Carrier(DescribeClusterResponse, _whole(DescribeClusterResponse)),
-        ApiKey.PRODUCE: Carrier(ProduceResponse, _produce, _ENDPOINTS_SINCE),
-    }
-)
-"""Carriers of broker addresses by API key."""
+    def rewrite(self, body: memoryview, version: int, book: AddressBook) -> Body:
+        """Return the body of a response with replaced addresses, in pieces.
+
+        Raises:
+            ProtocolError: The body is malformed.
+        """
+        if self.rewrite_body is not None:
+            pieces = self.rewrite_body(body, version, book)
+            return [body] if pieces is None else pieces
+        return self.rewrite_all(body, version, book)
+
+    def rewrite_all(self, body: memoryview, version: int, book: AddressBook) -> Body:
+        """Return the same by decoding the whole body."""
+        message = decode(self.response, version, body)
+        self.replace_in(message, book)
+        return [encode(message, version)]
+
+    def rewrite_frame(self, frame: memoryview, version: int, book: AddressBook) -> Sequence[Piece]:
+        """Return a response frame with replaced addresses, in pieces.
+
+        Raises:
+            ProtocolError: The frame is malformed.
+        """
+        body = response_body(self.response, version, frame)
+        received = frame[body:]
+        pieces = self.rewrite(received, version, book)
+        if len(pieces) == 1 and pieces[0] is received:
+            return [frame]
+        size = sum(map(len, pieces)) + body - SIZE_BYTES
+        return [size.to_bytes(SIZE_BYTES), frame[SIZE_BYTES:body], *pieces]

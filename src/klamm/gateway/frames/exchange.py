@@ -21,7 +21,7 @@ class RelayedExchange:
         on_response: Function that treats the upstream's response. None relays it unread.
         answer: Response of the gateway itself. None means that the upstream responds.
         kept_bytes: Bytes that the gateway keeps for it, estimated.
-        is_call: Whether the response is for an interceptor, so that the client gets no byte of it.
+        is_call: Whether the response is for a filter, so that the client gets no byte of it.
     """
 
     __slots__ = ("answer", "correlation_id", "is_call", "kept_bytes", "on_response")

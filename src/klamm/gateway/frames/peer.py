@@ -18,12 +18,18 @@ class ConnectionWatch(Protocol):
         """Record the client's software from ApiVersions (KIP-511)."""
         ...
 
-    def on_request(self, api_key: int, client_id: str | None) -> None:
-        """Record a request of a client that is logged in, or need not log in."""
+    def on_request(self, api_key: int, client_id: str | None, *, is_heartbeat: bool) -> None:
+        """Record a request of a client that is logged in, or need not log in.
+
+        Args:
+            api_key: API key of the request.
+            client_id: Client id of the request.
+            is_heartbeat: Whether it is a heartbeat of the classic protocol.
+        """
         ...
 
     def acks(self, requested: int, client_id: str | None) -> int:
-        """Return the acks by which to serve a Produce request."""
+        """Return the acks to enforce for a Produce request."""
         ...
 
     def session_timeout_ms(self, requested: int, client_id: str | None) -> int:

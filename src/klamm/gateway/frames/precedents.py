@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections import deque
 
     from klamm.gateway.frames.exchange import InFlight, OnResponse
-    from klamm.gateway.frames.peer import ConnectionWatch
     from klamm.gateway.frames.wire import RequestHead
 
 BEGINNING_AT: Final = 12
@@ -106,11 +105,3 @@ class Precedent:
             position += size + 4
             count += 1
         return position, count
-
-
-def is_unchanged(known: Precedent, watch: ConnectionWatch) -> bool:
-    """Pass a request to the watch unless its acks are to be changed; return whether they stay unchanged."""
-    if known.acks is not None and watch.acks(known.acks, known.client_id) != known.acks:
-        return False
-    watch.on_request(known.api_key, known.client_id)
-    return True

@@ -5,10 +5,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode, encode, granted_elements
-from klamm.protocol.errors import ErrorCode, ProtocolError
-from klamm.protocol.frames import response_header
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.frames import has_tagged_header, response_header
 from klamm.protocol.primitives import read_uvarint, skip_tagged_fields
 
 if TYPE_CHECKING:
@@ -20,13 +19,8 @@ RESPONSE_HEAD: Final = struct.Struct(">ii")
 """Size and correlation id."""
 SIZE_BYTES: Final = 4
 INT32: Final = struct.Struct(">i")
-_INT16: Final = struct.Struct(">h")
+INT16: Final = struct.Struct(">h")
 _MOST_ID_BYTES: Final = 32_767
-_JOIN_GROUP_FLEXIBLE_SINCE: Final = 6
-_PRODUCE_FLEXIBLE_SINCE: Final = 9
-_TRANSACTIONAL_ID_SINCE: Final = 3
-_PLAIN_PRODUCE: Final = bytes(2)
-"""No tagged fields in the header, and no transactional id: the beginning of most Produce requests."""
 
 
 class RequestHead(NamedTuple):
@@ -51,78 +45,8 @@ def end_of_client_id(id_length: int) -> int:
     return REQUEST_HEAD.size + max(id_length, 0)
 
 
-def acks_of(view: memoryview, api_version: int, body: int) -> tuple[int, int]:
-    """Return ``acks`` of a Produce request, and the position after it.
-
-    Args:
-        view: Bytes of the frame, size included.
-        api_version: Version of the request.
-        body: Position after the client id.
-
-    Raises:
-        IndexError: The view ends before ``acks``.
-        struct.error: The view ends before ``acks``.
-        ProtocolError: The request is malformed.
-    """
-    if api_version >= _PRODUCE_FLEXIBLE_SINCE and view[body : body + 2] == _PLAIN_PRODUCE:
-        body += len(_PLAIN_PRODUCE)
-    elif api_version >= _PRODUCE_FLEXIBLE_SINCE:
-        body = skip_tagged_fields(view, body, len(view))
-        length, body = read_uvarint(view, body)
-        body += max(length - 1, 0)
-    elif api_version >= _TRANSACTIONAL_ID_SINCE:
-        (length,) = _INT16.unpack_from(view, body)
-        body += _INT16.size + max(length, 0)
-    acks: int = _INT16.unpack_from(view, body)[0]
-    return acks, body + _INT16.size
-
-
-def put_acks(view: memoryview, end: int, acks: int) -> None:
-    """Replace ``acks`` in a Produce request, given the position after it."""
-    _INT16.pack_into(view, end - _INT16.size, acks)
-
-
-def session_timeout_at(view: memoryview, api_version: int, body: int) -> int:
-    """Return the position of ``session_timeout_ms``, an int32, in a JoinGroup request.
-
-    Args:
-        view: Bytes of the frame, size included.
-        api_version: Version of the request.
-        body: Position after the client id.
-
-    Raises:
-        IndexError: The view ends before it.
-        struct.error: The view ends before it.
-        ProtocolError: The request is malformed.
-    """
-    if api_version >= _JOIN_GROUP_FLEXIBLE_SINCE:
-        return _after_compact_string(view, skip_tagged_fields(view, body, len(view)))
-    length: int = _INT16.unpack_from(view, body)[0]
-    return body + _INT16.size + max(length, 0)
-
-
-def heartbeat_interval_at(view: memoryview) -> int | None:
-    """Return the position of ``heartbeat_interval_ms``, an int32, in a ConsumerGroupHeartbeat response.
-
-    Args:
-        view: Bytes of the frame, size included.
-
-    Returns:
-        The position; None if the response is an error.
-
-    Raises:
-        IndexError: The view ends before it.
-        struct.error: The view ends before it.
-        ProtocolError: The response is malformed.
-    """
-    position = skip_tagged_fields(view, RESPONSE_HEAD.size, len(view)) + INT32.size  # throttle_time_ms
-    if _INT16.unpack_from(view, position)[0] != ErrorCode.NONE:
-        return None
-    position = _after_compact_string(view, position + _INT16.size)  # error_message
-    return _after_compact_string(view, position) + INT32.size  # member_id and member_epoch
-
-
-def _after_compact_string(view: memoryview, position: int) -> int:
+def after_compact_string(view: memoryview, position: int) -> int:
+    """Return the position after a compact string or a compact nullable string."""
     length, position = read_uvarint(view, position)
     return position + max(length - 1, 0)
 
@@ -190,14 +114,6 @@ def response_frame(response: Message, api_version: int, correlation_id: int) -> 
     """Return a response as a frame."""
     body = encode(response, api_version)
     return response_header(correlation_id, len(body), flexible=has_tagged_header(type(response), api_version)) + body
-
-
-def has_tagged_header(response_class: type[Message], api_version: int) -> bool:
-    """Return whether the header of a response has tagged fields.
-
-    That of ApiVersions never has, so that any client can read it.
-    """
-    return response_class.API_KEY != ApiKey.API_VERSIONS and response_class.is_flexible(api_version)
 
 
 def response_body(response_class: type[Message], api_version: int, frame: memoryview) -> int:

@@ -1,7 +1,7 @@
 """History of changes that clients make through the gateway: who changed what, and when.
 
 ========================  ============================================================================================
-``hooks``                 Interceptors that record changes, around those of the policies
+``hooks``                 The feature: requests that are recorded
 ``recorder``              Observer of forwarded requests: the state before, the response, the recorded changes
 ``configs``, ``topics``,  Changes in the requests of each API, with old and new values
 ``access``

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import ScramCredentialInfo
     from klamm.configs.quotas import QuotaEntity
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
 
 
 def _entity(parts: Iterable[Any]) -> QuotaEntity:
@@ -33,7 +33,7 @@ def _entity(parts: Iterable[Any]) -> QuotaEntity:
 
 
 async def _read_quotas(
-    request: AlterClientQuotasRequest, context: InterceptedCall
+    request: AlterClientQuotasRequest, context: FilterContext
 ) -> Mapping[QuotaEntity, Mapping[str, float]] | None:
     """Return the present quotas of the entities."""
     return await described_quotas(context.admin, {_entity(entry.entity) for entry in request.entries})
@@ -58,7 +58,7 @@ def quota_changes(
 
 
 async def _read_credentials(
-    request: AlterUserScramCredentialsRequest, context: InterceptedCall
+    request: AlterUserScramCredentialsRequest, context: FilterContext
 ) -> Mapping[str, tuple[ScramCredentialInfo, ...] | KafkaApiError]:
     """Return the present credentials of the users."""
     users = [each.name for each in request.deletions] + [each.name for each in request.upsertions]

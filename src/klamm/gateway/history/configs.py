@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
 
 Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
 Resource: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource"
@@ -36,7 +36,7 @@ Values: TypeAlias = "Iterable[tuple[str, str | None, str | None]]"
 _OF_LISTS: Final = frozenset({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
 
 
-async def read(request: Request, context: InterceptedCall) -> Mapping[tuple[int, str], Mapping[str, ConfigEntry]]:
+async def read(request: Request, context: FilterContext) -> Mapping[tuple[int, str], Mapping[str, ConfigEntry]]:
     """Return the present configs of the resources, as far as the request can change them."""
     wanted: dict[tuple[int, str], Collection[str] | None] = {}
     include_synonyms = False

@@ -1,8 +1,7 @@
-"""History of changes as hooks of the relay: interceptors that record, around those of the policies."""
+"""The history of changes as a feature of the gateway."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.clock import wall_clock_ms
@@ -10,18 +9,19 @@ from klamm.gateway.history import access, configs, topics
 from klamm.gateway.history.log import TOPIC, TOPIC_CONFIGS
 from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
 from klamm.gateway.history.writer import HistoryWriter
-from klamm.gateway.relay.interceptors import Interception, Interceptor, merged
+from klamm.gateway.relay.features import Feature
+from klamm.gateway.relay.filter import Filter
 from klamm.gateway.upstream.internal_topic import InternalTopic, create_internal_topics
 from klamm.properties import parse_bool
-from klamm.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.admin import AdminClient
     from klamm.gateway.history.recorded_api import RecordedApi
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.monitoring.exposition import Page
     from klamm.protocol.schema import Message
 
 ENABLE: Final = "change.history.enable"
@@ -30,76 +30,62 @@ APIS: Final[Mapping[type[Message], RecordedApi]] = {
 }
 
 
-def with_history(interception: Interception, upstream: ConnectionSettings, settings: Mapping[str, str]) -> Interception:
-    """Return hooks that record changes, around the given ones; the given ones if the history is off.
+class HistoryFeature(Feature):
+    """History of the changes that clients make.
+
+    It is the last feature: a change that another one serves or forwards is recorded on its way upstream (``observe``),
+    and all other changes pass its own filters.
 
     Args:
-        interception: Hooks of policies and client configs.
         upstream: Settings of connections to the upstream.
-        settings: Settings of the gateway.
-
-    Raises:
-        SettingsError: The setting has a wrong value.
     """
-    if not parse_bool(ENABLE, settings.get(ENABLE, "false")):
-        return interception
-    admins: list[AdminClient] = []
 
-    async def create() -> None:
-        await create_internal_topics(admins[0], {TOPIC: TOPIC_CONFIGS})
+    def __init__(self, upstream: ConnectionSettings) -> None:
+        self._admin: AdminClient | None = None
+        self._writer = HistoryWriter(InternalTopic(upstream, TOPIC), self._create)
+        self._recorder = ChangeRecorder(APIS, self._writer, wall_clock_ms)
+        self.filters = recording_filters()
 
-    writer = HistoryWriter(InternalTopic(upstream, TOPIC), create)
+    @classmethod
+    def of(cls, upstream: ConnectionSettings, configs: Mapping[str, str]) -> HistoryFeature | None:
+        """Return the feature by the gateway's settings; None if the history is off.
 
-    async def start(admin: AdminClient) -> None:
-        admins.append(admin)
-        writer.start()
+        Raises:
+            SettingsError: The setting has a wrong value.
+        """
+        return cls(upstream) if parse_bool(ENABLE, configs.get(ENABLE, "false")) else None
 
-    recorder = ChangeRecorder(APIS, writer, wall_clock_ms)
+    async def _create(self) -> None:
+        if self._admin is None:
+            raise RuntimeError("start was not called")
+        await create_internal_topics(self._admin, {TOPIC: TOPIC_CONFIGS})
 
-    async def close() -> None:
-        await recorder.close()
-        await writer.close()
+    def observe(self, context: FilterContext) -> FilterContext:
+        """Return a context that records the changes in forwarded requests."""
+        return RecordedCall(context, self._recorder)
 
-    recorded = Interception(
-        interceptors=recorded_interceptors(interception.interceptors, recorder),
-        report=writer.report,
-        start=start,
-        close=close,
-    )
-    return merged(interception, recorded)
+    async def start(self, admin: AdminClient) -> None:
+        """Start to write the history."""
+        self._admin = admin
+        self._writer.start()
 
+    def report(self, page: Page) -> None:
+        """Add the metrics of the writer."""
+        self._writer.report(page)
 
-def recorded_interceptors(given: Mapping[int, Interceptor], recorder: ChangeRecorder) -> dict[int, Interceptor]:
-    """Return an interceptor for each API that can change something, around the given ones.
-
-    Args:
-        given: Interceptors of policies and client configs by API key.
-        recorder: Recorder of the changes.
-    """
-    found: dict[int, Interceptor] = {}
-    if ApiKey.METADATA in given:  # it creates the topics that a policy overrides
-        found[ApiKey.METADATA] = _around(given[ApiKey.METADATA], recorder)
-    for api in APIS.values():
-        key = api.request.API_KEY
-        own = Interceptor(request=api.request, response=api.response, handle=_forward, claims=api.claims)
-        own = _around(own, recorder)
-        other = given.get(key)
-        if other is None:
-            found[key] = own
-        elif other.request is api.request:
-            found[key] = _around(other, recorder)
-        else:
-            found[key] = replace(other, otherwise=own)
-    return found
+    async def close(self) -> None:
+        """Write the latest changes, and stop."""
+        await self._recorder.close()
+        await self._writer.close()
 
 
-def _around(interceptor: Interceptor, recorder: ChangeRecorder) -> Interceptor:
-    async def handle(request: Any, context: InterceptedCall) -> Message:
-        return await interceptor.handle(request, RecordedCall(context, recorder))
+def recording_filters() -> dict[int, Filter]:
+    """Return a filter for each API that can change something. Its requests are forwarded through ``observe``."""
+    return {
+        api.request.API_KEY: Filter.serving(api.request, api.response, _forward, api.claims) for api in APIS.values()
+    }
 
-    return replace(interceptor, handle=handle)
 
-
-async def _forward(request: Any, context: InterceptedCall) -> Message:
+async def _forward(request: Any, context: FilterContext) -> Message:
     response: Message = await context.forward(request)
     return response

@@ -10,7 +10,7 @@ from klamm.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable
 
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.protocol.schema import Message
 
 _IN_DOUBT: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
@@ -60,11 +60,11 @@ class RecordedApi:
 
     request: type[Message]
     response: type[Message]
-    read: Callable[[Any, InterceptedCall], Awaitable[Any]]
+    read: Callable[[Any, FilterContext], Awaitable[Any]]
     """Takes a request and its context; returns the state before the change, as ``changes`` needs it."""
     changes: Callable[[Any, Any, Any], Iterable[Change]]
     """Takes a request, its response, and the state before; yields the changes that the upstream has made or may
     have made. The response is None if none was received.
     """
     claims: Callable[[memoryview], bool] | None = None
-    """As in ``Interceptor``."""
+    """As in ``Filter``."""

@@ -1,4 +1,4 @@
-"""Observer of the requests that interceptors forward: it records the changes that the upstream accepts.
+"""Observer of the requests that filters forward: it records the changes that the upstream accepts.
 
 It is below the policies, so the history has what was forwarded: without denied parts, with the overrides. A request
 that only validates changes nothing and is not recorded.
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from klamm.gateway.frames.peer import ConnectionWatch
     from klamm.gateway.history.recorded_api import RecordedApi
     from klamm.gateway.history.writer import HistoryWriter
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
+    from klamm.gateway.relay.logins import ConnectionLogin
     from klamm.history.change import Author
     from klamm.protocol.schema import Message
 
@@ -51,7 +52,7 @@ class ChangeRecorder:
         self._now_ms = now_ms
         self._recordings: set[asyncio.Task[None]] = set()
 
-    async def observe(self, request: Message, context: InterceptedCall, send: Callable[[], Awaitable[Any]]) -> Any:
+    async def observe(self, request: Message, context: FilterContext, send: Callable[[], Awaitable[Any]]) -> Any:
         """Send a request, record its changes, and return the response.
 
         Args:
@@ -84,7 +85,7 @@ class ChangeRecorder:
         await asyncio.gather(*self._recordings, return_exceptions=True)
 
     async def _record(
-        self, api: RecordedApi, request: Message, response: Message | None, before: Any, context: InterceptedCall
+        self, api: RecordedApi, request: Message, response: Message | None, before: Any, context: FilterContext
     ) -> None:
         """Record the changes of a request. Without a response, they are not confirmed."""
         author, host, at_ms = context.author, context.client_host, self._now_ms()
@@ -102,14 +103,14 @@ class ChangeRecorder:
 
 
 class RecordedCall:
-    """Context of an intercepted request whose changes are recorded (see ``interceptors.InterceptedCall``).
+    """Context of a request whose changes are recorded (see ``filter.FilterContext``).
 
     Args:
         call: Context that forwards the requests.
         recorder: Recorder of their changes.
     """
 
-    def __init__(self, call: InterceptedCall, recorder: ChangeRecorder) -> None:
+    def __init__(self, call: FilterContext, recorder: ChangeRecorder) -> None:
         self._call = call
         self._recorder = recorder
 
@@ -139,9 +140,28 @@ class RecordedCall:
         return self._call.watch
 
     @property
-    def learned(self) -> Any:
-        """None: interceptors do not postpone decisions."""
-        return self._call.learned
+    def wait_result(self) -> Any:
+        """None: a function that serves a request does not wait."""
+        return self._call.wait_result
+
+    @property
+    def login(self) -> ConnectionLogin:
+        """Login of the client's connection."""
+        return self._call.login
+
+    @property
+    def served(self) -> Mapping[int, tuple[int, int]]:
+        """First and last version of each API that the gateway serves."""
+        return self._call.served
+
+    @property
+    def supported_features(self) -> Mapping[str, tuple[int, int]]:
+        """First and last version of the features that the gateway itself has, by name."""
+        return self._call.supported_features
+
+    def decode(self, request_class: type[AnyResponse]) -> AnyResponse:
+        """Return the decoded request."""
+        return self._call.decode(request_class)
 
     @property
     def admin(self) -> AdminClient:
@@ -149,7 +169,7 @@ class RecordedCall:
         return self._call.admin
 
     async def forward(self, request: Message) -> Any:
-        """Send a request of the intercepted API in the same version; return the response."""
+        """Send a request of the same API in the same version; return the response."""
         return await self._recorder.observe(request, self._call, lambda: self._call.forward(request))
 
     async def call(self, request: Message, response_class: type[AnyResponse]) -> AnyResponse:

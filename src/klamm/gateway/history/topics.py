@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class TopicBefore:
     """Empty if they cannot be read."""
 
 
-async def _read_nothing(_request: CreateTopicsRequest, _context: InterceptedCall) -> None:
+async def _read_nothing(_request: CreateTopicsRequest, _context: FilterContext) -> None:
     """Return nothing: there was no such topic before."""
 
 
@@ -59,7 +59,7 @@ def created(request: CreateTopicsRequest, response: CreateTopicsResponse | None,
         yield from config_changes((ResourceType.TOPIC, topic.name), values, {}, is_confirmed=is_confirmed)
 
 
-async def _read_deleted(request: DeleteTopicsRequest, context: InterceptedCall) -> Mapping[str | UUID, TopicBefore]:
+async def _read_deleted(request: DeleteTopicsRequest, context: FilterContext) -> Mapping[str | UUID, TopicBefore]:
     """Return the topics that a request names, by the name or the id that it has for them."""
     wanted = [each for each in wanted_of(request, context.api_version) if each.is_valid]
     ids = [each.topic_id for each in wanted if each.name is None]
@@ -93,7 +93,7 @@ def deleted(
         yield from config_changes((ResourceType.TOPIC, topic.name), values, topic.configs, is_confirmed=is_confirmed)
 
 
-async def _read_counts(request: CreatePartitionsRequest, context: InterceptedCall) -> Mapping[str, int]:
+async def _read_counts(request: CreatePartitionsRequest, context: FilterContext) -> Mapping[str, int]:
     """Return the present number of partitions of the topics."""
     described = await described_topics(context.admin, [topic.name for topic in request.topics])
     return {name: len(topic.partitions) for name, topic in described.items()}

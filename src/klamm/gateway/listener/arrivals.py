@@ -66,7 +66,7 @@ class Arrivals:
             if loop.time() - began > _LATE_S or len(opening) >= _OPENING_AT_MOST:
                 del opening[oldest]
                 oldest.cancel()
-                self._shared.refused["crowded"] += 1
+                self._shared.figures.closed["crowded"] += 1
         accepted.setblocking(False)
         task = loop.create_task(self._open(accepted, peer))
         opening[task] = loop.time()
@@ -111,4 +111,4 @@ class Arrivals:
 
     def _refuse(self, peer: Peer, reason: str, message: str) -> None:
         logger.warning("Connection of %s closed: %s", peer.name, message)
-        self._shared.refused[reason] += 1
+        self._shared.figures.closed[reason] += 1

@@ -67,7 +67,7 @@ class GatewayMetrics:
     def _own_page(self) -> str:
         """Return the metrics of this process."""
         app, page = self._app, Page()
-        shared, traffic = app.shared, app.shared.traffic
+        shared, traffic = app.shared, app.shared.figures.traffic
         page.family(
             "klamm_gateway_requests_total",
             "counter",
@@ -75,7 +75,7 @@ class GatewayMetrics:
             [
                 ({"api": api_name(api_key), "client_id": client_id or ""}, count)
                 for (api_key, client_id), count in sorted(
-                    shared.counts.counts.items(), key=lambda item: (item[0][0], item[0][1] or "")
+                    shared.figures.requests.counts.items(), key=lambda item: (item[0][0], item[0][1] or "")
                 )
             ],
         )
@@ -95,7 +95,7 @@ class GatewayMetrics:
             "counter",
             "Connections closed by the gateway: malformed or unserved requests and responses, failed TLS handshakes,"
             " brokers that cannot be reached, peers that take no bytes.",
-            [({"reason": reason}, count) for reason, count in sorted(shared.refused.items())],
+            [({"reason": reason}, count) for reason, count in sorted(shared.figures.closed.items())],
         )
         self._report_upstream(page)
         page.family(
@@ -103,11 +103,15 @@ class GatewayMetrics:
             "gauge",
             "Bytes in memory: unfinished frames, and data that peers have not read.",
             [
-                ({"kind": "frames"}, shared.request_budget.held_bytes + shared.response_budget.held_bytes),
-                ({"kind": "unread"}, shared.backlog.kept_bytes),
+                (
+                    {"kind": "frames"},
+                    shared.memory.request_budget.held_bytes + shared.memory.response_budget.held_bytes,
+                ),
+                ({"kind": "unread"}, shared.memory.backlog.kept_bytes),
             ],
         )
-        shared.interception.report(page)
+        for feature in shared.features:
+            feature.report(page)
         page.family("process_start_time_seconds", "gauge", "Start of the process.", [({}, self._started_at)])
         page.family("process_cpu_seconds_total", "counter", "CPU time used.", [({}, time.process_time())])
         return page.text()
@@ -115,7 +119,7 @@ class GatewayMetrics:
     def _report_upstream(self, page: Page) -> None:
         """Add connections, brokers, and clients that go past the gateway."""
         app, shared = self._app, self._app.shared
-        page.family("klamm_gateway_connections", "gauge", "Open client connections.", [({}, len(shared.relays))])
+        page.family("klamm_gateway_connections", "gauge", "Open client connections.", [({}, len(shared.connections))])
         page.family("klamm_gateway_brokers", "gauge", "Known upstream brokers.", [({}, len(app.topology.nodes))])
         page.family(
             "klamm_gateway_topology_file_ignored",
@@ -144,7 +148,7 @@ class GatewayMetrics:
             "Open connections by node id of the broker.",
             [
                 ({"node_id": str(node_id)}, count)
-                for node_id, count in sorted(Counter(relay.peer.node_id for relay in shared.relays).items())
+                for node_id, count in sorted(Counter(relay.peer.node_id for relay in shared.connections).items())
             ],
         )
         if app.bypass.members is not None:

@@ -22,23 +22,22 @@ MOST_CLIENTS: Final = 10_000
 async def process_status(app: GatewayApp) -> Document:
     """Return what this process knows about its clients, its policies and its connections to the brokers."""
     shared = app.shared
-    clients = shared.interception.clients
-    found = _plain_clients(shared) if clients is None else await clients()
+    lister = next((each for each in shared.features if each.lists_clients), None)
+    found = _plain_clients(shared) if lister is None else await lister.clients()
     found.sort(key=lambda client: not client["connections"])
-    policies = shared.interception.policies
     return {
         "clients": found[:MOST_CLIENTS],
         "clients_left_out": max(0, len(found) - MOST_CLIENTS),
-        "policies": [] if policies is None else [policies_document(policies)],
-        "warnings": list(shared.interception.warnings()),
-        "connections": dict(Counter(str(relay.peer.node_id) for relay in shared.relays)),
+        "policies": [policies_document(each.policies) for each in shared.features if each.policies is not None],
+        "warnings": [warning for each in shared.features for warning in each.warnings()],
+        "connections": dict(Counter(str(relay.peer.node_id) for relay in shared.connections)),
         "attempts": [[address, is_open, count] for (address, is_open), count in app.upstream.attempts.items()],
     }
 
 
 def _plain_clients(shared: Shared) -> list[Document]:
     """Return the connected clients without client configs, from their connections."""
-    found = Counter((relay.peer.principal, relay.peer.client_id or "", relay.peer.host) for relay in shared.relays)
+    found = Counter((relay.peer.principal, relay.peer.client_id or "", relay.peer.host) for relay in shared.connections)
     return [
         {"principal": principal, "client_id": client_id, "host": host, "connections": count}
         for (principal, client_id, host), count in found.items()

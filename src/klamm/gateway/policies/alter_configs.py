@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import ConfigEntry
     from klamm.gateway.policies.turns import ResourceTurns
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
 
@@ -87,7 +87,7 @@ def resource_key(resource: Asked | Entry) -> tuple[int, str]:
 
 
 class AlterConfigsJudge:
-    """Interceptor of both APIs that alter configs.
+    """Server of both APIs that alter configs.
 
     Args:
         policies: Policies in use.
@@ -156,7 +156,7 @@ class AlterConfigsJudge:
         )
         return noted
 
-    async def handle(self, request: Request, context: InterceptedCall) -> Response:
+    async def handle(self, request: Request, context: FilterContext) -> Response:
         """Return one entry per resource. A denied resource does not affect the others."""
         entries = await self._gateway_settings(request, context)
         rejected = {resource_key(entry) for entry in entries}
@@ -190,7 +190,7 @@ class AlterConfigsJudge:
                 throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
         return self.merge_resources(request, entries, throttle_time_ms=throttle_time_ms)
 
-    async def _gateway_settings(self, request: Request, context: InterceptedCall) -> list[Entry]:
+    async def _gateway_settings(self, request: Request, context: FilterContext) -> list[Entry]:
         """Return the entries of resources of brokers that would get settings of the gateway's policies.
 
         Kafka stores configs that it does not know, so the change would have no effect. klamm's broker has the same
@@ -206,7 +206,7 @@ class AlterConfigsJudge:
         ]
 
     async def _judge(
-        self, resource: Asked, facts: _Facts | KafkaApiError | None, context: InterceptedCall, request: Request
+        self, resource: Asked, facts: _Facts | KafkaApiError | None, context: FilterContext, request: Request
     ) -> Allowed[Asked] | Entry:
         """Return a valid resource as the policy allows it, or its entry when it may not be altered."""
 
@@ -249,9 +249,7 @@ class _Facts:
     """Smallest number of replicas of a partition; None if the resource is not a topic."""
 
 
-async def _read(
-    resources: Collection[Asked], context: InterceptedCall
-) -> dict[tuple[int, str], _Facts | KafkaApiError]:
+async def _read(resources: Collection[Asked], context: FilterContext) -> dict[tuple[int, str], _Facts | KafkaApiError]:
     """Return the state of each resource that has configs, or the error because of which it cannot be read."""
     keys = {resource_key(each) for each in resources if each.resource_type in CONFIGURED}
     configs, topics = await asyncio.gather(
@@ -271,7 +269,7 @@ async def _read(
     return facts
 
 
-async def _is_klamm(context: InterceptedCall) -> bool:
+async def _is_klamm(context: FilterContext) -> bool:
     try:
         return CLIENT_CONFIGS_FEATURE in (await context.admin.describe_cluster()).features
     except CLUSTER_ERRORS:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from klamm.gateway.policies.turns import ResourceTurns
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.details import CreatePartitionsDetails
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
@@ -78,7 +78,7 @@ def undecidable(topic: Asked, current: TopicFacts) -> ApiError | None:
 
 
 class CreatePartitionsJudge:
-    """Interceptor of CreatePartitions.
+    """Server of CreatePartitions.
 
     Args:
         policies: Policies in use.
@@ -89,7 +89,7 @@ class CreatePartitionsJudge:
         self._policies = policies
         self._turns = turns
 
-    async def handle(self, request: CreatePartitionsRequest, context: InterceptedCall) -> CreatePartitionsResponse:
+    async def handle(self, request: CreatePartitionsRequest, context: FilterContext) -> CreatePartitionsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
         trial: CreatePartitionsResponse = await context.forward(
             with_topics(request, request.topics, validate_only=True)
@@ -116,7 +116,7 @@ class CreatePartitionsJudge:
         return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
 
     async def _denial(
-        self, topic: Asked, current: TopicFacts | KafkaApiError, context: InterceptedCall, *, validate_only: bool
+        self, topic: Asked, current: TopicFacts | KafkaApiError, context: FilterContext, *, validate_only: bool
     ) -> ApiError | None:
         if isinstance(current, KafkaApiError):
             return ApiError(current.error_code, current.error_message)

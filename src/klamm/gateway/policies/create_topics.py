@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from klamm.admin.types import CreatedTopic
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Override
     from klamm.policy.details import TopicDetails
     from klamm.policy_runtime import Policies
@@ -135,7 +135,7 @@ def details_of(topic: Asked, valid: ValidTopic, requester: Requester, *, validat
 
 
 class CreateTopicsJudge:
-    """Interceptor of CreateTopics.
+    """Server of CreateTopics.
 
     Args:
         policies: Policies in use.
@@ -144,7 +144,7 @@ class CreateTopicsJudge:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
 
-    async def handle(self, request: CreateTopicsRequest, context: InterceptedCall) -> CreateTopicsResponse:
+    async def handle(self, request: CreateTopicsRequest, context: FilterContext) -> CreateTopicsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
         trial: CreateTopicsResponse = await context.forward(with_topics(request, request.topics, validate_only=True))
         entries = [entry for entry in trial.topics if entry.error_code]
@@ -180,7 +180,7 @@ class CreateTopicsJudge:
 async def judge_topic(
     valid: TriedTopic,
     policies: Policies,
-    context: InterceptedCall,
+    context: FilterContext,
     *,
     send: Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]],
     is_detailed: bool,
@@ -217,7 +217,7 @@ async def judge_topic(
 
 
 async def describe_valid(
-    asked: Collection[Asked], passed: Mapping[str, Entry], context: InterceptedCall, *, is_detailed: bool
+    asked: Collection[Asked], passed: Mapping[str, Entry], context: FilterContext, *, is_detailed: bool
 ) -> list[TriedTopic]:
     """Return valid topics with their properties, which the upstream knows, in the given order.
 
@@ -242,7 +242,7 @@ async def describe_valid(
 
 
 async def _described_by_gateway(
-    asked: Collection[Asked], context: InterceptedCall
+    asked: Collection[Asked], context: FilterContext
 ) -> Mapping[str, ValidTopic | KafkaApiError]:
     """Return the properties of topics whose configs the client may not describe, or the reason why they are unknown."""
     if not asked:

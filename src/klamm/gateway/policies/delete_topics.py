@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.gateway.policies.turns import ResourceTurns
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.policy_runtime import Policies
 
 Entry = DeleteTopicsResponse.DeletableTopicResult
@@ -112,7 +112,7 @@ def denied_entry(wanted: WantedDeletion, topic: TopicFacts | None, error: ApiErr
 
 
 class DeleteTopicsJudge:
-    """Interceptor of DeleteTopics.
+    """Server of DeleteTopics.
 
     Args:
         policies: Policies in use.
@@ -123,7 +123,7 @@ class DeleteTopicsJudge:
         self._policies = policies
         self._turns = turns
 
-    async def handle(self, request: DeleteTopicsRequest, context: InterceptedCall) -> DeleteTopicsResponse:
+    async def handle(self, request: DeleteTopicsRequest, context: FilterContext) -> DeleteTopicsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
         wanted = wanted_of(request, context.api_version)
         judged = judged_of(wanted)
@@ -145,13 +145,13 @@ class DeleteTopicsJudge:
             settled |= await _unauthorized(settled, known, context)
         return merge_entries(wanted, [*settled.values(), *real.responses], throttle_time_ms=real.throttle_time_ms)
 
-    async def _denial(self, topic: TopicFacts, context: InterceptedCall) -> ApiError | None:
+    async def _denial(self, topic: TopicFacts, context: FilterContext) -> ApiError | None:
         details = deletion_details(topic.name, topic.topic_id, topic.replicas, context.author)
         return await denial(self._policies, DELETE_TOPIC, details, api=ApiKey.DELETE_TOPICS)
 
 
 async def _describe(
-    judged: Collection[WantedDeletion], names: Mapping[UUID, str], context: InterceptedCall
+    judged: Collection[WantedDeletion], names: Mapping[UUID, str], context: FilterContext
 ) -> tuple[dict[WantedDeletion, TopicFacts], dict[WantedDeletion, Entry]]:
     """Return the topics of the entries, and the responses for those that do not exist or cannot be read."""
     found: dict[WantedDeletion, TopicFacts] = {}
@@ -172,7 +172,7 @@ async def _describe(
     return found, failed
 
 
-async def names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID, str]:
+async def names_of(ids: Collection[UUID], context: FilterContext) -> dict[UUID, str]:
     """Return the names of topics by id: as the client sees them, and the others as the gateway sees them."""
     if not ids:
         return {}
@@ -189,7 +189,7 @@ async def names_of(ids: Collection[UUID], context: InterceptedCall) -> dict[UUID
 
 
 async def _unauthorized(
-    settled: Mapping[WantedDeletion, Entry], known: Mapping[WantedDeletion, TopicFacts], context: InterceptedCall
+    settled: Mapping[WantedDeletion, Entry], known: Mapping[WantedDeletion, TopicFacts], context: FilterContext
 ) -> dict[WantedDeletion, Entry]:
     """Return the entries of denied topics that the client has no right to delete, with the authorization error."""
     names = {topic.name for entry, topic in known.items() if entry in settled}
@@ -216,7 +216,7 @@ async def _unauthorized(
     return found
 
 
-async def _may_delete_all(context: InterceptedCall) -> bool:
+async def _may_delete_all(context: FilterContext) -> bool:
     """Return whether the client may delete every topic, by a right on the cluster."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     try:

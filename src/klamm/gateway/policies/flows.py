@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.policies.parts import in_order
 from klamm.gateway.policies.verdicts import OBJECT_BYTES, effect, known_outcomes, remembered_effect
-from klamm.gateway.relay.interceptors import DividedRequest, Postponed, RequestFilter
+from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Forward, Reply, Wait
 from klamm.policy.answers import Throttle
 from klamm.policy.details import GroupDetails, ProduceDetails
 from klamm.policy.kinds import FLOW
@@ -42,7 +42,7 @@ from klamm.server.time_slice import TimeSlice, run_at_once
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext, FilterResult
     from klamm.history.change import Author
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
@@ -132,9 +132,7 @@ def produce_questions(request: ProduceRequest, author: Author) -> list[ProduceDe
     ]
 
 
-def produce_decision(
-    request: ProduceRequest, acks: int, answers: Iterable[ApiError | Answer | None]
-) -> ProduceRequest | ProduceResponse | DividedRequest | None:
+def produce_decision(request: ProduceRequest, acks: int, answers: Iterable[ApiError | Answer | None]) -> FilterResult:
     """Return what becomes of a Produce request: the result of a filter.
 
     Args:
@@ -150,16 +148,18 @@ def produce_decision(
         elif isinstance(answer, Throttle):
             delay_ms = max(delay_ms, answer.delay_ms)
     if not denied and delay_ms == 0:
-        return None if acks == request.acks else with_topics(request, request.topic_data, acks=acks)
+        if acks == request.acks:
+            return FORWARD
+        return Forward(request=with_topics(request, request.topic_data, acks=acks))
     refused = denied_topics(request.topic_data, denied)
     rest = [data for data in request.topic_data if data.name not in denied]
     if not rest or (denied and request.acks == 0):
-        return ProduceResponse(responses=refused, throttle_time_ms=delay_ms)
+        return Reply(response=ProduceResponse(responses=refused, throttle_time_ms=delay_ms))
     kept = with_topics(request, rest, acks=acks)
     if request.acks == 0:  # no response can ask for a pause
-        return kept
+        return Forward(request=kept)
     order = [data.name for data in request.topic_data]
-    return DividedRequest(
+    return Divide(
         request=kept,
         merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms),
         kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
@@ -183,10 +183,10 @@ def _group_error(error: ApiError) -> ErrorCode:
     return failed if error.error_code == failed else ErrorCode.INVALID_GROUP_ID
 
 
-def _slowed(request: Message, answer: Answer | Postponed | None) -> DividedRequest | Postponed | None:
+def _slowed(request: Message, answer: Answer | Wait | None) -> FilterResult:
     """Return a request to forward as it is, with a pause for the client in the response if the policy asks for one."""
     if not isinstance(answer, Throttle):
-        return answer if isinstance(answer, Postponed) else None
+        return answer if isinstance(answer, Wait) else FORWARD
     delay_ms = answer.delay_ms
 
     def merge(response: Any) -> Message:
@@ -195,14 +195,14 @@ def _slowed(request: Message, answer: Answer | Postponed | None) -> DividedReque
         changed: Message = type(response)(**fields)
         return changed
 
-    return DividedRequest(request=request, merge=merge)
+    return Divide(request=request, merge=merge)
 
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
     """Decision on a long Produce request, made beside other requests."""
 
-    decision: ProduceRequest | ProduceResponse | DividedRequest | None
+    decision: FilterResult
 
 
 class FlowJudge:
@@ -216,38 +216,34 @@ class FlowJudge:
         self._policies = policies
 
     @property
-    def filters(self) -> Mapping[int, RequestFilter]:
+    def filters(self) -> Mapping[int, Filter]:
         """The filter of each API."""
         return {
-            ApiKey.PRODUCE: RequestFilter(request=ProduceRequest, response=ProduceResponse, judge=self.judge_produce),
-            ApiKey.JOIN_GROUP: RequestFilter(
-                request=JoinGroupRequest, response=JoinGroupResponse, judge=self.judge_join
-            ),
-            ApiKey.CONSUMER_GROUP_HEARTBEAT: RequestFilter(
+            ApiKey.PRODUCE: Filter(request=ProduceRequest, response=ProduceResponse, decide=self.judge_produce),
+            ApiKey.JOIN_GROUP: Filter(request=JoinGroupRequest, response=JoinGroupResponse, decide=self.judge_join),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: Filter(
                 request=ConsumerGroupHeartbeatRequest,
                 response=ConsumerGroupHeartbeatResponse,
-                judge=self.judge_heartbeat,
+                decide=self.judge_heartbeat,
             ),
-            ApiKey.OFFSET_COMMIT: RequestFilter(
-                request=OffsetCommitRequest, response=OffsetCommitResponse, judge=self.judge_commit
+            ApiKey.OFFSET_COMMIT: Filter(
+                request=OffsetCommitRequest, response=OffsetCommitResponse, decide=self.judge_commit
             ),
-            ApiKey.TXN_OFFSET_COMMIT: RequestFilter(
-                request=TxnOffsetCommitRequest, response=TxnOffsetCommitResponse, judge=self.judge_commit
+            ApiKey.TXN_OFFSET_COMMIT: Filter(
+                request=TxnOffsetCommitRequest, response=TxnOffsetCommitResponse, decide=self.judge_commit
             ),
         }
 
-    def judge_produce(
-        self, request: ProduceRequest, context: InterceptedCall
-    ) -> ProduceRequest | ProduceResponse | DividedRequest | Postponed | None:
+    def judge_produce(self, request: ProduceRequest, context: FilterContext) -> FilterResult:
         """Ask the policy about each topic of a Produce request; about those of a long one beside other requests."""
-        if isinstance(context.learned, _Decided):
-            return context.learned.decision
+        if isinstance(context.wait_result, _Decided):
+            return context.wait_result.decision
         if _is_long(request):
             size = OBJECT_BYTES * sum(1 + len(data.partition_data) for data in request.topic_data)
-            return Postponed(work=partial(self._judge_long, request, context.author, size), kept_bytes=size)
+            return Wait(work=partial(self._judge_long, request, context.author, size), kept_bytes=size)
         questions = produce_questions(request, context.author)
-        judged = run_at_once(self._judge_topics(questions, request.acks, context.learned))
-        return judged if isinstance(judged, Postponed) else produce_decision(request, *judged)
+        judged = run_at_once(self._judge_topics(questions, request.acks, context.wait_result))
+        return judged if isinstance(judged, Wait) else produce_decision(request, *judged)
 
     async def _judge_long(self, request: ProduceRequest, author: Author, size: int) -> _Decided:
         """Return the decision on a long Produce request of ``size`` bytes in memory, and let other requests run."""
@@ -255,13 +251,13 @@ class FlowJudge:
         learned = None
         while True:
             judged = await TimeSlice().run(self._judge_topics(questions, request.acks, learned))
-            if not isinstance(judged, Postponed):
+            if not isinstance(judged, Wait):
                 return _Decided(await coded(partial(produce_decision, request, *judged), size))
             learned = await judged.work()
 
     def _judge_topics(
         self, questions: Sequence[ProduceDetails], acks: int, learned: Any
-    ) -> Generator[None, None, tuple[int, list[ApiError | Answer | None]] | Postponed]:
+    ) -> Generator[None, None, tuple[int, list[ApiError | Answer | None]] | Wait]:
         """Return the acks of a Produce request after its overrides, and the answer about each topic. Yields between.
 
         A request has one ``acks`` for all its topics, so the strongest override wins, and satisfies weaker ones. The
@@ -270,7 +266,7 @@ class FlowJudge:
         """
         policies = self._policies
         first = yield from known_outcomes(policies, FLOW, questions, learned)
-        if isinstance(first, Postponed):
+        if isinstance(first, Wait):
             return first
         overrides: dict[Details, Override] = {}
         for details, outcome in first.items():
@@ -287,7 +283,7 @@ class FlowJudge:
             yield
             changed[each] = replace(each, acks=strongest) if first[each].error is None else each
         second = yield from known_outcomes(policies, FLOW, changed.values(), learned)
-        if isinstance(second, Postponed):
+        if isinstance(second, Wait):
             return second
         cause = next((override for override in overrides.values() if override.acks == strongest), None)
         answers = []
@@ -301,36 +297,36 @@ class FlowJudge:
             answers.append(effect(policies, FLOW, changed[each], outcome, overridden))
         return strongest if policies.is_enforced(FLOW) else acks, answers
 
-    def judge_join(
-        self, request: JoinGroupRequest, context: InterceptedCall
-    ) -> JoinGroupResponse | DividedRequest | Postponed | None:
+    def judge_join(self, request: JoinGroupRequest, context: FilterContext) -> FilterResult:
         """Ask the policy about the name of a group that a consumer is about to join."""
         answer = self._ask_group(request.group_id, context)
         if isinstance(answer, ApiError):
-            return JoinGroupResponse(error_code=_group_error(answer), members=[])
+            return Reply(response=JoinGroupResponse(error_code=_group_error(answer), members=[]))
         return _slowed(request, answer)
 
-    def judge_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, context: InterceptedCall
-    ) -> ConsumerGroupHeartbeatResponse | DividedRequest | Postponed | None:
+    def judge_heartbeat(self, request: ConsumerGroupHeartbeatRequest, context: FilterContext) -> FilterResult:
         """Ask the policy about the name of a group that a consumer is about to join by the protocol of KIP-848."""
         if request.member_epoch != _JOINING:
-            return None
+            return FORWARD
         answer = self._ask_group(request.group_id, context)
         if isinstance(answer, ApiError):
-            return ConsumerGroupHeartbeatResponse(error_code=_group_error(answer), error_message=answer.error_message)
+            return Reply(
+                response=ConsumerGroupHeartbeatResponse(
+                    error_code=_group_error(answer), error_message=answer.error_message
+                )
+            )
         return _slowed(request, answer)
 
     def judge_commit(
-        self, request: OffsetCommitRequest | TxnOffsetCommitRequest, context: InterceptedCall
-    ) -> ApiError | Postponed | None:
+        self, request: OffsetCommitRequest | TxnOffsetCommitRequest, context: FilterContext
+    ) -> FilterResult:
         """Ask the policy about the name of a group whose offsets are about to be committed, in a transaction or not."""
         answer = self._ask_group(request.group_id, context)
         if isinstance(answer, ApiError):
-            return ApiError(_group_error(answer), None)
-        return answer if isinstance(answer, Postponed) else None
+            return Reply(response=ApiError(_group_error(answer), None))
+        return answer if isinstance(answer, Wait) else FORWARD
 
-    def _ask_group(self, group_id: str, context: InterceptedCall) -> ApiError | Answer | Postponed | None:
+    def _ask_group(self, group_id: str, context: FilterContext) -> ApiError | Answer | Wait | None:
         author = context.author
         details = GroupDetails(
             group_id=group_id, principal=author.principal, client_id=author.client_id, listener=author.listener

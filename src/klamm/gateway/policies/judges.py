@@ -1,11 +1,10 @@
-"""Interceptors of the APIs that the configured policies decide on."""
+"""Filters of the APIs that the configured policies decide on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.gateway.apis import NO_LIMITS
 from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.gateway.policies.clients import ClientJudge
 from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
@@ -16,7 +15,8 @@ from klamm.gateway.policies.flows import JOINS_UNSEEN, LAST_WITH_NAMES, FlowJudg
 from klamm.gateway.policies.metadata import MetadataJudge
 from klamm.gateway.policies.reassignments import ReassignmentsJudge
 from klamm.gateway.policies.turns import ResourceTurns
-from klamm.gateway.relay.interceptors import Interception, Interceptor
+from klamm.gateway.relay.features import Feature
+from klamm.gateway.relay.filter import Filter
 from klamm.policy.kinds import (
     ALTER_CONFIG,
     API,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from klamm.admin import AdminClient
+    from klamm.monitoring.exposition import Page
     from klamm.protocol.schema import Message
 
 STREAMS_GROUP_HEARTBEAT: Final = 88
@@ -61,7 +62,7 @@ class _Judged:
     kind: PolicyKind
     request: type[Message]
     response: type[Message]
-    interceptor: Callable[[Policies, ResourceTurns], Any]
+    server: Callable[[Policies, ResourceTurns], Any]
 
 
 JUDGED: Final = (
@@ -69,87 +70,101 @@ JUDGED: Final = (
         kind=CREATE_TOPIC,
         request=MetadataRequest,
         response=MetadataResponse,
-        interceptor=lambda policies, _: MetadataJudge(policies),
+        server=lambda policies, _: MetadataJudge(policies),
     ),
     _Judged(
         kind=CREATE_TOPIC,
         request=CreateTopicsRequest,
         response=CreateTopicsResponse,
-        interceptor=lambda policies, _: CreateTopicsJudge(policies),
+        server=lambda policies, _: CreateTopicsJudge(policies),
     ),
     _Judged(
         kind=DELETE_TOPIC,
         request=DeleteTopicsRequest,
         response=DeleteTopicsResponse,
-        interceptor=DeleteTopicsJudge,
+        server=DeleteTopicsJudge,
     ),
     _Judged(
         kind=ALTER_CONFIG,
         request=AlterConfigsRequest,
         response=AlterConfigsResponse,
-        interceptor=lambda policies, turns: AlterConfigsJudge(policies, turns, LEGACY),
+        server=lambda policies, turns: AlterConfigsJudge(policies, turns, LEGACY),
     ),
     _Judged(
         kind=CREATE_PARTITIONS,
         request=CreatePartitionsRequest,
         response=CreatePartitionsResponse,
-        interceptor=CreatePartitionsJudge,
+        server=CreatePartitionsJudge,
     ),
     _Judged(
         kind=ALTER_CONFIG,
         request=IncrementalAlterConfigsRequest,
         response=IncrementalAlterConfigsResponse,
-        interceptor=lambda policies, turns: AlterConfigsJudge(policies, turns, INCREMENTAL),
+        server=lambda policies, turns: AlterConfigsJudge(policies, turns, INCREMENTAL),
     ),
     _Judged(
         kind=CREATE_PARTITIONS,
         request=AlterPartitionReassignmentsRequest,
         response=AlterPartitionReassignmentsResponse,
-        interceptor=ReassignmentsJudge,
+        server=ReassignmentsJudge,
     ),
 )
 
 
-async def start_policies(configs: Mapping[str, str]) -> Interception:
-    """Create the policies that the gateway's settings name, and start to reload them when their files change.
+class PolicyFeature(Feature):
+    """Policies that the gateway's settings name. An API without a policy is not filtered.
 
-    An API without a policy is not intercepted, but those that alter configs, by which clients could set what configures
-    the gateway's policies. Every policy is called in its thread, so that one that hangs delays only
-    what it judges.
-
-    Raises:
-        PolicyLoadError: A policy cannot be created.
+    Those that alter configs are, as clients could set what configures the gateway's policies.
     """
-    runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS, in_threads=True)
-    runtime.start()
-    policies, turns = runtime.policies, ResourceTurns()
 
-    async def close() -> None:
-        await runtime.stop()
-        await policies.close()
-
-    async def start(admin: AdminClient) -> None:
-        await runtime.follow_upstream(lambda: topic_config_types(admin))
-
-    return Interception(
-        start=start,
-        interceptors={
-            judged.request.API_KEY: Interceptor(
-                request=judged.request, response=judged.response, handle=judged.interceptor(policies, turns).handle
+    def __init__(self, runtime: PolicyRuntime) -> None:
+        self._runtime = runtime
+        self.policies = policies = runtime.policies
+        turns = ResourceTurns()
+        flows = FlowJudge(policies).filters if policies.guards_kind(FLOW) else {}
+        self.filters = dict(flows) | {
+            judged.request.API_KEY: Filter.serving(
+                judged.request, judged.response, judged.server(policies, turns).handle
             )
             for judged in JUDGED
             if policies.guards_kind(judged.kind) or (judged.kind is ALTER_CONFIG and policies.guards)
-        },
-        policies=policies,
-        report=lambda page: report_decisions(page, policies),
-        filters=FlowJudge(policies).filters if policies.guards_kind(FLOW) else {},
-        admit=ClientJudge(policies).judge if policies.guards_kind(CLIENT) or policies.guards_kind(API) else None,
-        admits_by_api=policies.guards_kind(API),
-        withheld=_withheld(policies),
-        limits=LAST_WITH_NAMES if policies.guards_kind(FLOW) else NO_LIMITS,
-        reload=runtime.reload,
-        close=close,
-    )
+        }
+        if policies.guards_kind(CLIENT) or policies.guards_kind(API):
+            self.admit = ClientJudge(policies).judge
+        self.admits_each_request = policies.guards_kind(API)
+        self.withheld = _withheld(policies)
+        if policies.guards_kind(FLOW):
+            self.last_versions = LAST_WITH_NAMES
+
+    @classmethod
+    async def load(cls, configs: Mapping[str, str]) -> PolicyFeature:
+        """Create the policies, and start to reload them when their files change.
+
+        Every policy is called in its thread, so that one that hangs delays only what it decides on.
+
+        Raises:
+            PolicyLoadError: A policy cannot be created.
+        """
+        runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS, in_threads=True)
+        runtime.start()
+        return cls(runtime)
+
+    async def start(self, admin: AdminClient) -> None:
+        """Check that the upstream has the configs that rules name."""
+        await self._runtime.follow_upstream(lambda: topic_config_types(admin))
+
+    def report(self, page: Page) -> None:
+        """Add the number of decisions."""
+        report_decisions(page, self._runtime.policies)
+
+    def reload(self) -> None:
+        """Reload the policies soon."""
+        self._runtime.reload()
+
+    async def close(self) -> None:
+        """Stop reloading, and close the policies."""
+        await self._runtime.stop()
+        await self._runtime.policies.close()
 
 
 def _withheld(policies: Policies) -> frozenset[int]:

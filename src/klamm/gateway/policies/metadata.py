@@ -34,7 +34,7 @@ from klamm.protocol.types import ResourceType
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.policy_runtime import Policies
 
 _ASKS_FOR_CREATION_SINCE: Final = 4
@@ -86,7 +86,7 @@ def failed_topic(name: str, error_code: int) -> Topic:
 
 
 class MetadataJudge:
-    """Interceptor of Metadata.
+    """Server of Metadata.
 
     Args:
         policies: Policies in use.
@@ -99,7 +99,7 @@ class MetadataJudge:
         self._creates: tuple[float, bool] | None = None
         """Time until which the upstream's ``auto.create.topics.enable`` is known, and its value."""
 
-    async def handle(self, request: MetadataRequest, context: InterceptedCall) -> MetadataResponse:
+    async def handle(self, request: MetadataRequest, context: FilterContext) -> MetadataResponse:
         """Return the upstream's response. A topic whose creation is denied has TOPIC_AUTHORIZATION_FAILED."""
         names = asked_names(request, context.api_version)
         if not names:
@@ -118,7 +118,7 @@ class MetadataJudge:
                 replaced |= {topic.name: topic for topic in second.topics if topic.name is not None}
         return merge_topics(first, replaced)
 
-    async def _creates_topics(self, response: MetadataResponse, context: InterceptedCall) -> bool:
+    async def _creates_topics(self, response: MetadataResponse, context: FilterContext) -> bool:
         """Return whether the upstream creates topics on request; True if that cannot be found out."""
         if self._creates is not None and self._now() < self._creates[0]:
             return self._creates[1]
@@ -133,7 +133,7 @@ class MetadataJudge:
         self._creates = self._now() + _SETTING_LASTS_S, creates
         return creates
 
-    async def _create(self, names: Sequence[str], context: InterceptedCall) -> dict[str, Topic]:
+    async def _create(self, names: Sequence[str], context: FilterContext) -> dict[str, Topic]:
         """Create the topics that the policy allows; return the entries of all others."""
         remembered = self._policies.refused_creations
         found: dict[str, Topic] = {}
@@ -191,7 +191,7 @@ def _without_throttling(error_code: int) -> int:
     return error_code
 
 
-async def _send(request: MetadataRequest, context: InterceptedCall) -> MetadataResponse:
+async def _send(request: MetadataRequest, context: FilterContext) -> MetadataResponse:
     if context.api_version >= _ASKS_FOR_CREATION_SINCE:
         response: Any = await context.forward(request)
     else:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from klamm.gateway.policies.turns import ResourceTurns
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.policy_runtime import Policies
 
 Asked = AlterPartitionReassignmentsRequest.ReassignableTopic
@@ -97,7 +97,7 @@ def merge_partitions(
 
 
 class ReassignmentsJudge:
-    """Interceptor of AlterPartitionReassignments.
+    """Server of AlterPartitionReassignments.
 
     Args:
         policies: Policies in use.
@@ -109,7 +109,7 @@ class ReassignmentsJudge:
         self._turns = turns
 
     async def handle(
-        self, request: AlterPartitionReassignmentsRequest, context: InterceptedCall
+        self, request: AlterPartitionReassignmentsRequest, context: FilterContext
     ) -> AlterPartitionReassignmentsResponse:
         """Return one entry per partition. A request with nothing left is forwarded too: it has authorization errors."""
         async with self._turns.of_topics(topic.name for topic in request.topics):
@@ -124,7 +124,7 @@ class ReassignmentsJudge:
         return real if real.error_code or not denied else merge_partitions(request, denied, real)
 
     async def _denial(
-        self, topic: Asked, current: TopicFacts | KafkaApiError, context: InterceptedCall
+        self, topic: Asked, current: TopicFacts | KafkaApiError, context: FilterContext
     ) -> tuple[Collection[int], ApiError | None]:
         """Return the partitions that the policy decides on, and the error that it denies them with."""
         if isinstance(current, KafkaApiError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from klamm.gateway.relay.interceptors import Postponed
+from klamm.gateway.relay.filter import Wait
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
@@ -16,7 +16,7 @@ from klamm.server.time_slice import run_at_once
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
     from klamm.policy.kinds import PolicyKind
@@ -81,7 +81,7 @@ async def judge(
     return deny(second) if isinstance(second, ApiError) else Allowed(part=changed.part, override=answer)
 
 
-async def forward_in_turn(request: Message, context: InterceptedCall) -> Any:
+async def forward_in_turn(request: Message, context: FilterContext) -> Any:
     """Forward a request while the turns of its resources are held; return the upstream's response.
 
     Raises:
@@ -114,7 +114,7 @@ async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api:
 
 def known_outcomes(
     policies: Policies, kind: PolicyKind, questions: Iterable[Details], learned: Mapping[Details, PolicyOutcome] | None
-) -> Generator[None, None, Mapping[Details, PolicyOutcome] | Postponed]:
+) -> Generator[None, None, Mapping[Details, PolicyOutcome] | Wait]:
     """Return the outcome of each question to a policy that remembers its decisions. Yields between the questions.
 
     Unless all are known, the request is judged again when they are.
@@ -134,7 +134,7 @@ def known_outcomes(
     if len(known) == len(found):
         return known
     wanted = {**earlier, **found}
-    return Postponed(work=partial(policies.learn, kind, wanted), kept_bytes=OBJECT_BYTES * len(wanted))
+    return Wait(work=partial(policies.learn, kind, wanted), kept_bytes=OBJECT_BYTES * len(wanted))
 
 
 def effect(
@@ -150,8 +150,8 @@ def effect(
 
 
 def remembered_effect(
-    policies: Policies, kind: PolicyKind, details: Details, context: InterceptedCall
-) -> ApiError | Answer | Postponed | None:
+    policies: Policies, kind: PolicyKind, details: Details, context: FilterContext
+) -> ApiError | Answer | Wait | None:
     """Return the effect of a policy that remembers its decisions, on a request with a single question."""
-    outcomes = run_at_once(known_outcomes(policies, kind, [details], context.learned))
-    return outcomes if isinstance(outcomes, Postponed) else effect(policies, kind, details, outcomes[details])
+    outcomes = run_at_once(known_outcomes(policies, kind, [details], context.wait_result))
+    return outcomes if isinstance(outcomes, Wait) else effect(policies, kind, details, outcomes[details])

@@ -1,4 +1,4 @@
-"""Context of one intercepted request: its facts, and calls to the upstream over the client's own connection."""
+"""One request of a client as filters see it, and calls to the upstream over the client's own connection."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.gateway.frames.exchange import RelayedExchange
-from klamm.gateway.frames.wire import request_frame, response_body
+from klamm.gateway.frames.wire import decode_request, request_frame, response_body
 from klamm.history.change import Author
-from klamm.kafka_client.connection.connection import negotiate
+from klamm.kafka_client.connection.connection import api_versions_request, negotiate, offered_versions
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.protocol.codec import decode
+from klamm.protocol.error_response import response_class
 from klamm.protocol.errors import ProtocolError
-from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.server.codec import coded
 
 if TYPE_CHECKING:
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
     from klamm.gateway.frames.cutter import Piece
     from klamm.gateway.frames.peer import ConnectionWatch
     from klamm.gateway.frames.wire import RequestHead
-    from klamm.gateway.relay.interceptors import Interceptor
-    from klamm.gateway.relay.shared import OpenRelay, Shared
+    from klamm.gateway.relay.logins import ConnectionLogin
+    from klamm.gateway.relay.open_relay import OpenRelay
+    from klamm.gateway.relay.shared import Shared
     from klamm.protocol.schema import Message
 
 AnyResponse = TypeVar("AnyResponse", bound="Message")
 
-_API_VERSIONS_VERSION: Final = 3
 
-
-class InterceptedRequest:
-    """Context of one intercepted request (see ``interceptors.InterceptedCall``).
+class RelayedCall:
+    """One request of a client (see ``filter.FilterContext``).
 
     Args:
         shared: Objects that all relays share.
         relay: Relay of the connection.
         head: Header of the request.
-        interceptor: Interceptor that handles the request; None for a filter, which must not call the upstream.
-        received: The decoded request, and its frame as received; None for a filter.
-        learned: Result of the work for which a filter postponed its decision.
+        login: Login of the connection.
+        frame: Frame of the request, and the position after the client id; None if it is not complete.
+        response: Class of the response to ``forward``; None if the upstream must not be called.
+        received: The decoded request, and its frame as received; None if the upstream must not be called.
+        wait_result: Result of the work for which a filter has waited.
     """
 
     def __init__(
@@ -49,17 +50,21 @@ class InterceptedRequest:
         shared: Shared,
         relay: OpenRelay,
         head: RequestHead,
-        interceptor: Interceptor | None = None,
+        login: ConnectionLogin,
         *,
+        frame: tuple[memoryview, int] | None = None,
+        response: type[Message] | None = None,
         received: tuple[Message, memoryview] | None = None,
-        learned: object = None,
+        wait_result: object = None,
     ) -> None:
-        self.learned: Final = learned
+        self.wait_result: Final = wait_result
+        self.login: Final = login
+        self._complete = frame
         self._received = received
         self._shared = shared
         self._relay = relay
         self._head = head
-        self._interceptor = interceptor
+        self._response = response
         self._waiting: set[asyncio.Future[memoryview]] = set()
         self.longest = 0 if received is None else len(received[1])
         """Size in bytes of the longest frame so far. A message that is made from it is about as long."""
@@ -96,17 +101,39 @@ class InterceptedRequest:
         """Admin client towards the upstream, with the gateway's own credentials."""
         return self._shared.admin
 
+    @property
+    def served(self) -> Mapping[int, tuple[int, int]]:
+        """First and last version of each API that the gateway serves."""
+        return {key: (each.first_version, each.last_version) for key, each in self._shared.apis.items()}
+
+    @property
+    def supported_features(self) -> Mapping[str, tuple[int, int]]:
+        """First and last version of the features that the gateway itself has, by name."""
+        return {name: versions for each in self._shared.features for name, versions in each.supported_features.items()}
+
+    def decode(self, request_class: type[AnyResponse]) -> AnyResponse:
+        """Return the decoded request.
+
+        Raises:
+            ProtocolError: The request is malformed.
+        """
+        if self._complete is None:
+            raise RuntimeError("The request is not complete")
+        frame, body = self._complete
+        request: AnyResponse = decode_request(request_class, self._head, frame, body)
+        return request
+
     async def forward(self, request: Message) -> Any:
-        """Send a request of the intercepted API in the same version; return the response.
+        """Send a request of the same API in the same version; return the response.
 
         The client's own request is sent as received, with all that the gateway cannot decode.
 
         Raises:
             ConnectionLostError: The connection broke.
         """
-        if self._interceptor is None:
-            raise RuntimeError("A filter cannot call the upstream")
-        return await self._send(request, self._interceptor.response, self._head.api_version)
+        if self._response is None:
+            raise RuntimeError("Only the function of a Serve can call the upstream")
+        return await self._send(request, self._response, self._head.api_version)
 
     async def call(self, request: Message, response_class: type[AnyResponse]) -> AnyResponse:
         """Send a request of any API in the highest version that both sides support; return the response.
@@ -127,11 +154,9 @@ class InterceptedRequest:
 
     async def _versions(self) -> Mapping[int, tuple[int, int]]:
         if self._relay.upstream_versions is None:
-            request = ApiVersionsRequest(client_software_name="klamm", client_software_version="gateway")
-            response = await self._send(request, ApiVersionsResponse, _API_VERSIONS_VERSION)
-            self._relay.upstream_versions = {
-                api.api_key: (api.min_version, api.max_version) for api in response.api_keys
-            }
+            request, version = api_versions_request("gateway")
+            response: Any = await self._send(request, response_class(type(request)), version)
+            self._relay.upstream_versions = offered_versions(response)
         return self._relay.upstream_versions
 
     async def _frame(self, request: Message, version: int) -> bytes | memoryview:

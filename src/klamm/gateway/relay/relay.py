@@ -2,21 +2,21 @@
 
 Requests
     Frames of most APIs are forwarded unread as they arrive. The others are kept until they are complete, and decoded.
-    They are then forwarded, changed or answered (``requests``). While an interceptor works, no further request is read.
+    They are then forwarded, changed or answered (``requests``). While the gateway works at one, no further one is read.
 Responses
     They arrive in the order of the requests. A queue of ``RelayedExchange`` has the treatment of each one: relay it
-    unread, rewrite its addresses, or hand it to the interceptor that waits for it. Responses of the gateway itself wait
+    unread, rewrite its addresses, or hand it to the filter that waits for it. Responses of the gateway itself wait
     in the same queue.
 Back-pressure
     Bytes that a socket does not take are kept, and nothing more is read from the other side until they are sent. A
     client that does not read its responses is not read from either, because the gateway itself answers some requests.
-    Responses for an interceptor are read all the same: it may hold the turn of a policy, for which others wait.
+    Responses for a filter are read all the same: it may hold the turn of a policy, for which others wait.
 Turns
     A connection whose requests or responses keep the event loop busy stops after a few milliseconds and continues when
     the others have had their turn (``server.turns``).
 Ends
     When the client closes its side, requests already received are still forwarded and answered, for a limited time.
-    When it resets the connection, a request that an interceptor works at is still completed.
+    When it resets the connection, a request that a filter serves is still completed.
     When the upstream closes, the bytes that it sent are still delivered. A malformed frame of either side closes both
     sides of this relay only. So does a side that takes no bytes for a long time (``expire``).
 """
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE, FrameCutter
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import RESPONSE_HEAD, SIZE_BYTES
-from klamm.gateway.relay.requests import RequestJudge
+from klamm.gateway.relay.requests import RequestReader
 from klamm.gateway.relay.streams import LEAST_BYTES, MOST_BYTES, RelayedSocket
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ProtocolError
@@ -90,22 +90,24 @@ class Relay:
         self.exchanges: deque[InFlight] = deque()
         self.held_bytes = 0
         self._shared = shared
-        self._traffic = shared.traffic
+        self._traffic = shared.figures.traffic
         self._pacer = shared.pacer
-        self._backlog = shared.backlog
+        self._backlog = shared.memory.backlog
         self._turns = shared.turns
         self._turn_ends_at = 0.0
         self._waits_for_turn = False
         self._loop = loop
         self._client = RelayedSocket(
-            client, loop, shared.backlog, on_readable=self._on_client_readable, on_drained=self._on_drained
+            client, loop, shared.memory.backlog, on_readable=self._on_client_readable, on_drained=self._on_drained
         )
         self._upstream = RelayedSocket(
-            upstream, loop, shared.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
+            upstream, loop, shared.memory.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
         )
-        self._judge = RequestJudge(shared, self)
-        self._requests = FrameCutter(self._judge, shared.request_budget, self._judge.pass_run, self._give_up)
-        self._responses = FrameCutter(self._judge_response, shared.response_budget, self._pass_responses, self._give_up)
+        self._reader = RequestReader(shared, self)
+        self._requests = FrameCutter(self._reader, shared.memory.request_budget, self._reader.pass_run, self._give_up)
+        self._responses = FrameCutter(
+            self._take_response, shared.memory.response_budget, self._pass_responses, self._give_up
+        )
         self._task: asyncio.Task[None] | None = None
         self._client_ended = False
         self._upstream_ended = False
@@ -124,11 +126,11 @@ class Relay:
         self.is_closed = False
         # After a session has expired, the upstream closes the connection at any request but a login, ApiVersions too.
         self.upstream_versions: Mapping[int, tuple[int, int]] | None = None if session is None else session.versions
-        """Versions by API key that the upstream offers on this connection; None before an interceptor asked for it."""
+        """Versions by API key that the upstream offers on this connection; None before a filter needed them."""
 
     def start(self) -> None:
         """Start to read requests."""
-        self._shared.relays.add(self)
+        self._shared.connections.add(self)
         self._update()
 
     @property
@@ -174,15 +176,15 @@ class Relay:
         if state != self._waiting:
             self._waiting, self._waits_since = state, now
         elif now - self._waits_since >= (min(stuck_s, ended_s) if self._client_ended or is_idle else stuck_s):
-            self._shared.refused["waiting"] += 1
+            self._shared.figures.closed["waiting"] += 1
             self.close("one side does not take or send its bytes, or the upstream does not respond")
 
     def _give_up(self) -> None:
-        self._shared.refused["waiting"] += 1
+        self._shared.figures.closed["waiting"] += 1
         logger.warning("Connection of %s closed: the rest of a request does not arrive", self.peer.name)
         self.close(None)
 
-    # -- used by the judge of requests
+    # -- used by the reader of requests
 
     def expect(self, exchange: RelayedExchange) -> None:
         """Add a request in flight for which the gateway keeps bytes."""
@@ -191,7 +193,7 @@ class Relay:
 
     def _hold(self, change: int) -> None:
         self.held_bytes += change
-        self._shared.backlog.kept_bytes += change
+        self._shared.memory.backlog.kept_bytes += change
 
     def send_upstream(self, frame: Piece, exchange: RelayedExchange | None) -> None:
         """Send a request of the gateway itself. Only while no request of the client is being forwarded.
@@ -225,21 +227,21 @@ class Relay:
         return True
 
     def run(self, work: Coroutine[None, None, None]) -> None:
-        """Run an interceptor; no further request is read until it is done."""
+        """Run the work at a request; no further request is read until it is done."""
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._on_done)
 
     def end_requests(self, error: ProtocolError) -> None:
         """End the stream of requests at a malformed one. Those before it are still answered."""
         logger.warning("Connection of %s closed: %s", self.peer.name, error)
-        self._shared.refused["request"] += 1
+        self._shared.figures.closed["request"] += 1
         self._client_ended = True
         self._is_flowing = False
         self._requests.drop()
 
     @property
-    def is_intercepting(self) -> bool:
-        """Return whether an interceptor is at work."""
+    def is_busy(self) -> bool:
+        """Return whether the gateway works at a request."""
         return self._task is not None
 
     # -- events
@@ -262,7 +264,7 @@ class Relay:
             except OSError:
                 if self._task is None:
                     raise
-                count = 0  # the interceptor needs the upstream's response, for example to record a change
+                count = 0  # the filter needs the upstream's response, for example to record a change
             if count is None:
                 return
             if count == 0:
@@ -293,8 +295,8 @@ class Relay:
     def _cut_kept(self) -> None:
         """Forward the kept requests, as far as possible now.
 
-        Requests are kept while an interceptor works, while many are in flight, and while the client does not read. The
-        gateway's own responses are sent here too: requests that were kept because of them have no other trigger.
+        Requests are kept while the gateway works at one, while many are in flight, and while the client does not read.
+        The gateway's own responses are sent here too: requests that were kept because of them have no other trigger.
         """
         while self._may_resume and not self.exchanges and not self.is_turn_over():
             self._cut_once(None)
@@ -390,8 +392,8 @@ class Relay:
         elif isinstance(error, ConnectionLostError):
             self.close(f"the upstream connection broke: {error}")
         else:
-            logger.error("Connection of %s: an interceptor failed", self.peer.name, exc_info=error)
-            self.close("an interceptor failed")
+            logger.error("Connection of %s: a filter failed", self.peer.name, exc_info=error)
+            self.close("a filter failed")
 
     # -- responses
 
@@ -407,7 +409,7 @@ class Relay:
             position += size + SIZE_BYTES
         return position
 
-    def _judge_response(self, chunk: memoryview, position: int, available: int) -> Judgement:
+    def _take_response(self, chunk: memoryview, position: int, available: int) -> Judgement:
         exchange = self.exchanges[0] if self.exchanges else None
         if isinstance(exchange, int):
             exchange = RelayedExchange(exchange)
@@ -495,7 +497,7 @@ class Relay:
 
     @property
     def _call_is_next(self) -> bool:
-        """Whether the upstream's next bytes are for an interceptor, which a client that does not read cannot delay."""
+        """Whether the upstream's next bytes are for a filter, which a client that does not read cannot delay."""
         first = self.exchanges[0] if self.exchanges else 0
         return not isinstance(first, int) and first.is_call and self._responses.is_between_frames
 
@@ -503,13 +505,13 @@ class Relay:
         """Close the connection after an error of any kind, because requests and responses may no longer match."""
         if isinstance(error, ProtocolError):
             logger.warning("Connection of %s closed: %s", self.peer.name, error)
-            self._shared.refused["response"] += 1
+            self._shared.figures.closed["response"] += 1
             self.close(None)
         elif isinstance(error, OSError):
             self.close(f"the connection broke: {error}")
         else:
             logger.error("Connection of %s: the relay failed", self.peer.name, exc_info=error)
-            self._shared.refused["failure"] += 1
+            self._shared.figures.closed["failure"] += 1
             self.close("the relay failed")
 
     def close(self, reason: str | None) -> None:
@@ -523,13 +525,13 @@ class Relay:
         self.is_closed = True
         if reason is not None:
             logger.debug("Connection of %s closed: %s", self.peer.name, reason)
-        self._shared.remove(self)
+        self._shared.connections.remove(self)
         self._client.close()
         self._upstream.close()
         self._requests.drop()
         self._responses.drop()
         self.exchanges.clear()
         self._hold(-self.held_bytes)
-        self._judge.on_close()
+        self._reader.on_close()
         if self._task is not None:
             self._task.cancel()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.kafka_client.connection.login import RENEW_AT, login_steps
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
-from klamm.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from klamm.protocol.error_response import response_class
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -64,15 +63,13 @@ class UpstreamSession:
             ConnectionLostError: The connection broke, or the upstream rejects the login.
         """
         steps = login_steps(self._security, self._host)
-        response_class: type[Message] = SaslHandshakeResponse
         answer: Any = None
         while True:
             request = await asyncio.to_thread(_next, steps, answer)  # a token may have to be fetched
             if isinstance(request, int):
                 self._due_at = time.monotonic() + request / 1000 * RENEW_AT if request else _NEVER
                 return
-            answer = await call(request, response_class)
-            response_class = SaslAuthenticateResponse
+            answer = await call(request, response_class(type(request)))
 
 
 def _next(steps: Any, answer: Any) -> Message | int:

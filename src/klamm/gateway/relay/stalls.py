@@ -33,12 +33,12 @@ _CHECKS_OF_ALL: Final = 10
 
 def close_stalled(shared: Shared, now: float, *, most_bytes: int = MOST_UNREAD_BYTES) -> None:
     """Close the connections that have exceeded a limit."""
-    for relay in list(shared.relays):
+    for relay in shared.connections:
         relay.expire(now, STUCK_S, ENDED_S)
-    if shared.backlog.kept_bytes <= most_bytes:
+    if shared.memory.backlog.kept_bytes <= most_bytes:
         return
-    for relay in sorted(shared.relays, key=lambda each: each.kept_bytes, reverse=True):
-        if shared.backlog.kept_bytes <= most_bytes or not relay.kept_bytes:
+    for relay in sorted(shared.connections, key=lambda each: each.kept_bytes, reverse=True):
+        if shared.memory.backlog.kept_bytes <= most_bytes or not relay.kept_bytes:
             return
         relay.expire(now, SHORT_S, ENDED_S)
 
@@ -50,5 +50,5 @@ async def watch_stalls(shared: Shared) -> None:
     while True:
         await asyncio.sleep(INTERVAL_S)
         check = (check + 1) % _CHECKS_OF_ALL
-        if check == 0 or shared.backlog.kept_bytes > MOST_UNREAD_BYTES:
+        if check == 0 or shared.memory.backlog.kept_bytes > MOST_UNREAD_BYTES:
             close_stalled(shared, loop.time())

@@ -17,6 +17,7 @@ from klamm import __version__
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError, error_name
+from klamm.protocol.frames import has_tagged_header
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.primitives import skip_tagged_fields
 
@@ -116,7 +117,7 @@ class Connection:
         if response.error_code != ErrorCode.NONE:
             raise ConnectionLostError(f"ApiVersions: {error_name(response.error_code)}")
         self.round_trip_s = time.monotonic() - asked_at
-        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self.versions = offered_versions(response)
         self.features = {
             feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features
         }
@@ -295,8 +296,7 @@ class Connection:
         if correlation_id != waiting.correlation_id:
             raise ProtocolError(f"Response with correlation id {correlation_id}, expected {waiting.correlation_id}")
         response_class: type[Message] = waiting.response_class
-        # The ApiVersions response always has the old header, so that any client can read it.
-        flexible = response_class.is_flexible(waiting.version) and response_class.API_KEY != ApiVersionsResponse.API_KEY
+        flexible = has_tagged_header(response_class, waiting.version)
         try:
             offset = skip_tagged_fields(view, _SIZE.size, len(view)) if flexible else _SIZE.size
         except IndexError as error:
@@ -331,6 +331,17 @@ class Connection:
             self._transport.close()
             self._out.clear()
             self._waiting.clear()
+
+
+def api_versions_request(software_version: str) -> tuple[ApiVersionsRequest, int]:
+    """Return the request for the versions that a broker offers, and its version."""
+    request = ApiVersionsRequest(client_software_name="klamm", client_software_version=software_version)
+    return request, _API_VERSIONS_VERSION
+
+
+def offered_versions(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
+    """Return the first and last version of each API that a broker offers."""
+    return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
 def negotiate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from klamm.gateway.frames.wire import RESPONSE_HEAD, RequestHead, decode_request, end_of_client_id, request_frame
 from klamm.gateway.frames.wire import response_frame as response_of
-from klamm.gateway.relay.interceptors import Interception, Postponed, RequestFilter
+from klamm.gateway.relay.filter import Filter, Wait
 from klamm.protocol.codec import decode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.consumer_group_heartbeat import (
@@ -22,10 +21,11 @@ from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespons
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
-from tests.support.relay_rig import RelayRig, shared_objects
+from tests.support.relay_rig import RelayRig, feature, filter_of, shared_objects
 
 if TYPE_CHECKING:
     from klamm.gateway.frames.peer import Peer
+    from klamm.gateway.relay.features import Feature
     from klamm.protocol.schema import Message
 
 
@@ -43,7 +43,7 @@ class FixedWatch:
     def on_software(self, name: str, version: str) -> None:
         self.seen.append((name, version))
 
-    def on_request(self, api_key: int, client_id: str | None) -> None:
+    def on_request(self, api_key: int, client_id: str | None, *, is_heartbeat: bool) -> None:
         if (api_key, client_id) not in self.seen:
             self.seen.append((api_key, client_id))
 
@@ -70,14 +70,14 @@ async def forwarded(rig: RelayRig, request: Message, version: int, client_id: st
     return decode_request(type(request), head, memoryview(size + frame), end_of_client_id(len(client_id)))
 
 
-def watched(watch: FixedWatch, filters: dict[int, RequestFilter] | None = None) -> Interception:
-    return Interception(watch=watch.open, filters=filters or {}, features={CLIENT_CONFIGS_FEATURE: (1, 1)})
+def watched(watch: FixedWatch, filters: dict[int, Filter] | None = None) -> Feature:
+    return feature(watch=watch.open, filters=filters or {}, supported_features={CLIENT_CONFIGS_FEATURE: (1, 1)})
 
 
-def passing(request: type[Message], response: type[Message], answer: Any = None) -> dict[int, RequestFilter]:
+def passing(request: type[Message], response: type[Message], answer: Any = None) -> dict[int, Filter]:
     """Return a filter that decodes an API, and forwards the request or another one in its place."""
     judge = lambda _request, _context: answer  # noqa: E731
-    return {request.API_KEY: RequestFilter(request=request, response=response, judge=judge)}
+    return {request.API_KEY: filter_of(request, response, judge)}
 
 
 PRODUCED = ProduceRequest(transactional_id=None, acks=0, timeout_ms=5, topic_data=[])
@@ -87,7 +87,7 @@ FILTERS = [{}, passing(ProduceRequest, ProduceResponse), passing(ProduceRequest,
 @pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
 @pytest.mark.parametrize("version", [3, 9, 12])
 def test_acks_are_raised_and_a_response_that_nobody_expects_is_swallowed(
-    version: int, filters: dict[int, RequestFilter]
+    version: int, filters: dict[int, Filter]
 ) -> None:
     """K649-98."""
 
@@ -109,7 +109,7 @@ def test_acks_are_raised_and_a_response_that_nobody_expects_is_swallowed(
 
 @pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
 def test_acks_of_a_client_whose_id_is_not_utf_8_are_raised(
-    filters: dict[int, RequestFilter], monkeypatch: pytest.MonkeyPatch
+    filters: dict[int, Filter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The id is longer in a request that replaces the client's own."""
     monkeypatch.setattr(FixedWatch, "acks", lambda *_: -1)
@@ -138,7 +138,7 @@ def test_a_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest
 
 @pytest.mark.parametrize("filters", [{}, passing(JoinGroupRequest, JoinGroupResponse)], ids=["relayed", "decoded"])
 @pytest.mark.parametrize("version", [0, 5, 9])
-def test_the_session_timeout_of_a_join_is_replaced(version: int, filters: dict[int, RequestFilter]) -> None:
+def test_the_session_timeout_of_a_join_is_replaced(version: int, filters: dict[int, Filter]) -> None:
     async def run() -> None:
         with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
             join = JoinGroupRequest(
@@ -166,7 +166,7 @@ def test_a_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
 @pytest.mark.parametrize(
     "filters", [{}, passing(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)], ids=["relayed", "decoded"]
 )
-def test_the_heartbeat_interval_in_a_response_is_replaced(filters: dict[int, RequestFilter]) -> None:
+def test_the_heartbeat_interval_in_a_response_is_replaced(filters: dict[int, Filter]) -> None:
     """K649-98."""
 
     async def run() -> None:
@@ -205,8 +205,7 @@ def test_api_versions_announce_the_feature_and_name_the_software() -> None:
 
 def test_without_a_watch_nothing_is_looked_at() -> None:
     async def run() -> None:
-        interception = dataclasses.replace(watched(FixedWatch()), watch=None)
-        with RelayRig(shared_objects(interception)) as rig:
+        with RelayRig(shared_objects(feature(supported_features={CLIENT_CONFIGS_FEATURE: (1, 1)}))) as rig:
             assert (await forwarded(rig, PRODUCED, 9)).acks == 0
             assert rig.relay.peer.watch is None
 
@@ -220,10 +219,10 @@ def test_a_join_whose_judgement_takes_time_reports_the_timeout_of_the_client() -
             await asyncio.sleep(0)
             return "allowed"
 
-        asked = RequestFilter(
-            request=JoinGroupRequest,
-            response=JoinGroupResponse,
-            judge=lambda _, context: Postponed(work=work) if context.learned is None else None,
+        asked = filter_of(
+            JoinGroupRequest,
+            JoinGroupResponse,
+            lambda _, context: Wait(work=work) if context.wait_result is None else None,
         )
         watch = FixedWatch()
         with RelayRig(shared_objects(watched(watch, {JoinGroupRequest.API_KEY: asked}))) as rig:

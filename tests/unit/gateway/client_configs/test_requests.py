@@ -136,6 +136,6 @@ def test_a_bad_filter_is_refused() -> None:
 
 @pytest.mark.parametrize(("key", "body", "claimed"), [(50, b"\0\0\0\1" + b"\0" * 6, True), (50, b"\0\2\3", False)])
 def test_scram_requests_are_left_to_the_upstream(key: int, body: bytes, claimed: bool) -> None:
-    claims = Scene().requests.interceptors[key].claims
+    claims = Scene().requests.filters[key].claims
     assert claims is not None
     assert claims(memoryview(body)) is claimed

@@ -44,7 +44,7 @@ class Scene:
         self.client.on_software("librdkafka", "2.0")
 
     def request(self, api_key: ApiKey) -> None:
-        self.client.on_request(api_key, "app")
+        self.client.on_request(api_key, "app", is_heartbeat=api_key == ApiKey.HEARTBEAT)
 
 
 def test_a_client_is_on_the_list_with_its_login_and_software() -> None:

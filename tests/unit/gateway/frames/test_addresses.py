@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from klamm.gateway.frames.addresses import CARRIERS
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorResponse
 from klamm.protocol.messages.metadata import MetadataResponse
 from klamm.protocol.messages.produce import ProduceResponse
+from tests.support.relay_rig import CARRIERS
 
 if TYPE_CHECKING:
     from klamm.protocol.schema import Message

@@ -6,16 +6,15 @@ import struct
 
 import pytest
 
+from klamm.gateway.apis.api_000_produce import acks_of, put_acks
+from klamm.gateway.apis.api_011_join_group import session_timeout_at
+from klamm.gateway.apis.api_068_consumer_group_heartbeat import heartbeat_interval_at
 from klamm.gateway.frames.wire import (
     INT32,
     REQUEST_HEAD,
-    acks_of,
     end_of_client_id,
-    heartbeat_interval_at,
-    put_acks,
     request_frame,
     response_frame,
-    session_timeout_at,
 )
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse

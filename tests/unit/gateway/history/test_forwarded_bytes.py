@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.gateway.apis import SERVED
 from klamm.gateway.frames.wire import REQUEST_HEAD, response_frame
-from klamm.gateway.history.hooks import APIS, recorded_interceptors
-from klamm.gateway.history.recorder import ChangeRecorder
-from klamm.gateway.relay.interceptors import Interception
+from klamm.gateway.history.hooks import APIS, recording_filters
+from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataResponse
 from tests.support.gateway_context import FakeAdmin
 from tests.support.random_requests import CORRELATION_ID, frame_of, random_struct
-from tests.support.relay_rig import RelayRig, shared_objects
+from tests.support.relay_rig import SERVED, RelayRig, feature, shared_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +59,8 @@ def test_pipelined_requests_are_forwarded_as_they_were_received(
     generator = random.Random(version)
     frames = [frame_of(random_struct(request_class, version, generator), request_class, version) for _ in range(5)]
     recorder = ChangeRecorder(APIS, cast("HistoryWriter", NoWriter()), lambda: 0)
-    shared = shared_objects(Interception(interceptors=recorded_interceptors({}, recorder)), admin=Admin({}))
+    history = feature(filters=recording_filters(), observe=lambda call: RecordedCall(call, recorder))
+    shared = shared_objects(history, admin=Admin({}))
     answers = {
         int(ApiKey.API_VERSIONS): ApiVersionsResponse(
             api_keys=[ApiVersionsResponse.ApiVersion(api_key=3, min_version=0, max_version=SERVED[3][1])]

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.gateway.history.hooks import APIS, ENABLE, recorded_interceptors, with_history
-from klamm.gateway.history.recorder import ChangeRecorder
+from klamm.gateway.history.hooks import APIS, ENABLE, HistoryFeature, recording_filters
+from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
 from klamm.gateway.policies.alter_configs import INCREMENTAL, AlterConfigsJudge
 from klamm.gateway.policies.turns import ResourceTurns
-from klamm.gateway.relay.interceptors import NO_INTERCEPTION, Interceptor
+from klamm.gateway.relay.filter import Filter, Serve
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy import Override
 from klamm.properties import SettingsError
 from klamm.protocol.api import ApiKey
-from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -29,7 +27,7 @@ from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, 
 from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from klamm.gateway.history.writer import HistoryWriter
     from klamm.protocol.records import Record
@@ -55,11 +53,6 @@ class FakeWriter:
         """Resource, old and new value of the records."""
         found = [(each, json.loads(each.value or b"")) for each in self.records]
         return [((each.key or b"").decode(), document["old"], document["new"]) for each, document in found]
-
-
-def interceptor(writer: FakeWriter, given: Mapping[int, Interceptor] | None = None, key: int = KEY) -> Interceptor:
-    recorder = ChangeRecorder(APIS, cast("HistoryWriter", writer), lambda: NOW)
-    return recorded_interceptors(given or {}, recorder)[key]
 
 
 def request(*names: str, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
@@ -90,7 +83,7 @@ def test_the_record_has_author_host_and_time_and_the_request_stays_the_same_obje
     writer, asked = FakeWriter(), request("a")
     context = FakeContext(accept, admin("a"), client_host="10.0.0.7")
     # when
-    asyncio.run(_handle(interceptor(writer), asked, context))
+    asyncio.run(_handle(writer, asked, context))
     # then
     assert context.forwarded[0] is asked
     (record,) = writer.records
@@ -106,13 +99,16 @@ def test_the_record_has_author_host_and_time_and_the_request_stays_the_same_obje
     }
 
 
-async def _handle(one: Interceptor, asked: Message, context: FakeContext) -> Message:
-    return await one.handle(asked, context)
+async def _handle(writer: FakeWriter, asked: Message, context: FakeContext, used: Filter | None = None) -> Message:
+    recorder = ChangeRecorder(APIS, cast("HistoryWriter", writer), lambda: NOW)
+    result = (used or recording_filters()[KEY]).decide(asked, context)
+    assert isinstance(result, Serve)
+    return await result.handle(asked, RecordedCall(context, recorder))
 
 
 def test_a_request_that_only_validates_is_neither_read_for_nor_recorded() -> None:
     writer, context = FakeWriter(), FakeContext(accept, admin("a"))
-    asyncio.run(_handle(interceptor(writer), request("a", validate_only=True), context))
+    asyncio.run(_handle(writer, request("a", validate_only=True), context))
     assert (writer.records, context.admin.calls) == ([], [])
 
 
@@ -120,17 +116,15 @@ def test_only_what_the_policy_lets_pass_is_recorded_with_its_overrides() -> None
     # given
     overrides = {"set right": Override(configs={"flush.ms": "100"}, reason="100 at most")}
     policies = FakePolicies(denied=["denied"], overrides=overrides)
-    judged = Interceptor(
-        request=IncrementalAlterConfigsRequest,
-        response=IncrementalAlterConfigsResponse,
-        handle=AlterConfigsJudge(policies.as_policies(), ResourceTurns(), INCREMENTAL).handle,
+    judged = Filter.serving(
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResponse,
+        AlterConfigsJudge(policies.as_policies(), ResourceTurns(), INCREMENTAL).handle,
     )
     names = ("fine", "denied", "set right")
     writer = FakeWriter()
     # when
-    answer = asyncio.run(
-        _handle(interceptor(writer, {KEY: judged}), request(*names), FakeContext(accept, admin(*names)))
-    )
+    answer = asyncio.run(_handle(writer, request(*names), FakeContext(accept, admin(*names)), judged))
     # then
     assert [bool(entry.error_code) for entry in cast("IncrementalAlterConfigsResponse", answer).responses] == [
         False,
@@ -156,7 +150,7 @@ def test_a_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: 
             raise ConnectionLostError("gone")
 
         context.forward = forward  # type: ignore[method-assign, assignment]  # a response that never comes
-        handling = asyncio.create_task(_handle(interceptor(writer), request("a"), context))
+        handling = asyncio.create_task(_handle(writer, request("a"), context))
         await sent.wait()
         handling.cancel()
         with pytest.raises((ConnectionLostError, asyncio.CancelledError)):
@@ -168,30 +162,19 @@ def test_a_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: 
     assert json.loads(record.value or b"")["is_confirmed"] is False
 
 
-def test_requests_that_share_a_key_are_told_apart() -> None:
-    client_configs = Interceptor(
-        request=AlterClientConfigsRequest,
-        response=AlterClientConfigsResponse,
-        handle=lambda *_: asyncio.sleep(0, AlterClientConfigsResponse(entries=[])),
-        claims=lambda rest: rest[0] == 0,
-    )
-    key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
-    found = interceptor(FakeWriter(), {key: client_configs}, key)
-    assert found.request is AlterClientConfigsRequest
-    assert found.otherwise is not None
-    assert found.otherwise.request is interceptor(FakeWriter(), {}, key).request
+def test_scram_requests_are_told_apart_from_those_of_client_configs() -> None:
+    claims = recording_filters()[ApiKey.ALTER_USER_SCRAM_CREDENTIALS].claims
+    assert claims is not None
     scram, kip_649 = memoryview(b"\0\1\1"), memoryview(b"\0\0\0\0\0\0")
-    assert found.otherwise.claims is not None
-    assert (found.otherwise.claims(scram), found.otherwise.claims(kip_649)) == (True, False)
+    assert (claims(scram), claims(kip_649)) == (True, False)
 
 
 def test_the_history_is_off_by_default() -> None:
     upstream = ConnectionSettings.of(("127.0.0.1:1",), {}, "test")
-    assert with_history(NO_INTERCEPTION, upstream, {}) is NO_INTERCEPTION
+    assert HistoryFeature.of(upstream, {}) is None
     with pytest.raises(SettingsError, match=ENABLE):
-        with_history(NO_INTERCEPTION, upstream, {ENABLE: "perhaps"})
+        HistoryFeature.of(upstream, {ENABLE: "perhaps"})
 
 
 def test_all_recorded_apis_are_intercepted() -> None:
-    recorder = ChangeRecorder(APIS, cast("HistoryWriter", SimpleNamespace()), lambda: NOW)
-    assert set(recorded_interceptors({}, recorder)) == {19, 20, 33, 37, 44, 49, 51}
+    assert set(recording_filters()) == {19, 20, 33, 37, 44, 49, 51}

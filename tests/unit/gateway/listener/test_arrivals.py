@@ -47,7 +47,7 @@ def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
         served, far = socket.socketpair()
         arrivals.add(served, Peer(host="prompt", port=1, node_id=0))
         await until(lambda: served.fileno() == -1)
-        assert dict(shared.refused) == {"crowded": 2, "handshake": 1}
+        assert dict(shared.figures.closed) == {"crowded": 2, "handshake": 1}
         await until(lambda: arrivals.count == 2)
         arrivals.close()
         await until(lambda: all(near.fileno() == -1 for near, _ in silent))
@@ -68,7 +68,7 @@ def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.Monke
         for number, (near, _) in enumerate(pairs):
             arrivals.add(near, Peer(host="prompt", port=number, node_id=0))
         await until(lambda: all(near.fileno() == -1 for near, _ in pairs))
-        assert dict(shared.refused) == {"handshake": len(pairs)}, "each has reached its handshake"
+        assert dict(shared.figures.closed) == {"handshake": len(pairs)}, "each has reached its handshake"
         for _, far in pairs:
             far.close()
 

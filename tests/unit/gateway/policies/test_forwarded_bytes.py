@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from klamm.gateway.apis import SERVED
 from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
 from klamm.gateway.policies.flows import LAST_WITH_NAMES, FlowJudge
 from klamm.gateway.policies.judges import JUDGED
 from klamm.gateway.policies.turns import ResourceTurns
-from klamm.gateway.relay.interceptors import Interception, Interceptor
+from klamm.gateway.relay.filter import Filter
 from klamm.policy import PolicyViolationError, ProduceDetails
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
@@ -33,11 +32,12 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceResponse
 from tests.support.gateway_context import FakeAdmin, FakePolicies
 from tests.support.random_requests import CORRELATION_ID, frame_of, random_struct
-from tests.support.relay_rig import RelayRig, shared_objects, until
+from tests.support.relay_rig import SERVED, RelayRig, feature, shared_objects, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from klamm.gateway.relay.features import Feature
     from klamm.protocol.schema import Message
 
 MESSAGES_OF_EACH_VERSION: Final = 5
@@ -94,23 +94,19 @@ class AllConfigs(dict[Any, Any]):
         return True
 
 
-def interception(policies: Policies) -> Interception:
-    return Interception(
-        interceptors={
-            judged.request.API_KEY: Interceptor(
-                request=judged.request,
-                response=judged.response,
-                handle=judged.interceptor(policies.as_policies(), ResourceTurns()).handle,
-            )
-            for judged in JUDGED
-        },
-        filters=FlowJudge(policies.as_policies()).filters,
-    )
+def interception(policies: Policies) -> Feature:
+    served = {
+        judged.request.API_KEY: Filter.serving(
+            judged.request, judged.response, judged.server(policies.as_policies(), ResourceTurns()).handle
+        )
+        for judged in JUDGED
+    }
+    return feature(filters={**FlowJudge(policies.as_policies()).filters, **served})
 
 
-REQUESTS: Final = {
+REQUESTS: Final[dict[int, type[Any]]] = {
     **{judged.request.API_KEY: judged.request for judged in JUDGED},
-    **{int(key): asked.request for key, asked in interception(Policies()).filters.items()},
+    **{int(key): used.request for key, used in interception(Policies()).filters.items() if used.request is not None},
 }
 CASES: Final = [
     (request, version)

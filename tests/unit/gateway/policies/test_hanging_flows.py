@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.gateway.frames.wire import response_frame
-from klamm.gateway.policies import start_policies
+from klamm.gateway.policies import PolicyFeature
 from klamm.policy.kinds import FLOW
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from klamm.gateway.relay.interceptors import Interception
 
 VERSION = 9
 POLICY = """
@@ -91,11 +90,11 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     monkeypatch.syspath_prepend(tmp_path)
 
     def play(
-        test: Callable[[Interception, list[str], Callable[[], None]], Awaitable[None]], timeout_ms: int = 20_000
+        test: Callable[[PolicyFeature, list[str], Callable[[], None]], Awaitable[None]], timeout_ms: int = 20_000
     ) -> None:
         async def run() -> None:
             configs = {"flow.policy.class.name": f"{name}:Hanging", "policy.timeout.ms": str(timeout_ms)}
-            interception = await start_policies(configs)
+            interception = await PolicyFeature.load(configs)
             module = __import__(name)
             try:
                 async with asyncio.timeout(30):
@@ -110,7 +109,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
 
 def test_a_policy_that_hangs_delays_only_what_it_judges(played: Callable[..., None]) -> None:
-    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
             assert await is_produced(other, "known")
@@ -121,17 +120,17 @@ def test_a_policy_that_hangs_delays_only_what_it_judges(played: Callable[..., No
                 assert await other.is_served()
                 assert await is_produced(other, "known")
             # then
-            assert judged.relay.is_intercepting
+            assert judged.relay.is_busy
             decide()
             assert await judged.upstream.read(len(produce("waits"))) == produce("waits")
             assert asked == ["known", "waits"]
-            assert shared.counts.counts[ApiKey.PRODUCE, "wire"] == 7
+            assert shared.figures.requests.counts[ApiKey.PRODUCE, "wire"] == 7
 
     played(test)
 
 
 def test_a_request_gets_an_error_when_the_policy_computes_forever(played: Callable[..., None]) -> None:
-    async def test(interception: Interception, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
             await judged.client.send(produce("loops") + request(ApiKey.HEARTBEAT, 0, b"next", correlation_id=3))
@@ -149,7 +148,7 @@ def test_a_request_gets_an_error_when_the_policy_computes_forever(played: Callab
 
 
 def test_requests_behind_one_that_is_judged_keep_their_order(played: Callable[..., None]) -> None:
-    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             frames = [produce("first"), produce("waits"), produce("first"), produce("denied"), produce("last")]
             await rig.client.send(b"".join(frames))
@@ -171,13 +170,13 @@ def test_requests_behind_one_that_is_judged_keep_their_order(played: Callable[..
 def test_records_of_a_judged_request_are_forwarded_whatever_other_clients_send_meanwhile(
     played: Callable[..., None],
 ) -> None:
-    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(produce("waits", "denied", records=b"a" * 1_000))
             await until(lambda: "waits" in asked)
             await other.client.send(produce("waits", records=b"b" * 2_000))
-            await until(lambda: other.relay.is_intercepting)
+            await until(lambda: other.relay.is_busy)
             decide()
             forwarded = produce("waits", records=b"a" * 1_000)
             assert await rig.upstream.read(len(forwarded)) == forwarded
@@ -193,7 +192,7 @@ def test_a_produce_request_of_many_topics_does_not_hold_the_event_loop(played: C
     received, forwarded, answer = produce(*topics, acks=acks), produce(*allowed), produced(*allowed)
     answers: list[bytes] = []
 
-    async def test(interception: Interception, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as rig:
             sending = asyncio.create_task(rig.client.send(received))
@@ -205,7 +204,7 @@ def test_a_produce_request_of_many_topics_does_not_hold_the_event_loop(played: C
                 answers.append(await rig.client.read_frame())
             await sending
             assert len(asked) == 2 * TOPICS
-            assert shared.request_budget.held_bytes == 0
+            assert shared.memory.request_budget.held_bytes == 0
 
     with callbacks_of_this_thread() as held:
         played(test)
@@ -217,7 +216,7 @@ def test_a_produce_request_of_many_topics_does_not_hold_the_event_loop(played: C
 def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., None]) -> None:
     topics = [f"all{number}" for number in range(TOPICS)]
 
-    async def test(interception: Interception, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             for acks in (1, 0):
                 sending = asyncio.create_task(rig.client.send(produce(*topics, acks=acks)))
@@ -233,7 +232,7 @@ def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., Non
 
 
 def test_a_client_that_leaves_while_its_request_is_judged_harms_no_other(played: Callable[..., None]) -> None:
-    async def test(interception: Interception, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as gone, RelayRig(shared) as other:
             await gone.client.send(produce("waits"))
@@ -244,13 +243,13 @@ def test_a_client_that_leaves_while_its_request_is_judged_harms_no_other(played:
             frame = await other.client.read_frame()
             assert decode(JoinGroupResponse, 4, frame, 4).error_code == ErrorCode.INVALID_GROUP_ID
             assert await gone.upstream.read(1) == b""
-            assert shared.request_budget.held_bytes == 0
+            assert shared.memory.request_budget.held_bytes == 0
 
     played(test)
 
 
 def test_a_change_that_the_upstream_has_not_answered_does_not_delay_flows(played: Callable[..., None]) -> None:
-    async def test(interception: Interception, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         policies = interception.policies
         assert policies is not None
         with RelayRig(shared_objects(interception)) as rig:
@@ -263,7 +262,7 @@ def test_a_change_that_the_upstream_has_not_answered_does_not_delay_flows(played
 
 
 def test_an_endless_number_of_questions_is_not_remembered(played: Callable[..., None]) -> None:
-    async def test(interception: Interception, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             for _number in range(2):
                 assert await is_produced(rig, "x" * 2_000)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.gateway.policies import start_policies
+from klamm.gateway.policies import PolicyFeature
 from klamm.policy import PolicyLoadError
 from klamm.protocol.api import ApiKey
 
@@ -18,9 +18,9 @@ RULES = "klamm.policy.rules:RulesPolicy"
 
 
 async def intercepted(**configs: str) -> tuple[set[int], frozenset[int]]:
-    interception = await start_policies({key.replace("_", "."): value for key, value in configs.items()})
+    interception = await PolicyFeature.load({key.replace("_", "."): value for key, value in configs.items()})
     await interception.close()
-    return set(interception.interceptors), interception.withheld
+    return set(interception.filters), interception.withheld
 
 
 def test_without_a_policy_nothing_is_intercepted() -> None:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.gateway.apis import SERVED
+from klamm.gateway.apis.table import APIS
 from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
 from klamm.gateway.policies.clients import ClientJudge
-from klamm.gateway.relay.interceptors import Interception, Postponed
-from klamm.gateway.relay.refusals import ADMITTED_APIS, TWO_REQUESTS, rejection
+from klamm.gateway.relay.filter import Wait
 from klamm.policy import PolicyViolationError
 from klamm.policy.kinds import CLIENT
 from klamm.policy_runtime.worker import PolicyOutcome
@@ -30,14 +29,15 @@ from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.attempt import ApiError
 from tests.support.gateway_context import FakeContext
 from tests.support.random_requests import frame_of, random_struct
-from tests.support.relay_rig import RelayRig, request, response, shared_objects
+from tests.support.relay_rig import SERVED, RelayRig, feature, request, response, shared_objects
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.gateway.relay.shared import Shared
 
 DENIED = ApiError(ErrorCode.POLICY_VIOLATION, "no such name")
+APIS_BY_KEY = {api.key: api for api in APIS}
 EXPECTED: dict[int, ErrorCode] = {
     ApiKey.FETCH: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ApiKey.LIST_OFFSETS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -48,7 +48,7 @@ EXPECTED: dict[int, ErrorCode] = {
 VERSIONS = [
     (key, version)
     for key, (first, last) in SERVED.items()
-    if (message := request_class(key)) is not None and key not in ADMITTED_APIS | TWO_REQUESTS
+    if not APIS_BY_KEY[key].is_always_admitted and (message := APIS_BY_KEY[key].rejected_request) is not None
     for version in range(max(first, message.VERSIONS[0]), last + 1)
 ]
 
@@ -70,7 +70,7 @@ def test_every_response_carries_the_error(key: int, version: int) -> None:
     size, api_key, api_version, correlation_id, length = REQUEST_HEAD.unpack_from(frame)
     head = RequestHead(size, api_key, api_version, correlation_id, "tool")
     asked = decode_request(message, head, memoryview(frame), REQUEST_HEAD.size + length)
-    rejected = rejection(asked, version, DENIED)
+    rejected = APIS_BY_KEY[key].rejection(asked, version, DENIED)
     if rejected is None:  # ElectLeaders v0 of all partitions
         assert isinstance(asked, ElectLeadersRequest)
         assert (version, asked.topic_partitions) == (0, None)
@@ -88,30 +88,30 @@ def test_every_response_carries_the_error(key: int, version: int) -> None:
 def test_entries_are_those_of_the_request() -> None:
     partitions = [FetchRequest.FetchPartition(partition=index) for index in (3, 5)]
     asked = FetchRequest(topics=[FetchRequest.FetchTopic(topic="t", partitions=partitions)])
-    fetched = rejection(asked, 12, DENIED)
+    fetched = APIS_BY_KEY[ApiKey.FETCH].rejection(asked, 12, DENIED)
     assert isinstance(fetched, FetchResponse)
     (topic,) = fetched.responses
     assert (topic.topic, [each.partition_index for each in topic.partitions]) == ("t", [3, 5])
-    found = rejection(FindCoordinatorRequest(coordinator_keys=["g"]), 4, DENIED)
+    found = APIS_BY_KEY[ApiKey.FIND_COORDINATOR].rejection(FindCoordinatorRequest(coordinator_keys=["g"]), 4, DENIED)
     assert isinstance(found, FindCoordinatorResponse)
     assert [(each.key, each.error_message) for each in found.coordinators] == [("g", "no such name")]
-    found = rejection(FindCoordinatorRequest(key="t", key_type=1), 3, DENIED)
+    found = APIS_BY_KEY[ApiKey.FIND_COORDINATOR].rejection(FindCoordinatorRequest(key="t", key_type=1), 3, DENIED)
     assert isinstance(found, FindCoordinatorResponse)
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def judging(asked: list[str | None]) -> Shared:
-    def admit(context: InterceptedCall) -> ApiError | Postponed | None:
-        if context.learned is None:
+    def admit(context: FilterContext) -> ApiError | Wait | None:
+        if context.wait_result is None:
 
             async def learn() -> bool:
                 return True
 
-            return Postponed(work=learn)
+            return Wait(work=learn)
         asked.append(context.author.client_id)
         return DENIED if context.author.client_id == "bad" else None
 
-    return shared_objects(Interception(admit=admit))
+    return shared_objects(feature(admit=admit))
 
 
 def test_a_client_id_is_judged_once_on_a_connection() -> None:
@@ -144,12 +144,12 @@ def test_a_client_id_is_judged_once_on_a_connection() -> None:
 def test_api_is_judged_at_every_request() -> None:
     asked: list[int] = []
 
-    def admit(context: InterceptedCall) -> ApiError | None:
+    def admit(context: FilterContext) -> ApiError | None:
         asked.append(context.api_key)
         return DENIED if context.api_key == ApiKey.CREATE_TOPICS else None
 
     async def test() -> None:
-        with RelayRig(shared_objects(Interception(admit=admit, admits_by_api=True))) as rig:
+        with RelayRig(shared_objects(feature(admit=admit, admits_each_request=True))) as rig:
             create = request_frame(CreateTopicsRequest(topics=[]), 7)
             for number in range(3):
                 heartbeat = request(12, 0, b"body", correlation_id=number)
@@ -187,7 +187,8 @@ def test_a_request_without_a_response_for_it_closes_the_connection(frame: bytes)
 
 
 def test_metadata_and_logins_are_admitted() -> None:
-    assert {ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE} == ADMITTED_APIS
+    admitted = {api.key for api in APIS if api.is_always_admitted}
+    assert admitted == {ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 
 def test_a_remembered_refusal_does_not_keep_the_request() -> None:

@@ -12,21 +12,21 @@ import pytest
 from klamm.gateway.frames.cutter import HeldBudget
 from klamm.gateway.frames.wire import REQUEST_HEAD, response_frame
 from klamm.gateway.relay import relay
-from klamm.gateway.relay.interceptors import Interception, Interceptor, RequestFilter
-from klamm.gateway.relay.requests import MOST_IN_FLIGHT
+from klamm.gateway.relay.filter import Filter
+from klamm.gateway.relay.requests import MAX_IN_FLIGHT
 from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.history.change import Author
 from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.support.relay_rig import RelayRig, request, response, shared_objects, until
+from tests.support.relay_rig import RelayRig, feature, filter_of, request, response, shared_objects, until
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Sequence
 
-    from klamm.gateway.relay.interceptors import InterceptedCall
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.protocol.schema import Message
 
 UNKNOWN_VERSION = 99
@@ -62,7 +62,7 @@ def test_a_client_that_does_not_read_the_gateways_answers_fills_no_memory() -> N
             # when
             sent = await rig.client.send_until_blocked(request(18, UNKNOWN_VERSION) * 1000)
             # then
-            assert shared.backlog.kept_bytes < 1_000_000
+            assert shared.memory.backlog.kept_bytes < 1_000_000
             assert await other.is_served()
             # when it reads again
             for _ in range(sent // len(request(18, UNKNOWN_VERSION))):
@@ -102,13 +102,13 @@ def test_a_side_that_takes_no_bytes_is_given_up(side: str) -> None:
                 await stuck.upstream.read_frame()
                 await stuck.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4))
                 await stuck.upstream.send_until_blocked(bytes(100_000))
-            assert shared.backlog.kept_bytes > 0
+            assert shared.memory.backlog.kept_bytes > 0
             for now in (5.0, 5.0 + STUCK_S - 1):
                 close_stalled(shared, now)
                 assert not stuck.relay.is_closed
             close_stalled(shared, 5.0 + STUCK_S)
             assert stuck.relay.is_closed
-            assert shared.backlog.kept_bytes == 0
+            assert shared.memory.backlog.kept_bytes == 0
             assert await other.is_served()
 
     played(test)
@@ -118,8 +118,8 @@ def test_a_client_whose_requests_wait_is_kept_while_responses_arrive_even_if_cor
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as rig:
-            await rig.client.send(request(12, 0) * (MOST_IN_FLIGHT + 10))
-            await until(lambda: len(rig.relay.exchanges) == MOST_IN_FLIGHT)
+            await rig.client.send(request(12, 0) * (MAX_IN_FLIGHT + 10))
+            await until(lambda: len(rig.relay.exchanges) == MAX_IN_FLIGHT)
             close_stalled(shared, 5.0)
             await rig.upstream.send(response(1))
             await rig.client.read_frame()
@@ -172,8 +172,8 @@ def test_while_too_many_bytes_are_unread_connections_on_which_some_move_or_none_
             return transports[-1]
 
         with RelayRig(shared, transport) as slow, RelayRig(shared) as waiting:
-            await waiting.client.send(request(12, 0) * (MOST_IN_FLIGHT + 10))
-            await until(lambda: len(waiting.relay.exchanges) == MOST_IN_FLIGHT)
+            await waiting.client.send(request(12, 0) * (MAX_IN_FLIGHT + 10))
+            await until(lambda: len(waiting.relay.exchanges) == MAX_IN_FLIGHT)
             await slow.client.send(request(1, 4))
             await slow.upstream.read_frame()
             await slow.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4) + bytes(92))
@@ -196,12 +196,10 @@ def test_while_too_many_bytes_are_unread_connections_on_which_some_move_or_none_
 
 def test_unfinished_requests_of_a_hostile_client_leave_room_for_responses_to_others() -> None:
     async def test() -> None:
-        shared = shared_objects(
-            Interception(interceptors={19: _interceptor(_forwarded)}), request_budget=HeldBudget(200_000)
-        )
+        shared = shared_objects(feature(filters={19: _interceptor(_forwarded)}), request_budget=HeldBudget(200_000))
         with RelayRig(shared) as hostile, RelayRig(shared) as other:
             await hostile.client.send(request(19, 1, bytes(180_000))[:-1])
-            await until(lambda: shared.request_budget.held_bytes >= 100_000)
+            await until(lambda: shared.memory.request_budget.held_bytes >= 100_000)
             await other.client.send(request(3, 1, b"\0\0\0\0"))
             await other.upstream.read_frame()
             answer = response(1, bytes(400_000))
@@ -212,11 +210,11 @@ def test_unfinished_requests_of_a_hostile_client_leave_room_for_responses_to_oth
     played(test)
 
 
-def _interceptor(handle: Callable[[Any, InterceptedCall], Awaitable[Message]]) -> Interceptor:
-    return Interceptor(request=CreateTopicsRequest, response=CreateTopicsResponse, handle=handle)
+def _interceptor(handle: Callable[[Any, FilterContext], Awaitable[Message]]) -> Filter:
+    return Filter.serving(CreateTopicsRequest, CreateTopicsResponse, handle)
 
 
-async def _forwarded(asked: Any, context: InterceptedCall) -> Message:
+async def _forwarded(asked: Any, context: FilterContext) -> Message:
     answer: Message = await context.forward(asked)
     return answer
 
@@ -225,12 +223,12 @@ def test_client_that_does_not_read_does_not_delay_an_interceptor() -> None:
     """An interceptor may hold the turn of a policy, for which the changes of all other clients wait."""
     turn = asyncio.Lock()
 
-    async def in_turn(asked: Any, context: InterceptedCall) -> Message:
+    async def in_turn(asked: Any, context: FilterContext) -> Message:
         async with turn:
             return await _forwarded(asked, context)
 
     async def test() -> None:
-        shared = shared_objects(Interception(interceptors={19: _interceptor(in_turn)}))
+        shared = shared_objects(feature(filters={19: _interceptor(in_turn)}))
         with RelayRig(shared) as stuck, RelayRig(shared) as other:
             asked = request_frame(CreateTopicsRequest(topics=[]), 5)
             answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(asked)[3])
@@ -249,9 +247,7 @@ def test_a_defect_closes_the_connection_and_forwards_nothing(caplog: pytest.LogC
         raise LookupError("a defect")
 
     async def test() -> None:
-        shared = shared_objects(
-            Interception(filters={12: RequestFilter(request=HeartbeatRequest, response=HeartbeatResponse, judge=judge)})
-        )
+        shared = shared_objects(feature(filters={12: filter_of(HeartbeatRequest, HeartbeatResponse, judge)}))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0))
             assert await rig.upstream.read(1) == b""
@@ -266,12 +262,12 @@ def test_a_defect_closes_the_connection_and_forwards_nothing(caplog: pytest.LogC
 def test_a_policy_sees_principal_client_id_and_listener() -> None:
     seen: list[Author] = []
 
-    def judge(_request: object, context: InterceptedCall) -> None:
+    def judge(_request: object, context: FilterContext) -> None:
         seen.append(context.author)
 
     async def test() -> None:
-        asked = RequestFilter(request=HeartbeatRequest, response=HeartbeatResponse, judge=judge)
-        with RelayRig(shared_objects(Interception(filters={12: asked}), listener="PUBLIC")) as rig:
+        asked = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
+        with RelayRig(shared_objects(feature(filters={12: asked}), listener="PUBLIC")) as rig:
             heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0, client_id="app")
             await rig.client.send(heartbeat)
             assert await rig.upstream.read(len(heartbeat)) == heartbeat
@@ -283,13 +279,13 @@ def test_a_policy_sees_principal_client_id_and_listener() -> None:
 def test_a_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> None:
     judged: list[object] = []
 
-    async def judge(asked: Any, context: InterceptedCall) -> Message:
+    async def judge(asked: Any, context: FilterContext) -> Message:
         judged.append(asked)
         return await _forwarded(asked, context)
 
     async def test() -> None:
         handshake, early = request(17, 1, b"\0\5PLAIN"), request(19, 5, b"anything")
-        interception = Interception(interceptors={19: _interceptor(judge)}, admit=judged.append)
+        interception = feature(filters={19: _interceptor(judge)}, admit=judged.append)
         shared = shared_objects(interception, needs_login=True)
         with RelayRig(shared) as rig:
             await rig.client.send(handshake)
@@ -314,7 +310,7 @@ def test_a_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> 
 def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejected_it(is_accepted: bool) -> None:
     authors: list[Author] = []
 
-    def judge(_request: object, context: InterceptedCall) -> None:
+    def judge(_request: object, context: FilterContext) -> None:
         authors.append(context.author)
 
     def token(user: bytes) -> bytes:
@@ -326,8 +322,8 @@ def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejecte
         frames = [handshake, token(b"a"), heartbeat, handshake, token(b"admin"), heartbeat]
         accepted = b"\0\0\xff\xff\0\0\0\0" + bytes(8)
         last = accepted if is_accepted else b"\0\x3a" + accepted[2:]
-        asked = RequestFilter(request=HeartbeatRequest, response=HeartbeatResponse, judge=judge)
-        with RelayRig(shared_objects(Interception(filters={12: asked}), needs_login=True)) as rig:
+        asked = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
+        with RelayRig(shared_objects(feature(filters={12: asked}), needs_login=True)) as rig:
             # when: the client waits for no response
             await rig.client.send(b"".join(frames))
             # then
@@ -392,13 +388,13 @@ def test_an_interceptor_that_hangs_delays_its_own_connection_only() -> None:
         raise AssertionError("never")
 
     async def test() -> None:
-        shared = shared_objects(Interception(interceptors={19: _interceptor(hanging)}))
+        shared = shared_objects(feature(filters={19: _interceptor(hanging)}))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(request_frame(CreateTopicsRequest(topics=[]), 2))
             sent = await rig.client.send_until_blocked(request(12, 0, bytes(10_000)))
             assert sent < 10_000_000
             assert await other.is_served()
-            assert rig.relay.is_intercepting
+            assert rig.relay.is_busy
 
     played(test)
 
@@ -432,12 +428,12 @@ def test_a_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) 
 
 def test_an_interceptor_whose_broker_resets_the_connection_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        async def handle(asked: Any, context: InterceptedCall) -> Message:
+        async def handle(asked: Any, context: FilterContext) -> Message:
             rig.upstream.reset()
             return await _forwarded(asked, context)
 
         topics = request_frame(CreateTopicsRequest(topics=[]), 5)
-        with RelayRig(shared_objects(Interception(interceptors={19: _interceptor(handle)}))) as rig:
+        with RelayRig(shared_objects(feature(filters={19: _interceptor(handle)}))) as rig:
             await rig.client.send(topics)
             assert await rig.client.is_closed()
         await asyncio.sleep(0)

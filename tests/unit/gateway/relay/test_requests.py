@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from klamm.broker.routes import ROUTES
-from klamm.gateway.frames.addresses import CARRIERS
+from klamm.gateway.apis.api_018_api_versions import intersect, response_version
+from klamm.gateway.apis.table import APIS
 from klamm.gateway.frames.cutter import FrameCutter, HeldBudget
 from klamm.gateway.frames.peer import Peer
-from klamm.gateway.frames.versions import intersect, read_api_versions
-from klamm.gateway.relay.interceptors import NO_INTERCEPTION, Interception, RequestFilter
-from klamm.gateway.relay.requests import RequestJudge
+from klamm.gateway.relay.features import Feature
+from klamm.gateway.relay.requests import RequestReader
 from klamm.gateway.upstream.topology import Topology
 from klamm.protocol.api import ApiKey
-from klamm.protocol.codec import encode
+from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.listeners import Address
 from tests.support.damaged_requests import damaged, sample, valid_requests
-from tests.support.relay_rig import shared_objects
+from tests.support.relay_rig import CARRIERS, feature, filter_of, shared_objects
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from klamm.gateway.frames.cutter import Piece
     from klamm.gateway.frames.exchange import InFlight, RelayedExchange
-    from klamm.gateway.relay.shared import OpenRelay, Shared
+    from klamm.gateway.relay.open_relay import OpenRelay
+    from klamm.gateway.relay.shared import Shared
 
 MUTATIONS = 4000
 
@@ -44,7 +45,7 @@ class FakeRelay:
         self.peer = Peer(host="h", port=1, node_id=1)
         self.exchanges: deque[Any] = deque()
         self.held_bytes = 0
-        self.is_intercepting = False
+        self.is_busy = False
         self.session = None
 
     def is_turn_over(self) -> bool:
@@ -54,17 +55,16 @@ class FakeRelay:
         self.exchanges.append(exchange)
 
 
-READ_ALL = Interception(
+READ_ALL = feature(
     filters={
-        key: RequestFilter(request=route.request, response=route.request, judge=lambda _request, _context: None)
-        for key, route in ROUTES.items()
+        key: filter_of(route.request, route.request, lambda _request, _context: None) for key, route in ROUTES.items()
     }
 )
-"""Interception that decodes every request, and forwards it."""
+"""Feature that decodes every request, and forwards it."""
 
 
-@pytest.mark.parametrize("interception", [NO_INTERCEPTION, READ_ALL], ids=["relayed", "decoded"])
-def test_a_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Interception) -> None:
+@pytest.mark.parametrize("interception", [Feature(), READ_ALL], ids=["relayed", "decoded"])
+def test_a_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Feature) -> None:
     generator = random.Random(17)
     whole = [request_frame(sample(cls, version), version) for cls, version in valid_requests()]
     shared = shared_objects(interception)
@@ -105,9 +105,8 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
             if cls.API_KEY not in logins
         ),
     ]
-    answers = Interception(filters={ApiKey.LIST_GROUPS: RequestFilter(
-        request=ListGroupsRequest, response=ListGroupsResponse, judge=lambda *_: ListGroupsResponse(groups=[])
-    )})  # fmt: skip
+    answered = filter_of(ListGroupsRequest, ListGroupsResponse, lambda *_: ListGroupsResponse(groups=[]))
+    answers = feature(filters={ApiKey.LIST_GROUPS: answered})
     shared, counted = shared_objects(answers), shared_objects(answers)
     relay = FakeRelay()
     seasoned = _cutter_of(shared, relay)
@@ -122,7 +121,7 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
         alone = FakeRelay()
         relay.exchanges.clear()
         sent: list[bytes | None] = []
-        judged_alone = FrameCutter(RequestJudge(counted, cast("OpenRelay", alone)), HeldBudget())
+        judged_alone = FrameCutter(RequestReader(counted, cast("OpenRelay", alone)), HeldBudget())
         split = generator.randrange(len(frames))
         for cutter, chunks in ((seasoned, (frames[:split], frames[split:])), (judged_alone, (frames,))):
             joined = bytearray()
@@ -141,12 +140,12 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
         assert [_facts(each) for each in relay.exchanges] == [_facts(each) for each in alone.exchanges]
         assert relay.peer.client_id == alone.peer.client_id or sent[0] is None
         passed += sent[0] == bytes(frames)
-    assert shared.counts.counts == counted.counts.counts
+    assert shared.figures.requests.counts == counted.figures.requests.counts
     assert passed > MUTATIONS / 8
 
 
 def _cutter_of(shared: Shared, relay: FakeRelay) -> FrameCutter:
-    judge = RequestJudge(shared, cast("OpenRelay", relay))
+    judge = RequestReader(shared, cast("OpenRelay", relay))
     return FrameCutter(judge, HeldBudget(), judge.pass_run)
 
 
@@ -167,7 +166,7 @@ def test_a_damaged_response_is_rewritten_or_refused(tmp_path: Path) -> None:
     for number in range(MUTATIONS):
         carrier = list(CARRIERS.values())[number % len(CARRIERS)]
         first, last = carrier.response.VERSIONS
-        version = generator.randrange(max(first, carrier.since), last + 1)
+        version = generator.randrange(max(first, carrier.first_version), last + 1)
         body = damaged(bytes(12) + bytes(encode(sample(carrier.response, version), version)), generator)[12:]
         try:
             carrier.rewrite(memoryview(body), version, topology)
@@ -180,12 +179,12 @@ def test_a_damaged_response_is_rewritten_or_refused(tmp_path: Path) -> None:
 
 def test_damaged_api_versions_are_intersected_or_refused() -> None:
     generator = random.Random(19)
-    served = shared_objects().served
+    served = {api.key: api.versions for api in APIS}
     for number in range(MUTATIONS // 4):
         version = number % 5
         body = damaged(bytes(12) + bytes(encode(sample(ApiVersionsResponse, version), version)), generator)[12:]
         try:
-            response, _ = read_api_versions(memoryview(body), version)
+            response = decode(ApiVersionsResponse, response_version(memoryview(body), version), body)
         except ProtocolError:
             continue
-        assert all(api.api_key in served for api in intersect(response, served).api_keys)
+        assert all(api.api_key in served for api in intersect(response, served, {}).api_keys)

@@ -1,32 +1,30 @@
-"""ApiVersions as clients see it: the versions that both the upstream and the gateway serve."""
+"""ApiVersions (key 18), v0-5, in the gateway: the versions that both the upstream and the gateway serve."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from klamm.gateway.relay.api import RelayedApi
+from klamm.gateway.relay.filter import Filter, Forward, Reply
 from klamm.protocol.api import ApiKey
-from klamm.protocol.codec import decode
 from klamm.protocol.errors import ErrorCode, ProtocolError
-from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-NO_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
+    from klamm.gateway.relay.filter import FilterContext, FilterResult
 
 
 def intersect(
     response: ApiVersionsResponse,
     served: Mapping[int, tuple[int, int]],
-    features: Mapping[str, tuple[int, int]] = NO_FEATURES,
+    features: Mapping[str, tuple[int, int]],
 ) -> ApiVersionsResponse:
     """Return a response with the APIs and versions that both sides serve, and further features.
 
-    All other fields are unchanged.
-
-    The last version of ApiVersions itself is that of the upstream if it is lower, as for any other API.
+    All other fields are unchanged. The last version of ApiVersions itself is that of the upstream if it is lower, as
+    for any other API.
     """
     apis = []
     for api in response.api_keys:
@@ -51,21 +49,39 @@ def intersect(
     )
 
 
-def read_api_versions(body: memoryview, api_version: int) -> tuple[ApiVersionsResponse, int]:
-    """Decode an ApiVersions response; return it with its version, which is 0 when the request's was not served.
+def response_version(body: memoryview, api_version: int) -> int:
+    """Return the version of a response: 0 if that of the request is not served.
 
     Raises:
         ProtocolError: The response is malformed.
     """
     if len(body) < 2:  # noqa: PLR2004 - bytes of the error code
         raise ProtocolError("ApiVersions response ends before its error code")
-    if int.from_bytes(body[:2]) == ErrorCode.UNSUPPORTED_VERSION:
-        api_version = 0
-    return decode(ApiVersionsResponse, api_version, body), api_version
+    return 0 if int.from_bytes(body[:2]) == ErrorCode.UNSUPPORTED_VERSION else api_version
 
 
-def unsupported_version(served: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
-    """Return the response, in version 0, to an ApiVersions request of a version that is not served (KIP-511)."""
-    first, last = served[ApiKey.API_VERSIONS]
+def unsupported_version(first: int, last: int) -> ApiVersionsResponse:
+    """Return the response, in version 0, to a request of a version that is not served (KIP-511)."""
     own = ApiVersionsResponse.ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=first, max_version=last)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+
+
+def _decide(_request: None, context: FilterContext) -> FilterResult:
+    served, features = context.served, context.supported_features
+    first, last = served[ApiKey.API_VERSIONS]
+    if not first <= context.api_version <= last:
+        return Reply(response=unsupported_version(first, last), version=0)
+    if context.watch is not None:
+        request = context.decode(ApiVersionsRequest)
+        context.watch.on_software(request.client_software_name, request.client_software_version)
+    return Forward(inspect=lambda response: intersect(response, served, features))
+
+
+API: Final = RelayedApi(
+    key=ApiKey.API_VERSIONS,
+    versions=(0, 5),
+    is_before_login=True,
+    is_always_admitted=True,
+    answers_any_version=True,
+    filter=Filter(request=None, response=ApiVersionsResponse, decide=_decide, response_version=response_version),
+)

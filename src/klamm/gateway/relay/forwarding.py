@@ -1,0 +1,128 @@
+"""Forwarded requests of one connection: their place in the queue, their responses, and values enforced in passing."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+from klamm.client_configs.enforcement import ALL_REPLICAS
+from klamm.gateway.frames.exchange import RelayedExchange
+from klamm.gateway.frames.wire import REQUEST_HEAD, end_of_client_id
+from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.gateway.frames.addresses import AddressBook
+    from klamm.gateway.frames.cutter import Piece
+    from klamm.gateway.frames.exchange import OnResponse
+    from klamm.gateway.frames.peer import ConnectionWatch
+    from klamm.gateway.frames.wire import RequestHead
+    from klamm.gateway.relay.api import RelayedApi
+    from klamm.gateway.relay.open_relay import OpenRelay
+    from klamm.protocol.schema import Message
+
+
+class Forwarder:
+    """Forwarded requests of one connection.
+
+    Args:
+        relay: Relay of the connection.
+        book: Addresses of the gateway.
+        watch: Observer of the connection, which enforces values; None without one.
+    """
+
+    def __init__(self, relay: OpenRelay, book: AddressBook, watch: ConnectionWatch | None) -> None:
+        self._relay = relay
+        self._book = book
+        self._watch = watch
+
+    def expect(self, api: RelayedApi, head: RequestHead) -> OnResponse | None:
+        """Add a forwarded request to the queue of those in flight, and return the treatment of its response."""
+        on_response: OnResponse | None = None
+        if api.addresses is not None and head.api_version >= api.addresses.first_version:
+            on_response = partial(api.addresses.rewrite_frame, version=head.api_version, book=self._book)
+        elif self._watch is not None and api.patch_response is not None:
+            on_response = partial(self.patch_response, api, head.client_id)
+        in_flight = head.correlation_id if on_response is None else RelayedExchange(head.correlation_id, on_response)
+        self._relay.exchanges.append(in_flight)
+        return on_response
+
+    def expect_unread(self, head: RequestHead) -> None:
+        """Add a forwarded request whose response is relayed as it is."""
+        self._relay.exchanges.append(head.correlation_id)
+
+    def replace_addresses(self, api: RelayedApi, response: Message) -> None:
+        """Replace the broker addresses in a decoded response."""
+        if api.addresses is not None:
+            api.addresses.replace_in(response, self._book)
+
+    # -- values that are enforced for the watch
+
+    def enforce_acks(self, api: RelayedApi, head: RequestHead, frame: memoryview) -> tuple[int, int, int]:
+        """Write the enforced ``acks`` into a frame if they differ from the requested ones.
+
+        Args:
+            api: The API.
+            head: Header of the request.
+            frame: First bytes of the request.
+
+        Returns:
+            The requested and the enforced acks, and the position after them. They are all replicas in other APIs.
+
+        Raises:
+            IndexError: The frame ends before ``acks``.
+            struct.error: The frame ends before ``acks``.
+            ProtocolError: The request is malformed.
+        """
+        if api.acks is None:
+            return ALL_REPLICAS, ALL_REPLICAS, 0
+        # The length in the frame differs from that of the client id if that is not valid UTF-8.
+        id_length: int = REQUEST_HEAD.unpack_from(frame)[-1]
+        acks, end = api.acks.read(frame, head.api_version, end_of_client_id(id_length))
+        enforced = acks if self._watch is None else self._watch.acks(acks, head.client_id)
+        if enforced != acks:
+            api.acks.put(frame, end, enforced)
+        return acks, enforced, end
+
+    def drop_if_raised(self, head: RequestHead, acks: int, enforced: int) -> None:
+        """Drop the response to a request whose acks were raised from 0: the client expects none."""
+        if acks == 0 and enforced != 0:
+            self._relay.exchanges.append(RelayedExchange(head.correlation_id, no_pieces))
+
+    def patch_request(self, api: RelayedApi, head: RequestHead, frame: memoryview, body: int) -> None:
+        """Write enforced values into a request. The upstream rejects a malformed one."""
+        if self._watch is not None and api.patch_request is not None:
+            with contextlib.suppress(IndexError, struct.error, ProtocolError):
+                api.patch_request(self._watch, head, frame, body)
+
+    def patch_response(self, api: RelayedApi, client_id: str | None, frame: memoryview) -> Sequence[Piece]:
+        """Write enforced values into a response frame.
+
+        Raises:
+            ProtocolError: The response is malformed.
+        """
+        if self._watch is not None and api.patch_response is not None:
+            try:
+                api.patch_response(self._watch, client_id, frame)
+            except (IndexError, struct.error) as error:
+                raise ProtocolError(f"A response with key {api.key} ends before its enforced value") from error
+        return [frame]
+
+    def with_enforced_acks(self, api: RelayedApi, head: RequestHead, encoded: bytes) -> tuple[bytearray, int]:
+        """Return the frame of a request that a filter made, with enforced acks, and these acks."""
+        frame = bytearray(encoded)
+        _, enforced, _ = self.enforce_acks(api, head, memoryview(frame))
+        return frame, enforced
+
+
+def has_response(api: RelayedApi, head: RequestHead, frame: memoryview, body: int) -> bool:
+    """Return whether the client expects a response to a complete request."""
+    return api.acks is None or api.acks.read(frame, head.api_version, body)[0] != 0
+
+
+def no_pieces(_frame: memoryview) -> Sequence[Piece]:
+    """Drop a response."""
+    return ()

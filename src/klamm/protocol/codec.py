@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
 ELEMENTS_GRANTED_TO_ALL: Final = 20_000
-_LEAST_BYTES_OF_AN_ELEMENT: Final = 16
+_MIN_ELEMENT_BYTES: Final = 16
 ELEMENTS_GRANTED_AT_MOST: Final = 100_000
 
 
@@ -36,7 +36,7 @@ def granted_elements(size: int, most: int = ELEMENTS_GRANTED_AT_MOST) -> int:
     but the broker looks up and answers each of them. Real requests hardly ever need more than 100,000 elements or
     400,000 numbers, however large their frame is.
     """
-    return min(ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT, most)
+    return min(ELEMENTS_GRANTED_TO_ALL + size // _MIN_ELEMENT_BYTES, most)
 
 
 def decode(

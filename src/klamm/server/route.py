@@ -43,7 +43,7 @@ class Range(Protocol):
 Piece: TypeAlias = "bytes | bytearray | memoryview | Range"
 
 
-MOST_ELEMENTS_OF_CONFIGS: Final = 1_000_000
+MAX_CONFIG_ELEMENTS: Final = 1_000_000
 """Maximum number of elements in requests that alter configs. Mirrors alter the configs of all topics in one request:
 thirty configs of 20,000 topics or more.
 """

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
 _BACKLOG: Final = 1024
 _SWEEPS_PER_IDLE_TIME: Final = 4
-_LONGEST_SWEEP_S: Final = 30.0
-_SHORTEST_SWEEP_S: Final = 0.05
+_MAX_SWEEP_S: Final = 30.0
+_MIN_SWEEP_S: Final = 0.05
 
 
 class Server:
@@ -149,8 +149,8 @@ class Server:
         loop = asyncio.get_running_loop()
         while True:
             idle_s = self._max_idle_ms() / 1000
-            pause_s = idle_s / _SWEEPS_PER_IDLE_TIME if idle_s > 0 else _LONGEST_SWEEP_S
-            await asyncio.sleep(min(max(pause_s, _SHORTEST_SWEEP_S), _LONGEST_SWEEP_S))
+            pause_s = idle_s / _SWEEPS_PER_IDLE_TIME if idle_s > 0 else _MAX_SWEEP_S
+            await asyncio.sleep(min(max(pause_s, _MIN_SWEEP_S), _MAX_SWEEP_S))
             if idle_s > 0:
                 now = loop.time()
                 for connection in list(self._shared.connections):

@@ -143,7 +143,7 @@ def test_an_ordinary_topic_of_an_internal_name_is_internal_from_the_next_start_o
     run(main())
 
 
-def test_connections_have_the_send_buffer_that_is_configured(tmp_path: Path) -> None:
+def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> None:
     async def buffer_bytes(*more: str) -> tuple[int, int]:
         settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *more])
         node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)

@@ -79,7 +79,7 @@ def test_configs_survive_a_restart(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_validating_only_changes_nothing(tmp_path: Path) -> None:
+def test_validate_only_changes_nothing(tmp_path: Path) -> None:
     """K649-61: ValidateOnly=true validates, applies nothing."""
 
     async def run() -> None:
@@ -115,9 +115,7 @@ def test_concurrent_changes_of_one_entity_all_survive(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_the_history_reports_who_changed_what_and_leaves_out_what_stayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_records_principal_of_each_changed_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted: list[Change] = []
 
     async def run() -> None:

@@ -102,7 +102,7 @@ class Scene:
         return {name for values in self.service.series._values.values() for name, _ in values}
 
 
-def test_a_client_gets_an_id_and_what_it_is_to_push() -> None:
+def test_client_gets_instance_id_and_subscription() -> None:
     """K714-01."""
     scene = Scene()
     answer = scene.get()

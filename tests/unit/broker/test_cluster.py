@@ -51,7 +51,7 @@ def cluster(*node_ids: int) -> ClusterInfo:
     return ClusterInfo(cluster_id="c", nodes=nodes)
 
 
-def test_coordinator_and_leader_move_away_from_a_broker_that_is_down() -> None:
+def test_coordinator_and_leader_move_away_from_stopped_broker() -> None:
     three = cluster(1, 2, 3)
     coordinator = three.coordinator("group")
     three.down = frozenset({coordinator})

@@ -140,7 +140,7 @@ def test_logs_without_their_metadata_are_no_new_cluster(tmp_path: Path, damage: 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_recovery_keeps_records_and_ids_and_deletes_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_recovery_keeps_records_topic_ids_and_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     async def main() -> None:
         cluster_id = await fill(tmp_path)
         was = (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text()

@@ -54,7 +54,7 @@ def longest_hold(held: HeldLoop, asked: LongRequest) -> float:
 
 
 @pytest.mark.process
-def test_no_request_holds_the_event_loop_for_long_whatever_it_has_many_of(held: HeldLoop) -> None:
+def test_no_long_request_blocks_the_event_loop(held: HeldLoop) -> None:
     """What is asked for is right, or refused part by part; no more of them fit where a limit is on their number."""
     holds = {request.name: longest_hold(held, request) for request in long_requests(COUNT, without=ELSEWHERE)}
     assert len(holds) > 50
@@ -95,7 +95,7 @@ def left_by(held: HeldLoop, asked: LongRequest) -> int:
         gc.enable()
 
 
-def test_what_a_request_leaves_behind_needs_no_garbage_collection(held: HeldLoop) -> None:
+def test_requests_leave_no_reference_cycles(held: HeldLoop) -> None:
     """An error that is kept with the frames it came through, which hold what keeps it, would hold them all for long."""
     few = 300
     left: dict[str, int] = {}

@@ -73,7 +73,7 @@ def fill(broker: klamm.Broker, admin: AdminClient) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (500, True), (390, False)])
 @pytest.mark.parametrize("path", ["/", "/?topic=set", f"/?group={EVIL.replace(' ', '+')}"])
-def test_a_page_fits_the_screen_and_runs_nothing(
+def test_page_fits_the_screen_and_runs_no_script(
     width: int, path: str, *, dark: bool, address: str, browser: Browser, tmp_path: Path
 ) -> None:
     # when
@@ -143,7 +143,7 @@ def test_any_query_has_an_answer(path: str, address: str) -> None:
     assert "default-src 'none'" in (answer.getheader("Content-Security-Policy") or "")
 
 
-def test_the_documents_have_what_the_page_shows(address: str) -> None:
+def test_documents_contain_the_values_of_the_page(address: str) -> None:
     (client,) = [each for each in json.load(get(address, "/clients.json"))["clients"] if each["client_id"] == EVIL]
     assert (client["reported"], client["effective"]) == ({"acks": "1"}, {"acks": "all"})
     assert {"policy": "create.topic", "mode": "enforce", "action": "refuse", "count": 1} in json.load(

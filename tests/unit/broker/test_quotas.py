@@ -55,7 +55,7 @@ def test_two_requests_that_are_decided_at_the_same_time_leave_memory_disk_and_hi
     asyncio.run(scenario())
 
 
-def test_what_changes_nothing_and_what_is_only_validated_is_no_history(tmp_path: Path) -> None:
+def test_unchanged_and_validated_quotas_are_not_recorded(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
         service = QuotaService(store, now_ms=lambda: 7)

@@ -41,14 +41,14 @@ def refused(quota: MutationQuota, partitions: int) -> bool:
     return False
 
 
-def test_without_a_quota_nothing_is_counted() -> None:
+def test_mutations_without_quota_are_not_counted() -> None:
     assert House(None).request() is UNLIMITED
     assert House(1.0).request(user="bert") is UNLIMITED
     assert not refused(UNLIMITED, 10**9)
     assert UNLIMITED.throttle_time_ms == 0
 
 
-def test_a_strict_quota_lets_any_number_pass_when_nothing_is_owed_and_nothing_after() -> None:
+def test_strict_quota_accepts_one_request_then_rejects_until_paid() -> None:
     house = House(2.0)
     first = house.request()
     assert not refused(first, 22 + 5)
@@ -61,7 +61,7 @@ def test_a_strict_quota_lets_any_number_pass_when_nothing_is_owed_and_nothing_af
     assert other_client.throttle_time_ms == 2000
 
 
-def test_what_is_refused_is_not_counted_and_what_is_owed_is_paid_off_at_the_rate() -> None:
+def test_rejected_mutations_are_not_counted_and_debt_falls_at_the_rate() -> None:
     house = House(2.0)
     house.request().charge(27)
     assert refused(house.request(), 100)
@@ -82,7 +82,7 @@ def test_older_versions_are_made_to_wait_instead() -> None:
     assert quota.throttle_time_ms == 0
 
 
-def test_eleven_seconds_worth_may_come_at_once_however_long_there_was_nothing() -> None:
+def test_burst_of_eleven_seconds_is_accepted_after_any_idle_time() -> None:
     house = House(2.0)
     house.request().charge(1)
     house.now_s += 10_000
@@ -100,7 +100,7 @@ def test_a_raised_quota_pays_off_faster() -> None:
     assert quota.throttle_time_ms == 1000
 
 
-def test_clients_that_owe_nothing_are_forgotten_and_those_that_do_are_not() -> None:
+def test_only_clients_without_debt_are_dropped() -> None:
     house = House(1.0)
     buckets = house.quotas._buckets
     owing = buckets.of("owes", house.now_s)

@@ -64,7 +64,7 @@ def test_who_comes_back_is_one_client_again() -> None:
     assert (client.connections, client.last_seen_ms, client.fetched) == (1, 2_000, (("acks", "all"),))
 
 
-def test_of_those_who_left_only_the_latest_are_remembered() -> None:
+def test_only_latest_disconnected_clients_are_kept() -> None:
     # given
     client_registry = ClientRegistry(now_ms=Clock(), max_gone=3)
     # when
@@ -99,7 +99,7 @@ def test_long_names_are_shortened_when_a_client_has_left() -> None:
     assert [client.client_id for client in found if client.connections] == [one]
 
 
-def test_a_connection_that_never_asked_is_nobody() -> None:
+def test_connection_without_registration_is_not_listed() -> None:
     # given
     client_registry = ClientRegistry(now_ms=Clock())
     # when

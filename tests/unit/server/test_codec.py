@@ -87,7 +87,7 @@ def test_a_request_of_more_elements_than_its_api_takes_is_refused() -> None:
         read_request(dataclasses.replace(ROUTE, most_elements=50), header, frame, max_elements=50)
 
 
-def test_a_version_that_is_announced_for_old_clients_only_is_refused() -> None:
+def test_version_announced_only_for_old_clients_is_rejected() -> None:
     header, frame = request(1)
     with pytest.raises(ProtocolError, match="METADATA v9 is announced for old clients only"):
         read_request(dataclasses.replace(ROUTE, refused_below=10), header, frame)

@@ -244,9 +244,7 @@ def test_a_request_without_a_response_does_not_delay_the_next() -> None:
     ],
     ids=["too large", "negative size", "unknown api", "unserved version", "cut request"],
 )
-def test_what_the_protocol_forbids_closes_the_connection(
-    caplog: pytest.LogCaptureFixture, data: bytes, reason: str
-) -> None:
+def test_protocol_errors_close_the_connection(caplog: pytest.LogCaptureFixture, data: bytes, reason: str) -> None:
     async def test() -> None:
         peer = Peer()
         with caplog.at_level(logging.WARNING):

@@ -27,7 +27,7 @@ def decided(meanwhile: Callable[[Revision], object]) -> tuple[int, list[int]]:
     return asyncio.run(decide_in_slices(decide, revision, TimeSlice(0))), pauses
 
 
-def test_a_decision_during_which_nothing_changed_is_made_once() -> None:
+def test_decision_without_concurrent_change_is_made_once() -> None:
     assert decided(lambda _: None) == (0, [1])
 
 

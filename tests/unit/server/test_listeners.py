@@ -21,7 +21,7 @@ def test_a_plain_address_is_the_listener_plaintext() -> None:
     assert listener.listen == addresses(("127.0.0.1", 9092))
 
 
-def test_listeners_have_names_and_the_map_says_what_is_spoken_there() -> None:
+def test_protocol_map_gives_the_protocol_of_each_listener() -> None:
     inside, outside = parse(
         "INSIDE://:9092, outside://[::1]:9093",
         listener_security_protocol_map="INSIDE:PLAINTEXT,OUTSIDE:SASL_SSL",
@@ -72,7 +72,7 @@ def test_a_controller_listener_may_be_advertised_as_in_the_properties_that_kafka
         ("SSL://a:1,SSL://b:2", "one address per listener"),
     ],
 )
-def test_what_is_no_listener_is_refused(text: str, reason: str) -> None:
+def test_invalid_listeners_are_rejected(text: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         parse(text)
 
@@ -81,7 +81,7 @@ def test_what_is_no_listener_is_refused(text: str, reason: str) -> None:
     ("advertised", "reason"),
     [("SSL://a:1", "not among"), ("PLAINTEXT://:1", "expected a host name"), ("0.0.0.0:1", "nonroutable meta-address")],
 )
-def test_what_clients_cannot_use_is_not_advertised(advertised: str, reason: str) -> None:
+def test_unusable_addresses_are_not_advertised(advertised: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         parse("a:1", advertised=advertised)
 

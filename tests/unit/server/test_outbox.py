@@ -156,7 +156,7 @@ def test_a_range_that_cannot_be_read_ends_the_response() -> None:
     run(test)
 
 
-def test_while_the_budget_is_exceeded_those_that_read_nothing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_do_not_read_are_closed_above_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALLED_S", 0.2)
 
     async def test(budget: UnreadBudget) -> None:

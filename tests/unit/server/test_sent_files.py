@@ -175,9 +175,7 @@ def test_encrypted_bytes_pass_through_the_transport(
 
 
 @LOOPS
-def test_a_range_that_is_gone_ends_the_response(
-    log: LogFile, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_missing_range_ends_the_response(log: LogFile, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     pieces: list[Piece] = [b"head", CountedRange(log, len(CONTENT) - 100_000, 300_000, 0), b"tail"]
     got, error = received(new_loop, pieces)
     assert isinstance(error, StorageError)

@@ -82,7 +82,7 @@ async def serve(
     return server, sock.getsockname()
 
 
-def test_a_server_needs_nothing_of_the_broker() -> None:
+def test_server_runs_without_the_broker() -> None:
     async def main() -> None:
         # given
         handlers = (api_017_sasl_handshake.ROUTE, api_036_sasl_authenticate.ROUTE, LIST_GROUPS)

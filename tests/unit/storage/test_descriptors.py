@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("limit", [256, 512, 1_024, 4_096, 20_000, 1_048_576])
-def test_all_shares_and_what_else_a_broker_needs_stay_below_the_limit(limit: int) -> None:
+def test_shares_and_other_descriptors_stay_below_the_limit(limit: int) -> None:
     shares = DescriptorShares.of(limit, listeners=3)
     assert shares.log_files + shares.connections + 96 + 3 == limit
     assert shares.log_files >= 40

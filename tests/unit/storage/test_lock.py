@@ -58,7 +58,7 @@ def test_missing_directories_are_made(tmp_path: Path) -> None:
         assert (tmp_path / "a" / "b" / "klamm.lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_path_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+def test_data_dir_that_is_a_file_is_rejected_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(DataDirectoryError, match="file"):

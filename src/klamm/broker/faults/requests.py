@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
     from klamm.protocol.error_response import Exchange
 
-MOST_REQUESTS: Final = 10_000
+MAX_REQUESTS: Final = 10_000
 """Number of requests that are kept."""
 
 
@@ -57,7 +57,7 @@ class RequestLog:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._logged: deque[LoggedRequest] = deque(maxlen=MOST_REQUESTS)
+        self._logged: deque[LoggedRequest] = deque(maxlen=MAX_REQUESTS)
 
     def add(self, exchange: Exchange, context: RequestContext) -> LoggedRequest:
         """Record a request, without its record batches, and return its entry."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOLD_SHARE: Final = 0.2
 """Share of the heartbeat interval for which the reply to a member may be held back until it gets partitions."""
-MOST_HOLD_S: Final = 5.0
+MAX_HOLD_S: Final = 5.0
 """The same in seconds, however long the interval is: clients give a request up after 30 s (``request.timeout.ms``)."""
 
 
@@ -111,7 +111,7 @@ class ConsumerGroupCoordinator:
         if not all(group.is_owned(*partition) for partition in awaited):
             return True
         share_s = reply.heartbeat_interval_ms / 1000 * HOLD_SHARE
-        return await entry.held.wait(awaited, min(share_s, MOST_HOLD_S))
+        return await entry.held.wait(awaited, min(share_s, MAX_HOLD_S))
 
     def _entry(self, group_id: str) -> Entry:
         if self._registry.find(group_id) is None:

@@ -217,8 +217,8 @@ def _members(group: ClassicGroup) -> tuple[MemberDescription, ...]:
 _TICK_S: Final = 0.5
 _TOLERANCE_S: Final = 0.2
 """Delay of a tick, in seconds, above which the event loop counts as paused."""
-_SHORTEST_S: Final = 0.5
-_LONGEST_S: Final = 5.0
+_MIN_S: Final = 0.5
+_MAX_S: Final = 5.0
 
 
 class ServedClock:
@@ -279,5 +279,5 @@ class ServedClock:
             return
         if elapsed >= self._stands_until:
             self._stands_at = self._showed
-        self._stands_until = elapsed + min(max(pause, _SHORTEST_S), _LONGEST_S)
+        self._stands_until = elapsed + min(max(pause, _MIN_S), _MAX_S)
         self._ticked_at, self._showed = elapsed, value

@@ -14,7 +14,7 @@ from klamm.broker.configs.rules import ResourceAlteration
 from klamm.broker.requests.alterations import alter_resources
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from klamm.server.route import MOST_ELEMENTS_OF_CONFIGS, Route
+from klamm.server.route import MAX_CONFIG_ELEMENTS, Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
@@ -44,4 +44,4 @@ def _alteration(resource: AlterConfigsRequest.AlterConfigsResource) -> ResourceA
     )
 
 
-ROUTE: Final = Route(api=API, request=AlterConfigsRequest, handle=handle, most_elements=MOST_ELEMENTS_OF_CONFIGS)
+ROUTE: Final = Route(api=API, request=AlterConfigsRequest, handle=handle, most_elements=MAX_CONFIG_ELEMENTS)

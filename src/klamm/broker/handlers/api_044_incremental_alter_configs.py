@@ -17,7 +17,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.server.route import MOST_ELEMENTS_OF_CONFIGS, Route
+from klamm.server.route import MAX_CONFIG_ELEMENTS, Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
@@ -46,6 +46,4 @@ def _alteration(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -
     )
 
 
-ROUTE: Final = Route(
-    api=API, request=IncrementalAlterConfigsRequest, handle=handle, most_elements=MOST_ELEMENTS_OF_CONFIGS
-)
+ROUTE: Final = Route(api=API, request=IncrementalAlterConfigsRequest, handle=handle, most_elements=MAX_CONFIG_ELEMENTS)

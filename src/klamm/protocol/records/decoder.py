@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records.batch import NO_TIMESTAMP, RecordBatch, iter_batches
 from klamm.protocol.records.codecs import Codec, decompress, decompress_view
-from klamm.protocol.records.layout import BATCH_OVERHEAD, LEAST_RECORD, MAGIC
+from klamm.protocol.records.layout import BATCH_OVERHEAD, MAGIC, MIN_RECORD_BYTES
 from klamm.protocol.records.record import Record, RecordHeaders, TimestampType
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _open_batch(batch: RecordBatch) -> tuple[bytes, int | None]:
     """Return the decompressed records, and their timestamp if the broker set it (LogAppendTime)."""
     # Convert to bytes: indexing and slicing bytes is faster than a view, and every key and value must be bytes anyway.
     data = bytes(decompress_view(batch.codec, batch.buffer[BATCH_OVERHEAD:]))
-    if not 0 <= batch.record_count <= len(data) // LEAST_RECORD:
+    if not 0 <= batch.record_count <= len(data) // MIN_RECORD_BYTES:
         raise CorruptBatchError(f"{batch!r} declares {batch.record_count} records in {len(data)} bytes")
     return data, batch.max_timestamp if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else None
 
@@ -82,7 +82,7 @@ def _read_record(
 ) -> tuple[Record, int]:
     length, position = read_varint(data, position)
     end = position + length
-    if length < LEAST_RECORD - 1 or end > len(data):
+    if length < MIN_RECORD_BYTES - 1 or end > len(data):
         raise CorruptBatchError(f"Record declares {length} bytes, but only {len(data) - position} remain")
     timestamp_delta, position = read_varint(data, position + 1, _MAX_VARLONG_BITS)
     offset_delta, position = read_varint(data, position)

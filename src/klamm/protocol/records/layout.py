@@ -46,7 +46,7 @@ LOG_OVERHEAD: Final = OFFSET_AND_LENGTH.size
 """Size in bytes of ``base_offset`` and ``batch_length``."""
 BATCH_OVERHEAD: Final = HEADER.size
 """Size in bytes of the header of magic 2."""
-LEAST_RECORD: Final = 7
+MIN_RECORD_BYTES: Final = 7
 """Size in bytes of the smallest record: length, attributes, two deltas, null key, null value, no headers."""
 
 CODEC_MASK: Final = 0x07

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from mypy_extensions import i64  # machine integers where this module is compiled, Python integers otherwise
 
 _IS_SOURCE: Final = __file__.endswith(".py")
-_LEAST_RUN: Final = 8
+_MIN_RUN: Final = 8
 """Shortest run worth checking by columns: a column check costs about as much as checking this many records."""
 _BETWEEN_TRIES: Final = 16
-"""After a run shorter than ``_LEAST_RUN``, this many records are checked one by one before the next attempt."""
+"""After a run shorter than ``_MIN_RUN``, this many records are checked one by one before the next attempt."""
 _TWO_BYTES: Final = 8192
 """Bound of the offset deltas that take at most two bytes. Those below 64 take one byte."""
 _ONE_BYTE: Final = 0x7F
@@ -113,7 +113,7 @@ def record_ends(data: bytes, begin: int, end: int, count: int) -> tuple[list[int
             size = position - start
             same = 0
         same += 1
-        if same == _LEAST_RUN:
+        if same == _MIN_RUN:
             more: i64 = min(left, _equal_records(data, position, stop, size - (length >> 1), size))
             runs[len(ends)] = more + 1
             position += more * size
@@ -196,7 +196,7 @@ def _check_records(data: bytes, count: i64) -> tuple[int, int, bool]:  # noqa: C
         if position != end:
             _refuse_size(end - body, position - body)
         index += 1
-        if headers == 0 and index >= try_run_at and count - index >= _LEAST_RUN:
+        if headers == 0 and index >= try_run_at and count - index >= _MIN_RUN:
             try_run_at = index + _BETWEEN_TRIES
             if data[begin:body] == data[end : end + body - begin]:  # the next record has the same size
                 fixed = (*range(begin, body), *range(key_at, key_end), *range(value_at, value_end), end - 1)
@@ -241,7 +241,7 @@ def _check_run(
     for position in fixed:
         column = data[position + size : position + size * run + 1 : size]
         run = len(column) - len(column.lstrip(data[position : position + 1]))
-        if run < _LEAST_RUN:
+        if run < _MIN_RUN:
             return 0, 0, False
     timestamp_at, offset_at, end = deltas
     low, high = _number_columns(data, timestamp_at, offset_at, size, run)

@@ -97,11 +97,11 @@ class _Timed(Generic[T]):
 MAX_CONNECTION_CREATION_RATE: Final = "max.connection.creation.rate"
 _NO_LIMIT: Final = 2**31 - 1
 _INT_MAX: Final = 2**31 - 1
-_LONGEST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 1.0
 """Maximum delay of ``request_percentage`` in seconds: one window, as in Kafka's ClientRequestQuotaManager."""
 _EXEMPT: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
 """APIs without a quota on busy time: SASL login, and requests between brokers."""
-_LONGEST_REFUSAL_S: Final = 1.0
+_MAX_REJECTION_S: Final = 1.0
 """Maximum delay in seconds before a rejected connection is closed, as in Kafka."""
 
 
@@ -198,7 +198,7 @@ class Throttles:
 
     def _charge_time(self, stopwatch: Stopwatch) -> float:
         """Charge the busy time. A quota of 100 is the whole time of one thread."""
-        return min(self._wait_for(REQUEST_PERCENTAGE, stopwatch.read_out() * 100, stopwatch.limit), _LONGEST_PAUSE_S)
+        return min(self._wait_for(REQUEST_PERCENTAGE, stopwatch.read_out() * 100, stopwatch.limit), _MAX_PAUSE_S)
 
     def _wait_for(self, name: str, amount: float, limit: QuotaLimit) -> float:
         now_s = self._now_s()
@@ -219,7 +219,7 @@ class Throttles:
             wait_s = window.wait_s(limit, now_s)
             if wait_s > 0:
                 window.add(-1, now_s)  # rejected connections do not count towards the rate
-                return Admission(min(wait_s, _LONGEST_REFUSAL_S), is_refused=True)
+                return Admission(min(wait_s, _MAX_REJECTION_S), is_refused=True)
         listener = f"listener.name.{session.listener.lower()}.{MAX_CONNECTION_CREATION_RATE}"
         waits = [self._wait_s(key, now_s) for key in (MAX_CONNECTION_CREATION_RATE, listener)]
         return Admission(max(waits), is_refused=False) if any(waits) else _AT_ONCE
@@ -230,7 +230,7 @@ class Throttles:
             return 0.0
         window = self._window(key, now_s)
         window.add(1, now_s)
-        return window.wait_s(limit, now_s) if limit > 0 else _LONGEST_REFUSAL_S
+        return window.wait_s(limit, now_s) if limit > 0 else _MAX_REJECTION_S
 
     def _window(self, key: Hashable, now_s: float) -> RateWindow:
         return self._windows.of(key, now_s)

@@ -85,7 +85,7 @@ class TransactionSweep:
 _WORK_S: Final = 0.002
 _PAUSE_S: Final = 0.0005
 _RECORDS_BETWEEN_RESTS: Final = 1000
-_LONGEST_SLEEP_S: Final = 0.2
+_MAX_SLEEP_S: Final = 0.2
 _ENTRY_BYTES: Final = 160
 """Approximate memory per key in the map, besides the bytes of the key."""
 
@@ -116,7 +116,7 @@ class Pace:
         now = time.perf_counter()
         ahead_s = self._bytes / self._bytes_per_s - (now - self._began)
         while ahead_s > 0 and not self._stop.is_set():
-            time.sleep(min(ahead_s, _LONGEST_SLEEP_S))
+            time.sleep(min(ahead_s, _MAX_SLEEP_S))
             now = self._resumed = time.perf_counter()
             ahead_s = self._bytes / self._bytes_per_s - (now - self._began)
         if now - self._resumed >= _WORK_S:

@@ -45,7 +45,7 @@ from klamm.protocol.records.layout import (
     DELETE_HORIZON,
     FLAGS_AT,
     INT32,
-    LEAST_RECORD,
+    MIN_RECORD_BYTES,
     RECORD_COUNT_AT,
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
@@ -66,7 +66,7 @@ _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 _RECOMPRESSED_AT_ONCE: Final = 64 * 1024
 _RECORDS_ALWAYS_GRANTED: Final = 1_048_588
 """Records that a compressed batch may contain if ``max.message.bytes``, whose default this is, is smaller."""
-_MOST_RECORD_ERRORS: Final = 1000
+_MAX_RECORD_ERRORS: Final = 1000
 """Largest number of records that an error lists. A list of a million would exceed the size of the request."""
 _KEPT_FLAGS: Final = TRANSACTIONAL | CONTROL | DELETE_HORIZON
 """Attributes that are kept when the header of a batch is changed, as in Kafka."""
@@ -214,7 +214,7 @@ def _check_header(batch: RecordBatch, config: LogConfig, partition: str) -> None
         )
     if batch.codec > Codec.ZSTD:
         raise UnsupportedCompressionTypeError(f"Unknown compression type id: {batch.codec}")
-    if batch.record_count > MAX_DECOMPRESSED_BYTES // LEAST_RECORD:
+    if batch.record_count > MAX_DECOMPRESSED_BYTES // MIN_RECORD_BYTES:
         raise InvalidRecordError(f"{batch.record_count} records do not fit the batch in topic partition {partition}")
     most = max(config.max_message_bytes, _RECORDS_ALWAYS_GRANTED)
     if batch.codec != Codec.NONE and batch.record_count > most:
@@ -289,7 +289,7 @@ class _Records:
     ) -> None:
         walk = enumerate(iter_fields(self._data, self.batch.record_count))
         found = (RecordError(index, message_of(fields)) for index, fields in walk if is_bad(fields))
-        errors = tuple(islice(found, _MOST_RECORD_ERRORS))
+        errors = tuple(islice(found, _MAX_RECORD_ERRORS))
         if errors:
             raise error("One or more records have been rejected", errors)
 

@@ -133,7 +133,7 @@ def test_others_wait_for_a_change_whose_connection_has_ended() -> None:
     asyncio.run(scenario())
 
 
-def test_when_the_disk_refuses_nothing_has_changed() -> None:
+def test_failed_write_rolls_the_change_back() -> None:
     async def scenario() -> None:
         store = MemoryConfigStore()
         service = make_service(store)
@@ -255,7 +255,7 @@ def test_an_unknown_operation_fails_its_resource_alone() -> None:
     assert service.topic_config("b")["flush.ms"] == 5
 
 
-def test_what_is_wrong_with_the_request_is_found_before_the_resource_is_looked_at() -> None:
+def test_invalid_request_is_rejected_before_the_resource_is_checked() -> None:
     """K339-07: SET with null value fails the resource with 42 and changes nothing.
 
     K339-17: The same key twice in one resource fails that resource with 42, whatever the ops.
@@ -311,7 +311,7 @@ def test_two_writers_lose_no_update() -> None:
     asyncio.run(scenario())
 
 
-def test_legacy_alter_replaces_what_is_set() -> None:
+def test_alter_configs_replaces_all_dynamic_configs() -> None:
     """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     store = MemoryConfigStore()
     service = make_service(store)
@@ -390,7 +390,7 @@ def test_loggers_change_at_once_and_not_in_the_store() -> None:
         ),
     ],
 )
-def test_loggers_refuse_what_kafka_refuses(
+def test_invalid_logger_changes_are_rejected_as_in_kafka(
     name: str, kind: int, value: str | None, code: ErrorCode, message: str
 ) -> None:
     service = make_service()
@@ -399,7 +399,7 @@ def test_loggers_refuse_what_kafka_refuses(
     assert shown(service, LOGGER, "1", "klamm.broker") == "INFO", "all or nothing"
 
 
-def test_loggers_belong_to_the_broker_that_is_asked() -> None:
+def test_loggers_of_another_broker_are_rejected() -> None:
     service = make_service()
     level = operation("root", SET, "INFO")
     assert alter(service, alteration(LOGGER, "7", level))[0][1] == "Unexpected node id. Expected 1, but received 7"
@@ -432,7 +432,7 @@ def test_groups_and_subscriptions_may_be_configured_before_they_exist() -> None:
         (GROUP, "", ErrorCode.INVALID_REQUEST, "Group name must not be empty"),
     ],
 )
-def test_what_cannot_be_described_is_refused_with_kafkas_words(
+def test_invalid_describe_is_rejected_with_kafkas_message(
     kind: ResourceType, name: str, code: ErrorCode, message: str
 ) -> None:
     """K339-33: Unknown topic -> 3; empty topic name -> 42.
@@ -504,7 +504,7 @@ def test_listeners_hear_of_changes_when_they_are_applied() -> None:
     ]
 
 
-def test_a_policy_sees_what_is_altered_and_what_it_leads_to() -> None:
+def test_policy_sees_changes_and_resulting_configs() -> None:
     """K339-41: An AlterConfig policy hook (alter.config.policy.class.name), if built, sees only the altered keys (null
     for deletes), never implicit deletes of legacy AlterConfigs.
     """

@@ -83,7 +83,7 @@ def picture(service: ConfigService) -> dict[tuple[int, str], tuple[object, ...]]
 
 @settings(deadline=None, max_examples=200 if os.environ.get("KLAMM_SOAK") else 20)
 @given(st.lists(st.tuples(st.lists(alterations(), max_size=4), st.booleans()), max_size=4))
-def test_memory_store_and_descriptions_agree_whatever_is_asked(
+def test_memory_store_and_descriptions_agree_after_any_requests(
     requests: list[tuple[list[ResourceAlteration], bool]],
 ) -> None:
     """K339-18: All-or-nothing per resource: any bad op means no op of that resource is applied.

@@ -158,7 +158,7 @@ def test_a_member_without_partitions_has_its_reply_when_another_has_given_them_u
 
 
 def test_a_reply_is_not_held_until_the_client_gives_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_coordinator, "MOST_HOLD_S", 0.01)
+    monkeypatch.setattr(consumer_coordinator, "MAX_HOLD_S", 0.01)
 
     async def main() -> None:
         async with scene.running() as groups:
@@ -233,7 +233,7 @@ def test_a_change_that_cannot_be_written_is_rolled_back(scene: Scene) -> None:
     run(main())
 
 
-def test_a_group_that_is_deleted_while_it_is_written_stays_deleted(scene: Scene) -> None:
+def test_group_deleted_during_write_stays_deleted(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await asyncio.gather(*(scene.beat(groups, f"m{number}", 0) for number in range(3)))

@@ -186,7 +186,7 @@ def test_a_rebalance_that_a_restart_cuts_short_starts_from_the_last_generation(s
     run(main())
 
 
-def test_nobody_begins_to_wait_on_a_coordinator_that_stops(scene: Scene) -> None:
+def test_stopping_coordinator_parks_no_request(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -239,7 +239,7 @@ def test_a_longer_session_prolongs_the_life_of_a_member(scene: Scene) -> None:
     run(main())
 
 
-def test_a_client_that_goes_while_its_join_is_parked_harms_nobody(scene: Scene) -> None:
+def test_disconnect_during_parked_join_does_not_affect_others(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -274,7 +274,7 @@ def test_a_client_that_goes_while_its_join_is_parked_harms_nobody(scene: Scene) 
         "many protocols",
     ],
 )
-def test_a_join_beyond_the_limits_is_refused_and_nothing_is_kept(
+def test_join_above_limits_is_rejected_without_a_trace(
     scene: Scene, group_id: str, change: dict[str, Any], error_code: ErrorCode
 ) -> None:
     async def main() -> None:
@@ -346,7 +346,7 @@ def test_committed_offsets_are_there_after_a_restart(scene: Scene) -> None:
     run(main())
 
 
-def test_what_is_asked_for_and_not_committed_is_answered_with_nothing(scene: Scene) -> None:
+def test_fetch_without_commit_returns_no_offset(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await commit(groups, offset())
@@ -396,9 +396,7 @@ def test_unknown_topics_are_refused_before_the_group_is_asked(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(("version", "error_code"), [(8, "ILLEGAL_GENERATION"), (9, "GROUP_ID_NOT_FOUND")])
-def test_a_commit_to_a_group_that_is_gone_says_so_as_its_version_can(
-    scene: Scene, version: int, error_code: str
-) -> None:
+def test_commit_to_deleted_group_has_the_error_of_its_version(scene: Scene, version: int, error_code: str) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             by = Committer(group_id="g", member_id="m", generation_id=3)
@@ -467,7 +465,7 @@ def test_offsets_are_deleted_unless_the_group_uses_them(scene: Scene) -> None:
     run(main())
 
 
-def test_offsets_of_a_group_at_work_that_is_no_consumer_group_stay(scene: Scene) -> None:
+def test_offsets_of_active_group_with_other_protocol_type_are_kept(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await join(groups, protocol_type="connect", protocols=(("default", b""),))
@@ -511,7 +509,7 @@ def test_offsets_of_topics_that_are_gone_are_swept_from_memory(scene: Scene) -> 
 # ---- administration
 
 
-def test_groups_are_listed_by_state_and_type_whatever_their_case(scene: Scene) -> None:
+def test_group_filters_ignore_case(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await stable(groups, "s")
@@ -663,9 +661,7 @@ def test_a_hundred_members_join_and_leave(scene: Scene) -> None:
     run(main())
 
 
-def test_a_fetch_reports_all_offsets_as_of_one_moment_whatever_is_committed_meanwhile(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_is_a_consistent_snapshot_during_commits(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.server.time_slice.SLICE_S", 0)
     names = [f"many-{number}" for number in range(550)]
     scene.topics.topics += [fake_topic(UUID(int=100 + number), name) for number, name in enumerate(names)]

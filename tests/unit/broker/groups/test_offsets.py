@@ -53,7 +53,7 @@ def test_the_last_commit_counts_also_when_it_goes_back() -> None:
     assert found.offset == 3
 
 
-def test_nothing_is_left_of_what_is_dropped() -> None:
+def test_dropped_offsets_are_removed_completely() -> None:
     table = OffsetTable([commit(), commit(1), commit(topic_id=OTHER), commit(group_id="other")])
 
     table.drop(removal(0))
@@ -66,7 +66,7 @@ def test_nothing_is_left_of_what_is_dropped() -> None:
     assert table.topic_ids() == frozenset()
 
 
-def test_offsets_that_only_somebody_outside_commits_expire_one_by_one() -> None:
+def test_offsets_of_outside_commits_expire_individually() -> None:
     """KIP-211."""
     table = OffsetTable([commit(0), commit(1, at_ms=WALL_START_MS + DAY_MS)])
     scene = GroupScene()
@@ -97,7 +97,7 @@ def test_a_later_commit_from_outside_lives_as_long_as_any() -> None:
     assert expired(table, scene, WALL_START_MS + 13 * DAY_MS) == [removal(0)]
 
 
-def test_a_stable_group_keeps_what_it_uses_and_loses_what_it_has_left() -> None:
+def test_stable_group_keeps_offsets_of_subscribed_topics_only() -> None:
     """KIP-211."""
     table = OffsetTable([commit(0), commit(0, topic_id=OTHER)])
     scene = GroupScene()
@@ -107,7 +107,7 @@ def test_a_stable_group_keeps_what_it_uses_and_loses_what_it_has_left() -> None:
 
 
 @pytest.mark.parametrize("protocol_type", ["consumer", "connect"])
-def test_nothing_expires_while_a_group_rebalances_or_speaks_another_protocol(protocol_type: str) -> None:
+def test_offsets_do_not_expire_during_rebalance_or_with_other_protocol_type(protocol_type: str) -> None:
     table = OffsetTable([commit(0)])
     scene = GroupScene()
     if protocol_type == "consumer":

@@ -41,7 +41,7 @@ def test_a_commit_outside_of_transactions_is_the_last_word() -> None:
     assert pending.of_group("g") == {(OTHER, 0)}
 
 
-def test_what_belongs_to_a_topic_or_group_that_is_gone_goes_too() -> None:
+def test_pending_offsets_of_deleted_topic_or_group_are_dropped() -> None:
     pending = PendingOffsets()
     pending.put(7, commit(1))
     pending.put(7, commit(1, topic_id=OTHER))

@@ -64,5 +64,5 @@ def test_a_group_of_another_protocol_uses_no_topics() -> None:
     assert not is_subscribed(scene.group, "anything")
 
 
-def test_a_group_that_nobody_ever_joined_uses_no_topics() -> None:
+def test_group_without_members_uses_no_topics() -> None:
     assert not is_subscribed(GroupScene().group, "anything")

@@ -123,7 +123,7 @@ def test_another_broker_id_names_the_leader_and_its_address(broker: DataPath) ->
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 7])
-def test_acks_that_mean_nothing_are_refused(broker: DataPath, acks: int) -> None:
+def test_invalid_acks_are_rejected(broker: DataPath, acks: int) -> None:
     assert produce(broker, request(batch("a"), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert broker.log().end_offset == 0
 

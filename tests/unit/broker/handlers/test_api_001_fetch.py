@@ -71,7 +71,7 @@ def test_records_come_back_in_every_version(broker: DataPath, version: int) -> N
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_the_body_is_what_the_codec_would_write(version: int) -> None:
+def test_body_equals_the_encoding_of_the_codec(version: int) -> None:
     body = FetchedBody(
         error_code=ErrorCode.NONE,
         session_id=77,
@@ -119,9 +119,7 @@ def test_fetch_max_bytes_of_the_broker_is_a_limit_for_all_partitions_together(br
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_what_is_beyond_the_first_bytes_of_a_large_response_is_read_when_it_is_sent(
-    broker: DataPath, isolation_level: int
-) -> None:
+def test_rest_of_large_response_is_read_when_it_is_sent(broker: DataPath, isolation_level: int) -> None:
     for index in (0, 1):
         for _ in range(8):
             broker.log("t", index).append(batch("x" * 100_000))
@@ -262,7 +260,7 @@ def test_a_fetch_ends_when_its_time_is_over(broker: DataPath) -> None:
     assert response.responses[0].partitions[0].high_watermark == 0
 
 
-def test_a_fetch_that_is_cancelled_leaves_no_trace(broker: DataPath) -> None:
+def test_cancelled_fetch_leaves_no_waiter(broker: DataPath) -> None:
     async def cancel() -> None:
         task = asyncio.create_task(broker.call(ROUTE, request(partition(), max_wait_ms=10_000), FetchResponse, 18))
         async with asyncio.timeout(20):
@@ -310,7 +308,7 @@ def told(response: FetchResponse) -> list[int]:
     return [item.partition_index for topic in response.responses for item in topic.partitions]
 
 
-def test_a_session_reports_only_what_is_new(broker: DataPath) -> None:
+def test_fetch_session_returns_only_changed_partitions(broker: DataPath) -> None:
     session = open_session(broker, partition(), partition(1))
 
     nothing = go_on(broker, session, 1)

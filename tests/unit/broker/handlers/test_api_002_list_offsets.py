@@ -60,7 +60,7 @@ def test_an_empty_partition_has_both_ends_and_no_timestamp(broker: DataPath) -> 
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_the_first_record_that_is_not_older_is_found_within_its_batch(broker: DataPath, codec: Codec) -> None:
+def test_first_record_with_timestamp_is_found_within_batch(broker: DataPath, codec: Codec) -> None:
     for start in (100, 200):
         records = [Record(b"k", b"v", (), start + 10 * offset, offset) for offset in range(3)]
         broker.log().append(memoryview(encode_batch(records, codec=codec)))
@@ -122,7 +122,7 @@ def test_the_epoch_is_that_of_the_record(broker: DataPath) -> None:
     assert answer(broker, LATEST) == (-1, 2, 4)
 
 
-def test_what_cannot_be_asked_is_refused(broker: DataPath) -> None:
+def test_invalid_list_offsets_requests_are_rejected(broker: DataPath) -> None:
     assert ask(broker, LATEST, topic="other").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ask(broker, LATEST, partition=9).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ask(broker, LATEST, node_id=ELSEWHERE).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

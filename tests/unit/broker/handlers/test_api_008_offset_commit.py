@@ -78,7 +78,7 @@ def test_an_unknown_topic_id_keeps_its_error_when_the_group_is_rejected() -> Non
     assert found == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND]
 
 
-def test_a_broker_that_does_not_coordinate_the_group_commits_nothing() -> None:
+def test_offset_commit_on_other_broker_is_not_coordinator() -> None:
     with GroupBroker(brokers=2) as broker:
         outcomes = [
             codes(broker.ask(ROUTE, request(("t", 0)), OffsetCommitResponse, 9, node_id=node_id))[0][2]

@@ -41,7 +41,7 @@ def test_one_group_is_answered_with_its_offsets(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_no_topics_means_all_that_is_committed(version: int) -> None:
+def test_null_topics_return_all_committed_offsets(version: int) -> None:
     with GroupBroker() as broker:
         commit(broker, "g")
         answer = broker.ask(ROUTE, OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse, version)

@@ -25,7 +25,7 @@ def test_a_group_that_does_not_exist_is_dead_and_new_versions_say_why(version: i
 
 
 @pytest.mark.parametrize(("asked", "operations"), [(True, ALL_OPERATIONS), (False, NOT_ASKED)])
-def test_everything_is_allowed_when_asked_because_nothing_is_forbidden(asked: bool, operations: int) -> None:
+def test_authorized_operations_contain_all_without_authorizer(asked: bool, operations: int) -> None:
     with GroupBroker() as broker:
         request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=asked)
         answer = broker.ask(ROUTE, request, DescribeGroupsResponse, 5)

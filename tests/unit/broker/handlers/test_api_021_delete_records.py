@@ -53,7 +53,7 @@ def test_everything_can_be_deleted_and_producing_continues(broker: DataPath) -> 
     assert broker.log().append(batch("y")).base_offset == 3
 
 
-def test_deleting_less_than_was_deleted_changes_nothing(broker: DataPath) -> None:
+def test_offset_below_log_start_changes_nothing(broker: DataPath) -> None:
     broker.log().append(batch("x", "y"))
     delete(broker, 2)
 
@@ -73,13 +73,13 @@ def test_whole_segments_go_at_once(broker: DataPath, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [-2, 3])
-def test_an_offset_that_is_not_there_is_refused(broker: DataPath, offset: int) -> None:
+def test_offset_above_high_watermark_is_rejected(broker: DataPath, offset: int) -> None:
     broker.log().append(batch("x", "y"))
 
     assert delete(broker, offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
-def test_what_may_not_be_deleted_is_refused(broker: DataPath) -> None:
+def test_delete_records_without_right_or_leader_is_rejected(broker: DataPath) -> None:
     broker.add_topic("__internal", is_internal=True)
 
     assert delete(broker, 0, topic="other") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
@@ -88,7 +88,7 @@ def test_what_may_not_be_deleted_is_refused(broker: DataPath) -> None:
     assert delete(broker, 0, topic="__internal") == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
 
 
-def test_a_topic_that_is_only_compacted_keeps_its_records(broker: DataPath) -> None:
+def test_compacted_topic_keeps_its_records(broker: DataPath) -> None:
     broker.configs["cleanup.policy"] = "compact"
 
     assert delete(broker, 0) == (ErrorCode.POLICY_VIOLATION, -1)

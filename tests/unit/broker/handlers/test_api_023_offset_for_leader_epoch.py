@@ -73,7 +73,7 @@ def test_an_unknown_epoch_has_no_end(broker: DataPath, epoch: int) -> None:
     assert ask(broker, epoch) == (0, -1, -1)
 
 
-def test_what_cannot_be_asked_is_refused(broker: DataPath) -> None:
+def test_invalid_epoch_requests_are_rejected(broker: DataPath) -> None:
     broker.log().leader_epoch = 2
 
     assert ask(broker, 0, topic="other") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)

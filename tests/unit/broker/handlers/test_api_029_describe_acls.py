@@ -54,14 +54,14 @@ def test_acls_are_reported_by_resource_pattern(broker: AclBroker, version: int) 
     }
 
 
-def test_a_filter_may_ask_what_applies_to_a_name_or_to_a_user(broker: AclBroker) -> None:
+def test_filter_matches_acls_of_a_name_or_a_user(broker: AclBroker) -> None:
     applying = describe(broker, resource_name_filter="orders", pattern_type_filter=PatternType.MATCH)
     assert [resource.resource_name for resource in applying.resources] == ["ord", "orders"]
     of_bob = describe(broker, principal_filter="User:bob")
     assert [acl.principal for resource in of_bob.resources for acl in resource.acls] == ["User:bob"]
 
 
-def test_who_may_not_describe_the_cluster_learns_nothing(broker: AclBroker) -> None:
+def test_describe_acls_without_describe_on_cluster_is_rejected(broker: AclBroker) -> None:
     answer = describe(broker, principal="User:mallory")
     assert (answer.error_code, answer.resources) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
 
@@ -74,6 +74,6 @@ def test_without_an_authorizer_there_are_none() -> None:
     )
 
 
-def test_a_part_that_is_unknown_closes_the_connection(broker: AclBroker) -> None:
+def test_unknown_enum_value_closes_the_connection(broker: AclBroker) -> None:
     with pytest.raises(ProtocolError):
         describe(broker, operation=0)

@@ -41,7 +41,7 @@ def test_one_that_cannot_be_is_refused_and_its_neighbours_are_not() -> None:
     assert {row.resource_name for row in broker.store.rows} == {"a"}
 
 
-def test_who_may_not_alter_the_cluster_changes_nothing() -> None:
+def test_create_acls_without_alter_on_cluster_is_rejected() -> None:
     broker = AclBroker()
     outcomes = create(broker, creation("a"), creation("b"), principal="User:mallory")
     assert [code for code, _ in outcomes] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2
@@ -54,6 +54,6 @@ def test_without_an_authorizer_there_are_none() -> None:
     ]
 
 
-def test_a_part_that_is_unknown_closes_the_connection() -> None:
+def test_unknown_enum_value_closes_the_connection() -> None:
     with pytest.raises(ProtocolError):
         create(AclBroker(), creation("a", operation=0))

@@ -32,7 +32,7 @@ def broker() -> AclBroker:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_what_a_filter_means_is_removed_and_reported_in_one_commit(broker: AclBroker, version: int) -> None:
+def test_matching_acls_are_removed_and_reported_in_one_commit(broker: AclBroker, version: int) -> None:
     request = DeleteAclsRequest(filters=[wanted("a"), wanted(None, principal_filter="User:alice"), wanted("none")])
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, version)
     told = [
@@ -48,7 +48,7 @@ def test_what_a_filter_means_is_removed_and_reported_in_one_commit(broker: AclBr
     assert broker.store.commits == [3]
 
 
-def test_who_may_not_alter_the_cluster_removes_nothing(broker: AclBroker) -> None:
+def test_delete_acls_without_alter_on_cluster_is_rejected(broker: AclBroker) -> None:
     request = DeleteAclsRequest(filters=[wanted(None), wanted("a")])
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, 3, principal="User:mallory")
     assert [(result.error_code, result.matching_acls) for result in answer.filter_results] == [

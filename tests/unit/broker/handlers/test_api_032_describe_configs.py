@@ -106,7 +106,7 @@ def test_every_version_can_be_written_and_read_again() -> None:
         assert [c.name for c in again.results[0].configs] == [c.name for c in results[0].configs]
 
 
-def test_what_is_described_is_on_disk_and_void_when_the_disk_refuses() -> None:
+def test_described_configs_are_durable_or_rolled_back() -> None:
     """K339-38: Changes survive a broker restart."""
 
     async def scenario() -> None:
@@ -132,7 +132,7 @@ def test_what_is_described_is_on_disk_and_void_when_the_disk_refuses() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_what_is_written_piece_by_piece_is_what_the_codec_writes(version: int) -> None:
+def test_body_in_pieces_equals_the_encoding_of_the_codec(version: int) -> None:
     service = make_service(
         MemoryConfigStore(configs=[PutConfig(resource_type=2, resource_name="t", name="flush.ms", value="5")])
     )

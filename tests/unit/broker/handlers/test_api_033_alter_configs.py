@@ -17,7 +17,7 @@ def test_the_old_api_stays() -> None:
     assert (API.key, API.min_version, API.max_version) == (33, 0, 2)
 
 
-def test_what_is_not_named_is_removed_and_each_resource_is_answered() -> None:
+def test_unnamed_configs_are_removed_and_each_resource_has_a_result() -> None:
     """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     store = MemoryConfigStore(topics=["t"])
     service = make_service(store)

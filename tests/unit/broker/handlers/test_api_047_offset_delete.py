@@ -45,7 +45,7 @@ def test_a_group_that_does_not_exist_is_refused_at_the_top() -> None:
     assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
-def test_another_broker_deletes_nothing() -> None:
+def test_offset_delete_on_other_broker_is_not_coordinator() -> None:
     with GroupBroker(brokers=2) as broker:
         wrong = 3 - coordinator_for("g", (1, 2))
         answer = broker.ask(ROUTE, REQUEST, OffsetDeleteResponse, 0, node_id=wrong)

@@ -128,7 +128,7 @@ def test_it_is_served_in_version_0_only() -> None:
     assert (ROUTE.api.key, ROUTE.api.min_version, ROUTE.api.max_version) == (50, 0, 0)
 
 
-def test_an_operator_sees_what_each_entity_has(broker: Broker) -> None:
+def test_operator_sees_configs_of_each_entity(broker: Broker) -> None:
     """K649-16: On request-level failure: ErrorCode != 0, ErrorMessage set, Entries null; on success Entries is non-null
     (maybe empty), message null.
 
@@ -165,7 +165,7 @@ def test_an_unknown_user_gives_no_entries_and_no_error(broker: Broker) -> None:
         ((("user", 0, "alice"), ("ip", 0, "x")), ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_a_filter_that_is_refused_has_a_message_and_null_entries(
+def test_rejected_filter_has_message_and_null_entries(
     broker: Broker, components: tuple[tuple[str, int, str | None], ...], code: ErrorCode
 ) -> None:
     """K649-16: On request-level failure: ErrorCode != 0, ErrorMessage set, Entries null; on success Entries is non-null
@@ -206,14 +206,14 @@ def test_an_application_without_configs_is_answered_with_an_empty_entry(broker: 
     assert outcome(broker.ask(resolve=True)) == {("ANONYMOUS", "header-client"): {}}
 
 
-def test_nobody_asks_for_somebody_else(broker: Broker) -> None:
+def test_application_cannot_describe_another_user(broker: Broker) -> None:
     """K649-35: A user component that is sent anyway must equal the principal."""
     broker.set("bob", "acks", "0")
     response = broker.ask(("user", 0, "bob"), ("client-id", 0, "a"), resolve=True, session=logged_in("alice"))
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 
 
-def test_an_application_registers_what_it_can_take(broker: Broker) -> None:
+def test_application_registers_supported_configs(broker: Broker) -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
 
@@ -242,7 +242,7 @@ def test_an_application_registers_what_it_can_take(broker: Broker) -> None:
     ]
 
 
-def test_an_operators_list_registers_nothing(broker: Broker) -> None:
+def test_describe_by_operator_does_not_register(broker: Broker) -> None:
     """K649-29: SupportedConfigs non-null with ResolveEntity=false registers nothing."""
     broker.ask(("user", 0, "alice"), supported=["acks"])
     assert broker.records.records == []

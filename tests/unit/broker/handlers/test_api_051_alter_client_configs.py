@@ -130,7 +130,7 @@ def test_a_value_is_set_and_removed(broker: Broker) -> None:
     assert list(broker.service.configs.values()) == [{"session.timeout.ms": "9000"}]
 
 
-def test_validating_only_gives_the_same_answer_and_changes_nothing(broker: Broker) -> None:
+def test_validate_only_gives_the_same_response_and_changes_nothing(broker: Broker) -> None:
     """K649-61: ValidateOnly=true validates, applies nothing."""
     entries = [
         Entry(entity=user("alice"), ops=[put("acks", "all")]),
@@ -210,7 +210,7 @@ def test_a_credential_that_cannot_be_is_refused_as_kafka_does(
     assert broker.credentials.users == ()
 
 
-def test_a_user_that_is_altered_twice_is_not_altered_at_all(broker: Broker) -> None:
+def test_user_altered_twice_in_one_request_is_rejected(broker: Broker) -> None:
     alter_credentials(broker, upsert=[("bob", 1, 4096)])
     answers = alter_credentials(broker, delete=[("bob", 1)], upsert=[("bob", 2, 4096), ("carol", 1, 4096)])
     assert answers["bob"][0] == ErrorCode.DUPLICATE_RESOURCE

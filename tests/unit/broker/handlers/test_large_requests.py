@@ -182,7 +182,7 @@ def test_two_that_create_the_same_topics_at_once_create_each_once(tmp_path: Path
     asyncio.run(scenario())
 
 
-def test_a_topic_gets_its_logs_also_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+def test_topic_gets_its_logs_after_the_request_is_cancelled(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_broker(tmp_path) as broker:
             topic, durable = broker.topics.begin_create("orphan", ((1,),), configs={}, author=BROKER_ITSELF)

@@ -44,7 +44,7 @@ def values(answer: FetchResponse.PartitionData) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_a_reader_of_committed_records_gets_what_to_leave_out(broker: DataPath, version: int) -> None:
+def test_read_committed_returns_aborted_transactions(broker: DataPath, version: int) -> None:
     log = broker.log()
     write(log, 7, "no", sequence=0)
     end(log, 7, ABORT)
@@ -63,7 +63,7 @@ def test_a_reader_of_committed_records_gets_what_to_leave_out(broker: DataPath, 
     assert (everything.last_stable_offset, everything.aborted_transactions) == (4, [])
 
 
-def test_what_an_open_transaction_writes_wakes_nobody_who_may_not_read_it(broker: DataPath) -> None:
+def test_open_transaction_does_not_wake_read_committed_fetch(broker: DataPath) -> None:
     log = broker.log()
 
     async def story() -> tuple[FetchResponse | None, float]:
@@ -95,7 +95,7 @@ def test_a_fetch_that_waits_in_vain_is_answered_in_time(broker: DataPath) -> Non
     ("timestamp", "offsets"),
     [(-1, (1, 3)), (-2, (0, 0)), (NOON_MS, (0, 0)), (NOON_MS + 1, (-1, 2)), (-3, (-1, 2))],
 )
-def test_offsets_end_at_what_is_stable(broker: DataPath, timestamp: int, offsets: tuple[int, int]) -> None:
+def test_latest_offset_is_the_last_stable_offset(broker: DataPath, timestamp: int, offsets: tuple[int, int]) -> None:
     log = broker.log()
     log.append(batch("a"))
     write(log, 7, "b", "c", sequence=0)

@@ -84,7 +84,7 @@ def test_a_wait_for_one_of_a_thousand_partitions_costs_one_more_look(broker: Dat
     assert counts == {"authorized": 2, "looked at": PARTITIONS + 1, "found": 1}
 
 
-def test_what_was_there_before_the_wait_is_looked_at_again(broker: DataPath, counts: Counter[str]) -> None:
+def test_partitions_are_looked_up_again_after_the_wait(broker: DataPath, counts: Counter[str]) -> None:
     """Its range has grown, or compaction has replaced its file."""
     size = len(batch("x"))
     for index in (1, HOT):

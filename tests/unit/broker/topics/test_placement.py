@@ -79,7 +79,7 @@ def test_leaders_are_spread_evenly_and_replicas_differ(count: int, replicas: int
         ({"assignments": {0: [1], 2: [1]}}, InvalidReplicaAssignmentError),
     ],
 )
-def test_what_cannot_be_placed_is_refused(arguments: dict[str, object], error: type[KafkaApiError]) -> None:
+def test_impossible_placements_are_rejected(arguments: dict[str, object], error: type[KafkaApiError]) -> None:
     """K108-08: numPartitions/replicationFactor together with replicaAssignments -> 42 before the policy runs."""
     with pytest.raises(error):
         place(**arguments)  # type: ignore[arg-type]

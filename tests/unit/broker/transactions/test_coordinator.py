@@ -135,7 +135,7 @@ def test_an_open_transaction_continues_after_a_restart(world: World) -> None:
     run(world, story)
 
 
-def test_a_start_completes_what_was_decided(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_completes_decided_transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         who = await world.begin("a")
         # when: the broker dies between the decision and the first marker
@@ -172,7 +172,7 @@ def test_markers_that_a_power_cut_took_are_written_again(world: World) -> None:
 @pytest.mark.parametrize("knows_v2", [True, False], ids=["v2", "old"])
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("then", ["initialized", "in the next transaction", "next transaction ended"])
-def test_a_lost_marker_is_written_again_whatever_its_producer_did_next(
+def test_lost_marker_is_written_again_after_later_transactions(
     world: World, commit: bool, knows_v2: bool, then: str
 ) -> None:
     """The records are on disk (``flush.messages=1``), the marker is not, and the producer has gone on elsewhere."""
@@ -259,7 +259,7 @@ def test_offsets_that_a_power_cut_gave_back_belong_to_other_transactions(world: 
     run(world, story)
 
 
-def test_a_full_disk_delays_the_markers_and_nothing_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_delays_only_the_markers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
     async def story() -> None:
@@ -302,7 +302,7 @@ def test_an_offline_partition_keeps_no_marker_from_the_others(
     run(world, story)
 
 
-def test_a_disk_that_is_full_at_the_start_takes_no_decision_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_at_start_keeps_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
     async def story() -> None:
@@ -359,7 +359,7 @@ def test_the_next_producer_waits_until_the_transaction_before_is_aborted(world: 
     run(world, story)
 
 
-def test_a_deleted_topic_is_in_nobodys_way(world: World) -> None:
+def test_deleted_topic_does_not_block_the_end_of_a_transaction(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         world.house.manager.delete_topic(TOPIC_ID)
@@ -369,7 +369,7 @@ def test_a_deleted_topic_is_in_nobodys_way(world: World) -> None:
     run(world, story)
 
 
-def test_ids_that_nobody_uses_are_forgotten(world: World) -> None:
+def test_unused_transactional_ids_expire(world: World) -> None:
     async def story() -> None:
         who = await world.begin()
         await world.begin(transactional_id="open")
@@ -382,7 +382,7 @@ def test_ids_that_nobody_uses_are_forgotten(world: World) -> None:
     run(world, story)
 
 
-def test_what_could_not_be_stored_did_not_happen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_transaction_unchanged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 

@@ -68,7 +68,7 @@ def test_each_producer_gets_the_next_epoch() -> None:
     assert (first.identity, second.identity) == ((7, 0), (7, 1))
 
 
-def test_a_producer_that_says_who_it_was_continues_and_may_ask_again() -> None:
+def test_init_producer_id_with_own_id_bumps_epoch_and_is_retriable() -> None:
     first = initialized()
     second = initialized(first, first.identity)
 
@@ -153,7 +153,7 @@ def test_the_old_end_keeps_the_epoch_and_may_be_repeated() -> None:
         end_again(done, done.identity, commit=False, v2=False)
 
 
-def test_the_new_end_raises_the_epoch_and_knows_who_asks_again() -> None:
+def test_end_txn_v5_bumps_epoch_and_recognizes_retries() -> None:
     known = ongoing()
     done = ended(known)
 
@@ -180,7 +180,7 @@ def test_while_markers_are_written_all_requests_wait() -> None:
 
 
 @pytest.mark.parametrize("known", [initialized(), ended(ongoing())], ids=["first", "later"])
-def test_the_new_end_may_abort_a_transaction_of_which_nothing_arrived(known: Transaction) -> None:
+def test_end_txn_v5_aborts_transaction_without_partitions(known: Transaction) -> None:
     done = ended(known, commit=False)
 
     assert (done.state, done.producer_epoch) == (TransactionState.COMPLETE_ABORT, known.producer_epoch + 1)
@@ -188,7 +188,7 @@ def test_the_new_end_may_abort_a_transaction_of_which_nothing_arrived(known: Tra
         end_again(known, known.identity, commit=True)
 
 
-def test_an_old_client_has_nothing_to_end_before_it_began() -> None:
+def test_end_txn_of_old_client_before_first_partition_is_rejected() -> None:
     known = initialized()
 
     for commit in (True, False):
@@ -211,7 +211,7 @@ def test_the_last_epoch_ends_with_a_new_producer_id() -> None:
     assert end_again(done, known.identity, commit=True).is_repeated
 
 
-def test_a_producer_that_is_fenced_in_a_transaction_has_it_aborted() -> None:
+def test_fencing_aborts_open_transaction() -> None:
     known = ongoing()
     fenced = rules.fence(known, now_ms=NOON_MS)
 
@@ -231,7 +231,7 @@ def test_time_that_the_broker_was_away_does_not_count() -> None:
     assert not rules.is_timed_out(ended(known), NOON_MS + 10_000)
 
 
-def test_only_what_is_at_rest_expires() -> None:
+def test_only_idle_transactional_ids_expire() -> None:
     known = initialized()
 
     assert rules.is_expired(known, NOON_MS + 100, 100)
@@ -311,7 +311,9 @@ STEPS = st.lists(
     epoch=MAX_EPOCH - 3,
 )  # fmt: skip
 @given(steps=STEPS, epoch=st.sampled_from([-1, 5, MAX_EPOCH - 3]))
-def test_nobody_is_ever_two_and_a_decision_is_never_taken_back(steps: list[tuple[str, int, bool]], epoch: int) -> None:
+def test_one_epoch_is_valid_and_decisions_are_final_in_any_order_of_requests(
+    steps: list[tuple[str, int, bool]], epoch: int
+) -> None:
     """Whoever asks for what, in any order: identities only go forward, and a decided end stays decided."""
     world = _World(epoch)
     for what, back, v2 in steps:

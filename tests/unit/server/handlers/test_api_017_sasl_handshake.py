@@ -23,13 +23,13 @@ def context(*, with_login: bool) -> HandlerContext:
 @pytest.mark.parametrize(
     ("mechanism", "error_code"), [("PLAIN", ErrorCode.NONE), ("GSSAPI", ErrorCode.UNSUPPORTED_SASL_MECHANISM)]
 )
-def test_a_handshake_reports_what_is_enabled(mechanism: str, error_code: ErrorCode) -> None:
+def test_handshake_returns_enabled_mechanisms(mechanism: str, error_code: ErrorCode) -> None:
     request = SaslHandshakeRequest(mechanism=mechanism)
     answer = asyncio.run(api_017_sasl_handshake.handle(request, context(with_login=True)))
     assert (answer.error_code, answer.mechanisms) == (error_code, ["PLAIN"])
 
 
-def test_where_nobody_logs_in_both_requests_are_in_the_wrong_state() -> None:
+def test_sasl_requests_without_sasl_are_illegal_state() -> None:
     here = context(with_login=False)
     handshake = asyncio.run(api_017_sasl_handshake.handle(SaslHandshakeRequest(mechanism="PLAIN"), here))
     token = asyncio.run(api_036_sasl_authenticate.handle(SaslAuthenticateRequest(auth_bytes=b""), here))

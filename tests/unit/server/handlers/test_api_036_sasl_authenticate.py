@@ -51,7 +51,7 @@ def test_a_right_token_opens_the_connection(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_wrong_one_is_answered_without_telling_who_exists(version: int) -> None:
+def test_failed_login_does_not_reveal_existing_users(version: int) -> None:
     told = {answer(token, begun(version=version)).error_message for token in (b"\x00alice\x00x", b"\x00nobody\x00x")}
     assert told == {"Authentication failed: Invalid username or password"}
 

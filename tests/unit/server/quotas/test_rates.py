@@ -32,7 +32,7 @@ def test_a_rate_below_the_limit_never_waits() -> None:
         assert window.wait_s(100, float(second)) == 0.0
 
 
-def test_what_is_long_ago_is_forgotten() -> None:
+def test_old_samples_are_dropped() -> None:
     window = RateWindow()
     window.add(5_000, 0.0)
     assert window.wait_s(100, 0.0) == pytest.approx(40)
@@ -41,7 +41,7 @@ def test_what_is_long_ago_is_forgotten() -> None:
     assert window.is_idle(11.0)
 
 
-def test_what_is_taken_back_does_not_count() -> None:
+def test_withdrawn_values_do_not_count() -> None:
     window = RateWindow()
     for _ in range(100):
         window.add(1, 1.0)

@@ -127,7 +127,7 @@ def test_work_in_a_thread_counts_too() -> None:
     assert asyncio.run(run()) >= BUSY_S
 
 
-def test_without_a_stopwatch_nothing_stands_in_between() -> None:
+def test_awaitable_is_unchanged_without_stopwatch() -> None:
     coroutine = asyncio.sleep(0)
     assert timed(coroutine, None) is coroutine
     coroutine.close()

@@ -100,7 +100,7 @@ def test_clients_of_one_user_use_its_quota_up_together() -> None:
     assert told_ms == 3000
 
 
-def test_nothing_is_counted_without_quotas() -> None:
+def test_requests_without_quotas_are_not_counted() -> None:
     assert House().produce("anna", "one", 10**9) == (0.0, 0)
 
 
@@ -133,7 +133,7 @@ def test_writing_the_answer_counts_for_the_next_request() -> None:
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS])
-def test_logging_in_and_what_brokers_ask_takes_nobodys_time(api_key: ApiKey) -> None:
+def test_logins_and_inter_broker_requests_are_not_throttled(api_key: ApiKey) -> None:
     house = House({(("user", None),): {"request_percentage": 1.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
     assert house.throttles.stopwatch(api_key, session, None) is None
@@ -142,7 +142,7 @@ def test_logging_in_and_what_brokers_ask_takes_nobodys_time(api_key: ApiKey) -> 
     assert house.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is None
 
 
-def test_what_a_handler_wants_is_waited_for() -> None:
+def test_throttle_time_of_a_handler_delays_the_connection() -> None:
     house = House({(("user", "anna"),): {RATE: 1.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
     response = CreatePartitionsResponse(throttle_time_ms=2500)
@@ -150,7 +150,7 @@ def test_what_a_handler_wants_is_waited_for() -> None:
     assert (wait_s, response.throttle_time_ms) == (2.5, 2500)
 
 
-def test_a_wait_that_is_too_long_for_the_response_is_sent_as_the_longest_one() -> None:
+def test_throttle_time_is_capped_in_the_response() -> None:
     house = House({(("user", "anna"),): {RATE: 1.0}})
     wait_s, told_ms = house.produce("anna", None, 10**8)
     assert wait_s == pytest.approx(10**8 - 10)

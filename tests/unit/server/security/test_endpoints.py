@@ -61,7 +61,7 @@ def test_logins_that_cannot_work_are_refused_at_the_start(configs: dict[str, str
         opened(configs)
 
 
-def test_what_an_authorizer_is_set_up_with_is_not_reported_as_unknown() -> None:
+def test_configs_of_an_authorizer_are_not_reported_as_unknown() -> None:
     assert unknown_names({"super.users": "User:a", "allow.everyone.if.no.acl.found": "true", "made.up": "x"}) == (
         "made.up",
     )

@@ -25,7 +25,7 @@ def logged_in(login: Login) -> Login:
     return login
 
 
-def test_before_login_nothing_but_versions_and_the_handshake_is_served() -> None:
+def test_only_api_versions_and_handshake_are_served_before_login() -> None:
     login = a_login()
     login.check(ApiKey.API_VERSIONS)
     login.check(ApiKey.SASL_HANDSHAKE)
@@ -52,7 +52,7 @@ def test_a_wrong_password_is_reported_and_ends_the_login() -> None:
         login.check(ApiKey.SASL_HANDSHAKE)
 
 
-def test_a_mechanism_that_is_not_enabled_ends_the_login() -> None:
+def test_disabled_mechanism_ends_the_login() -> None:
     login = a_login()
     assert login.handshake("GSSAPI", 1) == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert login.state is LoginState.FAILED
@@ -75,7 +75,7 @@ def test_tokens_come_bare_after_the_oldest_handshake() -> None:
     assert not login.takes_bare_token
 
 
-def test_without_a_time_limit_who_is_in_stays_in_and_does_not_log_in_again() -> None:
+def test_session_without_limit_needs_no_re_authentication() -> None:
     login = logged_in(a_login())
     assert login.handshake("PLAIN", 1) == ErrorCode.ILLEGAL_SASL_STATE
     assert login.authenticate(b"\x00bob\x00other").error_code == ErrorCode.ILLEGAL_SASL_STATE

@@ -79,7 +79,7 @@ def test_reading_from_an_offset_that_was_compacted_away_continues_behind_it(tmp_
     assert len([at for at in offsets if at < boundary and at % 2]) == 1
 
 
-def test_reading_where_nothing_is_left_gives_nothing_rather_than_an_error(tmp_path: Path) -> None:
+def test_read_in_compacted_gap_is_empty(tmp_path: Path) -> None:
     house = compacted(tmp_path, delete_retention_ms="0")
     for _ in range(3):
         house.log.append(batch("x", key=b"a"))
@@ -131,7 +131,7 @@ def test_a_producer_continues_after_its_last_batch_was_emptied(tmp_path: Path) -
     assert house.log.append(batch("next", producer_id=7, producer_epoch=0, base_sequence=1)).base_offset == 11
 
 
-def test_little_that_is_new_waits_for_more(tmp_path: Path) -> None:
+def test_log_below_dirty_ratio_is_not_compacted(tmp_path: Path) -> None:
     house = compacted(tmp_path, min_cleanable_dirty_ratio="0.5")
     for _ in range(40):
         house.log.append(batch("x" * 100, key=b"a"))
@@ -156,7 +156,7 @@ def test_records_that_are_too_young_are_left_alone(tmp_path: Path) -> None:
     assert run(house, NOON_MS + DAY_MS) > 0
 
 
-def test_what_an_interrupted_compaction_left_behind_is_cleared_up(tmp_path: Path) -> None:
+def test_files_of_interrupted_compaction_are_removed(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     for number in range(20):
         house.log.append(batch("x" * 100, at=NOON_MS + number))
@@ -170,7 +170,7 @@ def test_what_an_interrupted_compaction_left_behind_is_cleared_up(tmp_path: Path
     assert not work.exists()
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_deleted_during_compaction_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = compacted(tmp_path)
     for _ in range(20):
         house.log.append(batch("x" * 100, key=b"a"))
@@ -259,7 +259,7 @@ class CrashingDisk(segment_swap.Disk):
     rows=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integers()), min_size=30, max_size=60),
     crashes=st.lists(st.integers(0, 60), min_size=1, max_size=4),
 )
-def test_a_crash_at_any_step_loses_nothing(
+def test_crash_at_any_step_of_the_swap_loses_no_record(
     rows: list[tuple[str, int | None]], crashes: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # given
@@ -331,7 +331,7 @@ def test_how_far_compaction_came_is_known_after_a_restart(tmp_path: Path) -> Non
     assert run(house) == 0
 
 
-def test_a_segment_that_is_too_young_shields_the_ones_behind_it(tmp_path: Path) -> None:
+def test_segments_after_a_young_segment_are_not_compacted(tmp_path: Path) -> None:
     house = compacted(tmp_path, min_compaction_lag_ms="1000", segment_bytes="400")
     house.log.append(batch("x" * 300, key=b"a", at=NOON_MS + 5000))
     for _ in range(5):

@@ -74,7 +74,7 @@ def offsets(house: LogHouse) -> list[int]:
         "t-0/klamm-producers.json",
     ],
 )
-def test_a_small_file_that_is_damaged_is_not_used_and_no_record_is_lost(
+def test_damaged_checkpoint_is_ignored_without_loss_of_records(
     tmp_path: Path, name: str, damage: bytes, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given
@@ -174,7 +174,7 @@ DAMAGES: dict[str, Callable[[bytes, int], bytes]] = {
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_index_loses_no_record_and_misleads_nobody(
+def test_damaged_index_is_rebuilt_without_loss_of_records(
     tmp_path: Path, damage: Callable[[bytes, int], bytes], suffix: str, clean: bool
 ) -> None:
     # given
@@ -261,9 +261,7 @@ def test_a_damaged_place_in_a_closed_segment_is_an_error_and_the_rest_is_served(
     assert house.log.append(batch("next")).base_offset == COUNT
 
 
-def test_a_damaged_segment_without_its_index_keeps_what_lies_behind_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_records_after_damage_survive_without_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = filled(tmp_path)
     stop(house, clean=True)
     house.open()

@@ -99,7 +99,7 @@ def test_directories_of_no_topic_are_put_aside_again_and_again(tmp_path: Path) -
     assert names(tmp_path) == ["t-0.<uuid>-stray"] * 4
 
 
-def test_a_directory_that_is_no_partition_is_left_alone(tmp_path: Path) -> None:
+def test_directory_without_partition_is_kept(tmp_path: Path) -> None:
     for name in ("lost+found", "my-notes", "t-0", "t-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "t-x" / "partition.metadata").touch()
@@ -142,7 +142,7 @@ def test_a_directory_without_a_readable_id_is_that_of_the_topic_that_has_its_nam
     assert read_topic_id(tmp_path / "t-0") == TOPIC_ID
 
 
-def test_a_topic_that_is_created_does_not_take_over_a_directory_that_was_there_before(tmp_path: Path) -> None:
+def test_new_topic_does_not_reuse_existing_directory(tmp_path: Path) -> None:
     """Not even one without a readable id: a new partition has no directory."""
     house = LogHouse(tmp_path)
     house.log.append(batch("old"))
@@ -251,9 +251,7 @@ def test_a_directory_that_cannot_be_created_is_reported_by_the_append(
         house.log.append(batch("x"))
 
 
-def test_a_topic_that_is_deleted_and_created_again_meanwhile_gets_its_own_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house, has_begun, may_go_on = LogHouse(tmp_path), threading.Event(), threading.Event()
 
     def write(directory: Path, topic_id: UUID) -> None:

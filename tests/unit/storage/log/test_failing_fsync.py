@@ -93,7 +93,7 @@ def test_a_failed_fsync_is_not_made_up_for_by_the_next_one(house: LogHouse, disk
     assert (house.manager.offline_count, house.manager.offline_partitions(TOPIC_ID)) == (0, frozenset())
 
 
-def test_a_flush_that_nobody_waits_for_any_more_takes_the_log_offline_too(house: LogHouse, disk: Disk) -> None:
+def test_failed_flush_of_cancelled_request_takes_the_log_offline(house: LogHouse, disk: Disk) -> None:
     async def story() -> None:
         disk.broken = "t-0/"
         disk.released.clear()
@@ -126,9 +126,7 @@ def test_a_file_that_cannot_be_opened_for_a_flush_is_tried_again(
     assert (house.manager.offline_count, house.log.recovery_point) == (0, 1)
 
 
-def test_a_start_reads_from_the_disk_what_an_offline_log_holds(
-    house: LogHouse, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restart_reads_offline_log_from_disk(house: LogHouse, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page cache shows records that the disk never received."""
     asyncio.run(house.manager.flush(house.log))
     durable = house.log.size

@@ -39,7 +39,7 @@ def test_a_range_is_read_in_any_parts(tmp_path: Path) -> None:
     assert item.end_offset == 6
 
 
-def test_a_range_outlives_its_descriptor_and_what_is_appended_later(tmp_path: Path) -> None:
+def test_range_outlives_its_descriptor_and_later_appends(tmp_path: Path) -> None:
     house = filled(tmp_path)
     item, whole = found(house)
     house.log.segments[0].close()

@@ -102,7 +102,7 @@ def test_an_unlimited_topic_keeps_everything(tmp_path: Path) -> None:
     assert apply_retention(house.log, NOON_MS + 10_000 * DAY_MS) == 0
 
 
-def test_at_least_the_size_that_is_asked_for_stays(tmp_path: Path) -> None:
+def test_retention_bytes_are_kept_at_least(tmp_path: Path) -> None:
     house = filled(tmp_path, 10, retention_bytes=str(5 * SIZE))
 
     assert apply_retention(house.log, NOON_MS) == 2
@@ -196,7 +196,7 @@ def test_producers_expire_with_an_interval_of_their_own(tmp_path: Path) -> None:
     asyncio.run(live())
 
 
-def test_a_checkpoint_that_is_cancelled_is_written_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_checkpoint_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next one would write the same file at the same time."""
     house = filled(tmp_path, 2)
     writes: list[str] = []
@@ -238,7 +238,7 @@ def test_closed_segments_and_overdue_logs_become_durable(tmp_path: Path) -> None
     assert house.log.recovery_point == 6
 
 
-def test_a_clock_that_is_set_back_does_not_put_flushes_off(tmp_path: Path) -> None:
+def test_clock_set_back_does_not_delay_flushes(tmp_path: Path) -> None:
     house = filled(tmp_path, 1, flush_ms="1000")
     house.clock.now_ms += 1000
     asyncio.run(house.manager._housekeeper.tick())

@@ -47,7 +47,7 @@ def test_records_get_consecutive_offsets_and_come_back_as_they_were(house: LogHo
     ]
 
 
-def test_base_offset_and_leader_epoch_are_stamped_whatever_the_producer_sent(house: LogHouse) -> None:
+def test_append_overwrites_base_offset_and_leader_epoch(house: LogHouse) -> None:
     sent = bytearray(batch("a"))
     patch_header(sent, partition_leader_epoch=77)
     house.log.append(batch("x"))
@@ -60,7 +60,7 @@ def test_base_offset_and_leader_epoch_are_stamped_whatever_the_producer_sent(hou
     assert bytes(stored.buffer[16:]) == bytes(sent[16:])
 
 
-def test_reading_at_the_end_gives_nothing_and_outside_is_refused(house: LogHouse) -> None:
+def test_read_at_end_is_empty_and_outside_is_out_of_range(house: LogHouse) -> None:
     house.log.append(batch("a"))
 
     assert house.log.read(1, 1000) == b""
@@ -117,7 +117,7 @@ def test_any_offset_is_found_in_any_segment(
 # -- what is refused
 
 
-def test_nothing_of_a_refused_batch_stays(house: LogHouse) -> None:
+def test_rejected_batch_leaves_no_bytes(house: LogHouse) -> None:
     broken = bytearray(batch("abc"))
     broken[-1] ^= 1
 
@@ -321,7 +321,7 @@ def test_a_full_disk_refuses_and_leaves_the_log_as_it_was(house: LogHouse, room:
     assert [record.offset for record in read_all(house.log)] == [0, 1]
 
 
-def test_a_write_that_is_done_in_pieces_is_whole(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_writes_are_completed(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = house.pool.writev
     monkeypatch.setattr(house.pool, "writev", lambda fd, buffers, at: whole(fd, [b"".join(buffers)[:50]], at))
 

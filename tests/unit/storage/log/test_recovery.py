@@ -38,7 +38,7 @@ def test_an_empty_partition_has_no_directory_and_no_open_file(tmp_path: Path) ->
     assert open_count(house.pool) == 0
 
 
-def test_what_was_appended_is_there_after_a_crash(tmp_path: Path) -> None:
+def test_appended_records_survive_a_crash(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, segment_bytes="1000", index_interval_bytes="100")
     for _ in range(50):
         house.log.append(batch("x" * 100, "y"))
@@ -106,7 +106,7 @@ def test_a_wrong_checksum_behind_the_recovery_point_cuts_the_log_and_the_segment
     assert offsets(house) == list(range(house.log.end_offset))
 
 
-def test_a_clean_shutdown_leaves_nothing_to_check(tmp_path: Path) -> None:
+def test_clean_shutdown_skips_the_check(tmp_path: Path) -> None:
     # given
     house = LogHouse(tmp_path, index_interval_bytes="100")
     for size in range(30):
@@ -122,7 +122,7 @@ def test_a_clean_shutdown_leaves_nothing_to_check(tmp_path: Path) -> None:
     assert offsets(house) == list(range(30))
 
 
-def test_below_the_recovery_point_nothing_is_read(tmp_path: Path) -> None:
+def test_segments_below_the_recovery_point_are_not_read(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x" * 30))
     house.log.append(batch("y"))

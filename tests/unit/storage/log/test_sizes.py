@@ -19,7 +19,7 @@ def manager(directory: Path) -> LogManager:
     return logs
 
 
-def test_a_log_that_is_open_reports_its_bytes_and_another_one_where_they_are(tmp_path: Path) -> None:
+def test_size_of_open_log_and_directory_of_closed_log_are_reported(tmp_path: Path) -> None:
     # given
     logs = manager(tmp_path)
     log = logs.get(TOPIC_ID, 0)

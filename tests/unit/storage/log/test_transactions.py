@@ -40,7 +40,7 @@ def test_committed_records_are_read_when_their_transaction_has_ended(tmp_path: P
     assert (log.last_stable_offset, committed_values(log)) == (5, ["before", "a", "b", "behind"])
 
 
-def test_aborted_records_are_never_read_by_who_wants_committed_ones(tmp_path: Path) -> None:
+def test_read_committed_skips_aborted_records(tmp_path: Path) -> None:
     log = LogHouse(tmp_path).log
     write(log, 1, "no", sequence=0)
     write(log, 2, "yes", sequence=0)
@@ -76,7 +76,7 @@ def test_a_transactional_batch_needs_a_transaction(tmp_path: Path) -> None:
     assert log.end_offset == 2
 
 
-def test_within_a_transaction_a_producer_writes_nothing_else(tmp_path: Path) -> None:
+def test_non_transactional_batch_in_open_transaction_is_rejected(tmp_path: Path) -> None:
     log = LogHouse(tmp_path).log
     write(log, 1, "x", sequence=0)
 
@@ -121,7 +121,7 @@ def test_a_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:
         append_marker(log, COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=4, now_ms=NOON_MS)
 
 
-def test_deleted_records_of_an_open_transaction_hold_nobody_up(tmp_path: Path) -> None:
+def test_deleted_records_of_open_transaction_do_not_block_readers(tmp_path: Path) -> None:
     log = LogHouse(tmp_path).log
     write(log, 1, "x", "y", "z", sequence=0)
 
@@ -161,7 +161,7 @@ def _compact(house: LogHouse) -> None:
     asyncio.run(compact(house.log, house.clock()))
 
 
-def test_compaction_removes_what_was_aborted_and_leaves_alone_what_is_open(tmp_path: Path) -> None:
+def test_compaction_removes_aborted_records_and_keeps_open_transactions(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000")
     log = house.log
     log.append(batch("kept", key=b"a"))
@@ -186,7 +186,7 @@ def test_compaction_removes_what_was_aborted_and_leaves_alone_what_is_open(tmp_p
     assert committed_values(house.log) == ["kept", "new"]
 
 
-def test_markers_go_when_nothing_is_left_of_their_transaction_and_their_time_is_over(tmp_path: Path) -> None:
+def test_markers_expire_after_the_records_of_their_transaction(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000")
     log = house.log
     write(log, 1, "no", sequence=0, key=b"a")
@@ -253,7 +253,7 @@ STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(steps=STEPS, segment_bytes=st.sampled_from(["300", "1000", "100000"]), max_bytes=st.sampled_from([1, 400, 9999]))
-def test_any_history_is_read_rightly_whatever_happens(
+def test_read_committed_is_correct_after_any_history(
     steps: list[tuple[int, str]], segment_bytes: str, max_bytes: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     house = LogHouse(tmp_path_factory.mktemp("log"), segment_bytes=segment_bytes)

@@ -47,7 +47,7 @@ def test_the_history_is_read_while_the_broker_runs(tmp_path: Path) -> None:
     assert len(read_config_history(tmp_path, limit=1)) == 1
 
 
-def test_where_sqlite_can_create_nothing_the_history_of_a_stopped_broker_is_read(
+def test_history_of_stopped_broker_is_read_from_read_only_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
@@ -119,7 +119,7 @@ def test_only_so_many_lines_are_kept_and_no_commit_drops_very_many(tmp_path: Pat
     asyncio.run(run())
 
 
-def test_going_back_undoes_what_came_after_and_nothing_else() -> None:
+def test_revert_undoes_only_later_changes() -> None:
     history = [
         line(50, "b", "2", None),
         line(40, "c", "x", "y", resource="TOPIC:other"),

@@ -60,7 +60,7 @@ def open_and_close(path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_database_of_format_1_is_migrated_and_keeps_what_it_held(tmp_path: Path) -> None:
+def test_format_1_is_migrated_without_loss(tmp_path: Path) -> None:
     # given
     path = tmp_path / "metadata.sqlite"
     execute(path, FORMAT_1)
@@ -137,7 +137,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path)
     assert [name for name, _ in layout(path)] == ["holidays"]
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     path.write_bytes(b"this is not a database, whatever its name says" * 100)
 
@@ -163,7 +163,7 @@ FORMAT_2 = (
 """A database as format 2 wrote it: no ACLs and no credentials."""
 
 
-def test_a_database_of_format_2_gets_room_for_acls_and_credentials_and_keeps_what_it_held(tmp_path: Path) -> None:
+def test_format_2_is_migrated_to_acls_and_credentials_without_loss(tmp_path: Path) -> None:
     # given
     path, new = tmp_path / "metadata.sqlite", tmp_path / "new.sqlite"
     execute(path, FORMAT_2)

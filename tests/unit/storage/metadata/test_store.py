@@ -36,7 +36,7 @@ def note(done: list[int], number: int, _: asyncio.Future[None]) -> None:
     done.append(number)
 
 
-def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_reopening(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "new" / "metadata.sqlite")
         await store.submit(put("cluster_id", "abc"))
@@ -102,7 +102,7 @@ def test_an_empty_submission_waits_for_those_before_it_and_costs_no_commit(tmp_p
     run(main())
 
 
-def test_closing_commits_what_is_queued(tmp_path: Path) -> None:
+def test_close_commits_queued_changes(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         future = store.submit(put("a", "1"))
@@ -163,7 +163,7 @@ def test_a_failed_commit_fails_everything_decided_before_it_was_known(tmp_path: 
     run(main())
 
 
-def test_what_is_submitted_between_the_failure_and_its_news_fails_too(tmp_path: Path) -> None:
+def test_changes_submitted_after_a_failed_commit_fail(tmp_path: Path) -> None:
     async def main() -> None:
         # given
         disk = Disk()

@@ -33,7 +33,7 @@ def pending(offset: int, *, group_id: str = "g", producer_id: int = 7) -> PutPen
     return PutPendingOffset(producer_id=producer_id, commit=commit)
 
 
-def test_what_was_stored_last_is_there(tmp_path: Path) -> None:
+def test_last_stored_state_is_loaded(tmp_path: Path) -> None:
     async def run() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         await store.submit([PutTransaction(transactional_id=name, payload=b"1") for name in "ab"])

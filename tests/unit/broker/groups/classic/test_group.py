@@ -39,7 +39,7 @@ def test_an_old_client_is_taken_in_at_once() -> None:
     assert joined[0].generation_id == 1
 
 
-def test_the_first_member_leads_and_alone_learns_who_is_there() -> None:
+def test_first_member_is_leader_and_gets_the_members() -> None:
     scene = GroupScene()
     first = scene.new_dynamic("m1", protocols=(("range", b"one"),))
     second = scene.new_dynamic("m2", protocols=(("range", b"two"),))
@@ -200,7 +200,7 @@ def test_a_member_with_another_subscription_starts_a_rebalance() -> None:
 
 
 @pytest.mark.parametrize("member_id", ["m1", "m2"], ids=["leader", "follower"])
-def test_a_changed_session_timeout_alone_disturbs_nobody(member_id: str) -> None:
+def test_changed_session_timeout_causes_no_rebalance(member_id: str) -> None:
     """K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not
     rebalance for that alone.
     """
@@ -378,7 +378,7 @@ def test_a_restarted_static_member_whose_protocol_changes_the_vote_rebalances() 
     assert scene.group.protocol_name == "sticky"
 
 
-def test_what_a_replaced_static_member_still_asks_is_fenced() -> None:
+def test_requests_of_replaced_static_member_are_fenced() -> None:
     scene = GroupScene()
     generation_id = static_pair(scene)
     scene.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
@@ -413,7 +413,7 @@ def test_a_parked_sync_of_a_replaced_static_member_is_fenced_and_the_group_rebal
     assert scene.state is GroupState.PREPARING_REBALANCE
 
 
-def test_an_instance_that_nobody_holds_is_unknown() -> None:
+def test_unused_group_instance_id_is_unknown_member() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1")
 
@@ -552,7 +552,7 @@ def test_an_empty_group_takes_commits_from_outside_and_not_from_former_members()
     assert scene.commit("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_may_commit_what_it_had_while_others_join_but_not_between_join_and_sync() -> None:
+def test_commit_is_accepted_while_preparing_and_rejected_while_completing_rebalance() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
     scene.new_dynamic("m3")
@@ -642,7 +642,7 @@ def test_a_rebalance_that_waited_for_a_member_continues_when_that_leaves() -> No
     assert [member.member_id for member in parked[0].members] == ["m1"]
 
 
-def test_a_parked_join_of_a_member_that_is_removed_is_answered() -> None:
+def test_parked_join_of_removed_member_gets_response() -> None:
     scene = GroupScene()
     parked = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
 
@@ -651,7 +651,7 @@ def test_a_parked_join_of_a_member_that_is_removed_is_answered() -> None:
     assert parked == [JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)]
 
 
-def test_everyone_who_waits_is_sent_away_when_the_group_is_disbanded() -> None:
+def test_disbanded_group_answers_all_parked_requests() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1")
     scene.new_dynamic("m2")

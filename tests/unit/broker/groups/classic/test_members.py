@@ -39,7 +39,7 @@ def test_the_oldest_member_left_leads_when_the_leader_goes() -> None:
     assert group.leader_id == "b"
 
 
-def test_a_leader_that_does_not_join_is_replaced_by_one_who_does() -> None:
+def test_leader_that_does_not_rejoin_is_replaced() -> None:
     group = group_of(member("a", "x"), member("b", "x"), member("c", "x"))
     replies: list[JoinReply] = []
     group.park_join("c", replies.append)
@@ -48,14 +48,14 @@ def test_a_leader_that_does_not_join_is_replaced_by_one_who_does() -> None:
     assert group.leader_id == "c"
 
 
-def test_nobody_is_elected_when_nobody_joins() -> None:
+def test_no_leader_without_joined_members() -> None:
     group = group_of(member("a", "x"))
 
     assert not group.elect_joined_leader()
     assert group.leader_id == "a"
 
 
-def test_only_what_all_support_can_be_voted_for() -> None:
+def test_only_protocols_of_all_members_are_candidates() -> None:
     group = group_of(member("a", "x", "y"), member("b", "y"))
 
     assert group.vote() == "y"
@@ -63,7 +63,7 @@ def test_only_what_all_support_can_be_voted_for() -> None:
     assert not group.supports_any((("x", b""),))
 
 
-def test_a_group_without_members_votes_for_nothing_and_takes_anything() -> None:
+def test_empty_group_selects_no_protocol_and_accepts_any() -> None:
     group = group_of(member("a", "x"))
     group.remove("a")
 

@@ -140,7 +140,7 @@ def test_static_members_without_rebalance_timeout_do_not_keep_the_group_busy() -
 # ---- sessions
 
 
-def test_a_member_that_is_silent_for_its_session_timeout_is_out() -> None:
+def test_member_without_heartbeat_expires_after_session_timeout() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
     for _ in range(4):
@@ -203,7 +203,7 @@ def test_the_first_parked_join_of_a_member_is_believed_in_for_five_minutes() -> 
     assert parked == [JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)]
 
 
-def test_an_id_that_is_not_used_within_the_session_timeout_is_forgotten() -> None:
+def test_unused_pending_member_id_expires() -> None:
     scene = GroupScene()
     scene.send_join(attempt(new_member_id="m1"))
 
@@ -248,7 +248,7 @@ def test_a_leader_that_never_assigns_is_replaced() -> None:
     assert scene.send_join(attempt("m2"))[0].leader == "m2"
 
 
-def test_nobody_is_thrown_out_once_all_have_fetched_their_assignment() -> None:
+def test_sync_deadline_ends_once_all_members_have_synced() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2", rebalance_timeout_ms=20_000)
 
@@ -273,7 +273,7 @@ def test_the_group_remembers_when_it_became_empty() -> None:
     assert scene.group.state_since_ms == WALL_START_MS + 8_000
 
 
-def test_a_wake_up_too_early_changes_nothing() -> None:
+def test_early_timer_changes_nothing() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1")
 

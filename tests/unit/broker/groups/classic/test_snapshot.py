@@ -90,7 +90,7 @@ def test_a_member_goes_back_to_its_own_session_timeout_after_a_restart() -> None
     assert again.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_of_an_earlier_version_enforces_nothing() -> None:
+def test_group_stored_by_earlier_version_has_no_enforced_timeout() -> None:
     scene = GroupScene()
     scene.stable("m1")
     facts = json.loads(to_payload(scene.group))

@@ -67,7 +67,7 @@ def shown(target: TargetAssignment) -> dict[str, str]:
         ),
     ],
 )
-def test_uniform_balances_and_keeps_what_it_can(
+def test_uniform_assignor_balances_and_is_sticky(
     subscribers: dict[str, Subscriber], counts: dict[UUID, int], expected: dict[str, str]
 ) -> None:
     """K848-04."""

@@ -113,7 +113,7 @@ soak: setup
 		tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py tests/spark/test_dataframes_like_spark.py \
 		tests/interop/test_consumer_groups.py tests/interop/test_gateway_upgrade.py \
 		tests/interop/test_gateway_client_configs.py \
-		tests/interop/test_config_order.py tests/interop/test_assignors_like_kafka.py tests/interop/test_impact_bounds.py
+		tests/interop/test_config_order.py tests/interop/test_resources_in_line.py tests/interop/test_assignors_like_kafka.py tests/interop/test_impact_bounds.py
 	for release in $(OLDER_RELEASES); do \
 		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
 	$(WITH_COMPILER) python -m scripts.client_suites

@@ -30,6 +30,9 @@ from benchmarks import (
     startup,
     throughput,
 )
+from benchmarks import (
+    plan as large_plan,
+)
 from benchmarks.goals import verdicts
 from benchmarks.history import HISTORY, append_to_history, changes_since
 from benchmarks.machine import describe_machine
@@ -47,6 +50,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "fault-control": fault_control.run,
     "configs": configs.run,
     "describe": describe.run,
+    "plan": large_plan.run,
     "authorizer": authorizer.run,
     "client-configs": client_configs.run,
     "throughput": throughput.run,

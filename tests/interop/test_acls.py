@@ -162,7 +162,7 @@ def test_tools_name_the_principal_and_the_missing_right(
     assert codes == [1, 1, 1]
     output = capsys.readouterr()
     assert output.err.count("(User:alice needs DESCRIBE_CONFIGS on topic orders)") == 2
-    assert "! topic orders: cannot be described: " in output.out
+    assert "topics.orders: cannot be described: " in output.out
     assert "(User:alice needs DESCRIBE on the cluster)" in output.out
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS
 from klamm.policy.answers import PARTITIONS
 from klamm.resources.equality import is_same
 from klamm.resources.model import (
     CLUSTER,
+    DEFAULT_BROKER,
     FILE,
     GROUPED,
     HIDDEN,
@@ -115,9 +117,18 @@ def _deletion(resource: Declared, now: Existing | None) -> ResourceDiff:
         return ResourceDiff(declared=resource, exists=True, changes=(), problems=(problem,))
     if resource.kind is Kind.TOPIC:
         return ResourceDiff(declared=resource, exists=now is not None, changes=(), is_deletion=now is not None)
-    own = {key: value for key, value in (now or _ABSENT).own.items() if not resource.ignores(key)}
-    changes = tuple(_removal(key, value) for key, value in own.items())
+    changes = tuple(_removal(key, value) for key, value in _removable(resource, now).items())
     return ResourceDiff(declared=resource, exists=now is not None, changes=changes, is_deletion=bool(changes))
+
+
+def _removable(resource: Declared, now: Existing | None) -> dict[str, CurrentValue]:
+    """Return the values that may be removed from a resource.
+
+    Kafka sets ``min.insync.replicas`` of the whole cluster itself and rejects its removal while it elects leaders from
+    the eligible leader replicas (KIP-966).
+    """
+    keeps = {MIN_INSYNC_REPLICAS} if resource.key == (Kind.BROKER, DEFAULT_BROKER) else set()
+    return {key: value for key, value in (now or _ABSENT).own.items() if key not in keeps and not resource.ignores(key)}
 
 
 def _new_topic(topic: Declared, same_metrics: str) -> ResourceDiff:
@@ -157,11 +168,7 @@ def _changed(resource: Declared, now: Existing | None, ownership: Ownership) -> 
     ]
     if ownership.owns_keys_of(resource):
         declared = {*resource.values, *resource.secrets}
-        changes += [
-            _removal(key, value)
-            for key, value in (now or _ABSENT).own.items()
-            if key not in declared and not resource.ignores(key)
-        ]
+        changes += [_removal(key, value) for key, value in _removable(resource, now).items() if key not in declared]
     if resource.kind is Kind.SCRAM:
         problems += _missing_secrets(resource, changes)
     if problems:

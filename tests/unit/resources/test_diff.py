@@ -238,3 +238,13 @@ def test_resource_that_cannot_be_described_is_a_problem() -> None:
     (diff,) = plan_resources([topic()], {ORDERS: Existing(values={}, problem="cannot be described: no right")})
     assert diff.problems == ("f: topics.orders: cannot be described: no right",)
     assert diff.changes == ()
+
+
+def test_min_insync_replicas_of_the_cluster_is_never_removed() -> None:
+    key = ResourceKey(Kind.BROKER, "default")
+    own = {
+        name: CurrentValue(value="1", origin="all brokers", is_own=True)
+        for name in ("min.insync.replicas", "log.cleaner.threads")
+    }
+    (diff,) = plan_resources([Declared(kind=Kind.BROKER, name="default")], {key: Existing(values=own)}, PRUNE_KEYS)
+    assert lines(diff) == ["- log.cleaner.threads: 1 (all brokers) -> the inherited value"]

@@ -6,6 +6,7 @@ import copy
 import re
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK
@@ -14,13 +15,15 @@ from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_error, print_result
 from klamm.cli.profiles import fill_in
 from klamm.display import counted, escaped
+from klamm.impact.findings import Impact, ImpactLevel
+from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.resources.diff import Ownership
 from klamm.resources.model import Kind
 from klamm.security.principals import ANONYMOUS, principal_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from klamm.admin import AdminClient
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from klamm.resources.rules import RulesFile
 
 EXIT_DRIFT: Final = 3
+EXIT_IMPACT: Final = 4
 MAX_DELETES: Final = 10
 OUTPUTS: Final = ("human", "json", "yaml", "markdown")
 _EPILOG: Final = (
@@ -52,9 +56,14 @@ def parser(prog: str) -> ToolParser:
         else "Create and change resources to match files; only differences are sent.",
         epilog=_EPILOG
         + "Exit codes: 0 done, 1 something was refused or failed, 2 wrong flags"
-        + (", 3 something differs (--check)." if is_plan else "."),
+        + (", 3 something differs (--check), 4 the impact is too bad." if is_plan else ", 4 the impact is too bad."),
     )
     add_flags(found)
+    found.add_value(
+        "--max-impact",
+        choices=tuple(level.name.lower() for level in ImpactLevel),
+        help="exit with 4, and apply nothing, if the predicted impact of the changes is worse",
+    )
     if is_plan:
         found.add_switch("--check", help="exit with 3 when anything differs")
         found.add_switch("--offline", help="check the files without a cluster, with the configs of Kafka 4.4")
@@ -118,6 +127,7 @@ def apply_main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, flags: ToolParser) -> int:
     ownership, rules = ownership_of(options), rules_of(options)
     named: list[tuple[str | None, Plan]] = []
+    impacts: dict[str | None, Impact] = {}
     for files in clusters_of(options):
         if options.offline:
             from klamm.resources.engine import check_offline  # noqa: PLC0415  # see connected
@@ -125,23 +135,36 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
             named.append((files.cluster, check_offline(files.resources, rules)))
             continue
         with connected(options, flags, files) as admin:
-            named.append((files.cluster, _plan_and_apply(admin, files, ownership, rules, options)))
-    show(named, options, is_done=not options.validate_only)
+            plan = _plan(admin, files, ownership, rules, options)
+            if options.validate_only or options.max_impact is not None:
+                impacts[files.cluster] = impact = _impact(admin, plan)
+                if not options.validate_only and _is_excessive(impact, options):
+                    show([(files.cluster, plan)], options, is_done=False, impacts=impacts)
+                    print_error(f"{files.path}: the impact is worse than --max-impact {options.max_impact}")
+                    return EXIT_IMPACT
+            named.append((files.cluster, plan if options.validate_only else _apply(admin, plan, options)))
+    show(named, options, is_done=not options.validate_only, impacts=impacts)
     plans = [plan for _, plan in named]
     if any(plan.failed for plan in plans):
         return EXIT_FAILED
+    if any(_is_excessive(impact, options) for impact in impacts.values()):
+        return EXIT_IMPACT
     return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
 
 
-def _plan_and_apply(
+def _plan(
     admin: AdminClient,
     files: ClusterFiles,
     ownership: Ownership,
     rules: RulesFile | None,
     options: argparse.Namespace,
 ) -> Plan:
-    from klamm.resources.engine import apply_plan, make_plan  # noqa: PLC0415  # wrong flags need no network library
-    from klamm.resources.throttle import MoveThrottle, wait_for_moves  # noqa: PLC0415
+    """Return the plan of one cluster.
+
+    Raises:
+        RequestError: It is to be applied, and would delete more than ``--max-deletes`` allows.
+    """
+    from klamm.resources.engine import make_plan  # noqa: PLC0415  # wrong flags need no network library
 
     plan = make_plan(admin, files.resources, ownership, rules)
     limit = MAX_DELETES if options.max_deletes is None else options.max_deletes
@@ -150,16 +173,42 @@ def _plan_and_apply(
         if not options.validate_only:
             raise RequestError(f"{message}; klamm plan shows them")
         print_error(message)
-    if options.validate_only:
-        return plan
-    throttle = None if options.throttle is None else MoveThrottle(admin, options.throttle)
+    return plan
+
+
+def _apply(admin: AdminClient, plan: Plan, options: argparse.Namespace) -> Plan:
+    from klamm.resources.engine import apply_plan  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.resources.throttle import MoveThrottle, moves_in_progress, wait_for_moves  # noqa: PLC0415
+
+    if options.throttle is None:
+        return apply_plan(admin, plan, keep_going=options.keep_going)
+    throttle = MoveThrottle(admin, options.throttle)
+    interrupted = moves_in_progress(admin, [diff.key.name for diff in plan.diffs if diff.key.kind is Kind.TOPIC])
+    throttle.begin(interrupted)
     done = apply_plan(admin, plan, keep_going=options.keep_going, throttle=throttle)
-    if throttle is not None and done.moves:
-        wait_for_moves(
-            admin, done.moves, lambda left: print_error(f"Replicas of {counted(left, 'partition')} are moving.")
-        )
-        throttle.end()
+    wait_for_moves(
+        admin,
+        (*interrupted, *done.moves),
+        lambda left: print_error(f"Replicas of {counted(left, 'partition')} are moving."),
+    )
+    throttle.end()
     return done
+
+
+def _impact(admin: AdminClient, plan: Plan) -> Impact:
+    """Return the predicted impact of the accepted changes. One that cannot be predicted is said to be unknown."""
+    from klamm.admin.impact import impact_of  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.resources.impact import planned_changes  # noqa: PLC0415
+
+    changes = planned_changes(plan)
+    try:
+        return impact_of(changes, admin) if changes else Impact()
+    except CLUSTER_ERRORS as error:
+        return Impact(unknown=(f"the cluster's facts cannot be read: {explain(error)}",))
+
+
+def _is_excessive(impact: Impact, options: argparse.Namespace) -> bool:
+    return options.max_impact is not None and impact.level > ImpactLevel[options.max_impact.upper()]
 
 
 def connected(
@@ -226,17 +275,24 @@ def rules_of(options: argparse.Namespace) -> RulesFile | None:
     return RulesFile(Path(options.rules), principal_of(options.principal) if options.principal else ANONYMOUS)
 
 
-def show(named: Sequence[tuple[str | None, Plan]], options: argparse.Namespace, *, is_done: bool) -> None:
+def show(
+    named: Sequence[tuple[str | None, Plan]],
+    options: argparse.Namespace,
+    *,
+    is_done: bool,
+    impacts: Mapping[str | None, Impact] = MappingProxyType({}),
+) -> None:
     """Write plans to stdout in the requested form, and the reasons of failures to stderr."""
     from klamm.cli.resources import report  # noqa: PLC0415
 
     plans = [plan for _, plan in named]
     counts = report.summary(plans, is_done=is_done)
     if options.output == "markdown":
-        sys.stdout.write(report.markdown(named, is_done=is_done))
+        sys.stdout.write(report.markdown(named, is_done=is_done, impacts=impacts))
     else:
         content = {
             "resources": [entry for cluster, plan in named for entry in report.document(plan, cluster)],
+            "impact": [{"cluster": cluster, **impact.document()} for cluster, impact in impacts.items()],
             "summary": {name.replace(" ", "_"): count for name, count in counts.items()},
         }
 
@@ -245,6 +301,7 @@ def show(named: Sequence[tuple[str | None, Plan]], options: argparse.Namespace, 
             for cluster, plan in named:
                 shown += [] if len(named) == 1 or cluster is None else [f"Cluster {cluster}:"]
                 shown += report.lines(plan)
+                shown += report.impact_lines(impacts.get(cluster))
             return [*shown, report.summary_line(plans, counts)]
 
         print_result(options.output, content, human)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.output import override_document, override_lines
 from klamm.display import escaped
+from klamm.impact.findings import ImpactLevel
 from klamm.resources.model import Kind, Mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from klamm.impact.findings import Impact
     from klamm.resources.engine import Plan
     from klamm.resources.model import ResourceDiff
 
@@ -57,12 +59,19 @@ def summary_line(plans: Sequence[Plan], counts: Mapping[str, int]) -> str:
     )
 
 
-def markdown(named: Sequence[tuple[str | None, Plan]], *, is_done: bool) -> str:
+def impact_lines(impact: Impact | None) -> list[str]:
+    """Return the lines of an impact that is worth knowing; none otherwise."""
+    is_known = impact is None or (impact.level is ImpactLevel.NONE and not impact.unknown)
+    return [] if impact is None or is_known else impact.lines()
+
+
+def markdown(named: Sequence[tuple[str | None, Plan]], *, is_done: bool, impacts: Mapping[str | None, Impact]) -> str:
     """Return plans in Markdown, for a comment on a pull request.
 
     Args:
         named: Plans with the name of each cluster.
         is_done: Whether the changes were made.
+        impacts: Predicted impact by cluster.
     """
     plans = [plan for _, plan in named]
     counts = summary(plans, is_done=is_done)
@@ -76,9 +85,11 @@ def markdown(named: Sequence[tuple[str | None, Plan]], *, is_done: bool) -> str:
             continue
         is_long = len(shown) > _FOLD_FROM
         parts += ["", "<details><summary>Changes</summary>", ""] if is_long else [""]
-        fence = "`" * max(3, 1 + max(map(_longest_ticks, shown)))
+        fence = "`" * max(3, 1 + max(map(_longest_ticks, [*shown, *impact_lines(impacts.get(cluster))])))
         parts += [f"{fence}diff", *(_diff_line(escaped(line)) for line in shown), fence]
         parts += ["", "</details>"] if is_long else []
+        impact = [escaped(line) for line in impact_lines(impacts.get(cluster))]
+        parts += ["", fence, *impact, fence] if impact else []
     return "\n".join([*parts, ""])
 
 

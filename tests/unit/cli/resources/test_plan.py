@@ -1,0 +1,227 @@
+"""klamm plan, apply, drift and schema on a broker."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm import cli
+from klamm.admin import AdminClient, NewTopic
+from klamm.cli.profiles import find_profile
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+SERVED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with klamm.Broker(config=SERVED) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command and return its exit code and what it wrote."""
+
+    def run_command(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = cli.main(list(words))
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return (code, *capsys.readouterr())
+
+    return run_command
+
+
+def profiles(home: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
+    (home / "klamm").mkdir()
+    (home / "klamm" / "config.toml").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.process
+def test_apply_of_a_tree_uses_the_profile_of_each_cluster(
+    run: Run, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    profiles(tmp_path, monkeypatch, f'[clusters.dev]\nbootstrap_server = "{address}"\n')
+    (tmp_path / "tree" / "dev").mkdir(parents=True)
+    (tmp_path / "tree" / "dev" / "klamm.yaml").write_text("cluster: dev\ntopics: {of-a-tree: {partitions: 2}}")
+    # when
+    applied = run("apply", str(tmp_path / "tree"))
+    # then
+    assert applied == (
+        0,
+        "+ topic of-a-tree\n    + partitions: 2 (file)\nTopics: 1 created, 0 changed, 0 in line, 0 failed.\n",
+        "",
+    )
+    assert run("topics", "--list", "--cluster", "dev", "--topic", "of-a-tree")[1] == "of-a-tree\n"
+    monkeypatch.setenv("KLAMM_BOOTSTRAP_SERVER", address)
+    assert run("topics", "--list", "--topic", "of-a-tree")[1] == "of-a-tree\n"
+    assert run("plan", str(tmp_path / "tree"), "--cluster", "prod")[0] == 2
+    assert "expected one of dev" in run("topics", "--list", "--cluster", "prod")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[clusters.dev", "config.toml: "),
+        ("[cluster.dev]", "unknown key cluster: expected default or clusters"),
+        ("[clusters.prod]", "--cluster dev: expected one of prod"),
+        ("[clusters.dev]", "clusters.dev.bootstrap_server: expected HOST:PORT"),
+        ('[clusters.dev]\nserver = "a"', "clusters.dev.server: unknown key: expected one of bootstrap_server"),
+        ("[clusters.dev]\nbootstrap_server = 1", "clusters.dev.bootstrap_server: 1: expected a string"),
+    ],
+)
+def test_invalid_profile_is_rejected_by_name(
+    text: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles(tmp_path, monkeypatch, text)
+    with pytest.raises(SettingsError) as rejected:
+        find_profile("dev")
+    assert complaint in str(rejected.value)
+
+
+@pytest.mark.process
+def test_deletions_beyond_the_limit_are_refused_before_anything_changes(run: Run, address: str, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "file.yaml"
+    file.write_text("topics: {to-delete: {state: absent}, too-early: {partitions: 1}}")
+    at = ("--bootstrap-server", address)
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic("to-delete", 1, 1)]).all().result()
+        # when
+        refused = run("apply", str(file), *at, "--max-deletes", "0")
+        # then
+        assert (refused[0], refused[1]) == (1, "")
+        assert "would delete 1, more than --max-deletes 0; nothing was changed" in refused[2]
+        assert {"to-delete"} == {"to-delete", "too-early"} & set(admin.list_topics().result())
+        # when
+        assert run("plan", str(file), *at, "--max-impact", "disruption")[0] in (0, 4)
+        assert run("apply", str(file), *at)[0] == 0
+        # then
+        assert {"too-early"} == {"to-delete", "too-early"} & set(admin.list_topics().result())
+
+
+@pytest.mark.process
+def test_failed_kind_stops_later_kinds_unless_told_to_go_on(run: Run, address: str, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "file.yaml"
+    file.write_text(
+        "topics: {refused-one: {configs: {retention.ms: soon}}, good-one: {}}\n"
+        "quotas: {user=stopped: {quotas: {producer_byte_rate: 5}}}\n"
+    )
+    at = ("--bootstrap-server", address)
+    # when
+    stopped = run("apply", str(file), *at)
+    # then
+    assert stopped[0] == 1
+    assert "+ quota user=stopped: not attempted" in stopped[1]
+    assert stopped[1].endswith("Resources: 1 created, 0 changed, 0 in line, 1 failed, 1 not attempted.\n")
+    # when
+    assert run("apply", str(file), *at, "--keep-going")[0] == 1
+    # then
+    assert "Resources: 0 to create, 0 to change, 2 in line, 1 refused." in run("plan", str(file), *at)[1]
+
+
+@pytest.mark.process
+def test_rules_file_is_asked_and_markdown_shows_its_reason(run: Run, address: str, tmp_path: Path) -> None:
+    # given
+    rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"
+    rules.write_text("rules:\n  - {name: sizes, topics: 'small[.].*', partitions: {max: 3}, deletion: forbidden}\n")
+    file.write_text("topics: {small.a: {partitions: 9}, large: {partitions: 9}}")
+    # when
+    code, out, err = run("plan", str(file), "--bootstrap-server", address, "--rules", str(rules), "-o", "markdown")
+    # then
+    assert code == 1
+    assert "Topics: 1 to create, 0 to change, 0 in line, 1 refused." in out
+    assert "- ! topic small.a: " in out
+    assert "Rule 'sizes'" in err
+    assert run("plan", str(file), "--offline", "--rules", str(rules))[0] == 1
+
+
+@pytest.mark.process
+def test_impact_of_a_lowered_retention_is_shown_and_limited(run: Run, address: str, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "file.yaml"
+    file.write_text("topics: {impacted: {state: absent}}")
+    at = ("--bootstrap-server", address)
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic("impacted", 1, 1)]).all().result()
+    produced = klamm_produce(address, "impacted")
+    # when
+    code, out, _ = run("plan", str(file), *at)
+    # then
+    assert produced
+    assert code == 0
+    assert "Impact: loss" in out
+    assert run("apply", str(file), *at, "--max-impact", "notice")[0] == 4
+    assert "impacted" in run("topics", "--list", *at)[1]
+
+
+def klamm_produce(address: str, topic: str) -> bool:
+    from kafka import KafkaProducer  # noqa: PLC0415
+
+    producer = KafkaProducer(bootstrap_servers=address)
+    producer.send(topic, b"x" * 1000).get(timeout=30)
+    producer.close()
+    return True
+
+
+@pytest.mark.process
+def test_drift_is_reported_with_a_metric_per_resource(run: Run, address: str, tmp_path: Path) -> None:
+    # given
+    file, metrics = tmp_path / "file.yaml", tmp_path / "klamm.prom"
+    file.write_text("topics: {drifting: {partitions: 1, configs: {retention.ms: 7d}}}")
+    at = ("--bootstrap-server", address)
+    assert run("apply", str(file), *at)[0] == 0
+    watch = ("drift", str(file), *at, "--once", "--metrics-file", str(metrics))
+    # when
+    assert run(*watch)[0] == 0
+    # then
+    assert 'klamm_drift_keys{cluster="",kind="topic",resource="drifting"} 0' in metrics.read_text()
+    # when
+    with AdminClient(address) as admin:
+        admin.alter_topic_configs("drifting", set={"retention.ms": 1}).result()
+    code, out, _ = run(*watch)
+    # then
+    assert code == 3
+    assert "~ retention.ms: 1 (topic) -> 604800000 (7 days, file)" in out
+    assert 'klamm_drift_keys{cluster="",kind="topic",resource="drifting"} 1' in metrics.read_text()
+
+
+@pytest.mark.parametrize(("name", "key"), [("resources", "topics"), ("rules", "rules")])
+def test_schema_is_json_with_the_keys_of_the_file(name: str, key: str, run: Run) -> None:
+    code, out, _ = run("schema", name)
+    assert code == 0
+    assert key in json.loads(out)["properties"]
+
+
+def test_plan_without_any_server_says_what_is_missing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text("topics: {}")
+    code, _, err = run("plan", str(tmp_path / "file.yaml"))
+    assert code == cli.EXIT_USAGE
+    assert "--bootstrap-server must be specified" in err
+
+
+def test_offline_plan_checks_values_by_kafkas_tables(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text("topics: {a: {configs: {retention.ms: soon}}, b: {configs: {retension.ms: 1}}, c: {partitions: 2}}")
+    code, out, err = run("plan", str(file), "--offline")
+    assert code == 1
+    assert out.endswith("Topics: 1 to create, 0 to change, 0 in line, 2 refused.\n")
+    assert "topics.a.configs.retention.ms: Invalid value soon" in err
+    assert "did you mean retention.ms?" in err

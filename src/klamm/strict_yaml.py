@@ -41,7 +41,17 @@ def load_yaml_documents(text: str) -> list[Any]:
     Raises:
         StrictYamlError: As of ``load_yaml``.
     """
-    return [content for content in _load(lambda: list(yaml.load_all(text, _Loader))) if content is not None]
+    try:
+        contents = list(yaml.load_all(text, _FAST_LOADER))
+    except (
+        yaml.YAMLError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # the errors of _Loader are the plain ones
+        contents = _load(lambda: list(yaml.load_all(text, _Loader)))
+    return [content for content in contents if content is not None]
 
 
 def _load(read: Callable[[], Any]) -> Any:
@@ -60,7 +70,7 @@ def _load(read: Callable[[], Any]) -> Any:
         raise StrictYamlError(f"no YAML: {error!r}") from error
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag == _MERGE:
@@ -75,15 +85,18 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+def _text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
-def _number(loader: _Loader, node: yaml.ScalarNode) -> int | str:
+def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
     text = _text(loader, node)
     return int(text) if _DECIMAL.fullmatch(text) else text
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_constructor("tag:yaml.org,2002:int", _number)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _text)
+_FAST_LOADER: Final[type[Any]] = type("_FastLoader", (getattr(yaml, "CSafeLoader", _Loader),), {})
+"""Loader with libyaml's parser, ten times as fast, if PyYAML was built with it."""
+for _loader in (_Loader, _FAST_LOADER):
+    _loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+    _loader.add_constructor("tag:yaml.org,2002:int", _number)
+    _loader.add_constructor("tag:yaml.org,2002:timestamp", _text)

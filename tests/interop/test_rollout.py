@@ -171,6 +171,39 @@ def test_a_dry_run_shows_the_waves_and_changes_nothing(servers: str, topics: lis
     assert "retention.ms" in output
 
 
+def test_topics_of_a_file_and_brokers_are_changed_and_shown(broker: klamm.Broker, tmp_path: Path) -> None:
+    servers, topic, quick = broker.bootstrap_servers, unique("declared"), ("--bake", "0ms", *FAST)
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1)]).all().result()
+        declared = tmp_path / "topics.yaml"
+        declared.write_text(f"topics:\n  {topic}:\n    configs:\n      retention.ms: 7200000\n")
+        code, output = run(servers, "start", "--file", str(declared), *quick)
+        assert code == 0, output
+        assert own_values(servers, [topic], "retention.ms") == ["7200000"]
+        assert run(servers, "start", "--file", str(declared), *quick)[1].endswith("every value is set already\n")
+        declared.write_text(f"topics:\n  {topic}:\n    partitions: 2\n")
+        code, output = run(servers, "start", "--file", str(declared), *quick)
+        assert code == 1
+        assert "more than its configs differ; use klamm apply first" in output
+        # when
+        code, output = run(servers, "start", "--broker", "all", "--add-config", "log.retention.ms=7200000", *quick)
+        assert code == 0, output
+        record = of(servers, "BROKER:1")
+        code, output = run(servers, "start", "--broker", "1", "--delete-config", "log.retention.ms", *quick)
+        assert code == 0, output
+    # then
+    code, status = run(servers, "status", record["id"])
+    assert code == 0
+    assert "* wave 1 (1%): BROKER:1" in status
+    assert "finished -> done" in status
+    assert f"{record['id']}  " in run(servers, "list")[1]
+    code, output = run(servers, "abort", record["id"])
+    assert (code, "abort is not possible; it has ended" in output) == (1, True)
+    assert (
+        run(servers, "status", "none")[1] == "klamm rollout: there is no roll-out none; klamm rollout list shows all\n"
+    )
+
+
 def test_a_retention_that_strands_a_group_is_reverted_in_its_first_wave(servers: str, topics: list[str]) -> None:
     group = unique("stranded")
     partitions = [TopicPartition(topic, 0) for topic in topics]

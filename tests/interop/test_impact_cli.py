@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from kafka import KafkaProducer
 
+from klamm import cli
 from klamm.admin import AdminClient, NewTopic
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
@@ -108,6 +110,21 @@ def test_added_partitions_show_keys_that_move(servers: str, capsys: pytest.Captu
 
     assert code == 0
     assert "DISRUPTION: topic orders" in out
+
+
+def test_revert_shows_impact_of_restored_values(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic("reverted", 1, 1)]).result()
+        before = (datetime.now(tz=UTC) - timedelta(seconds=1)).isoformat()
+        admin.alter_topic_configs("reverted", set={"message.timestamp.type": "LogAppendTime"}).result()
+    words = ["configs", "revert", "--topic", "reverted", "--to", before, "--impact", "--validate-only", "-o", "json"]
+
+    code = cli.main([*words[:2], "--bootstrap-server", servers, *words[2:]])
+
+    document = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert {each["name"] for each in document["results"]} == {"message.timestamp.type"}
+    assert [finding["kind"] for finding in document["impact"]["findings"]] == ["timestamps_replaced"]
 
 
 def test_deletion_above_max_impact_keeps_topic(servers: str, capsys: pytest.CaptureFixture[str]) -> None:

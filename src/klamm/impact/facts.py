@@ -31,8 +31,6 @@ class Need(Flag):
     """Producers active on the partitions (DescribeProducers)."""
     BATCHES = auto()
     """The newest batches of the partitions."""
-    ALL_TOPICS = auto()
-    """The configs of every topic, because the change concerns what topics inherit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Client configs (KIP-649) for every client of the cluster behind the gateway.
 
 ========================  ============================================================================================
-``hooks``                 Hooks for the relay, made from the settings
+``hooks``                 The feature, made from the settings
 ``requests``              DescribeClientConfigs and AlterClientConfigs, authorized by the upstream
 ``settings``              Settings, with the names of the broker's configs
 ``service``               Start and stop of the parts below, and what operators see

@@ -41,3 +41,12 @@ def test_features_withhold_apis_and_limit_versions() -> None:
     served = serve(APIS, [feature(withheld=frozenset({88})), feature(last_versions={0: 12})])
     assert 88 not in served
     assert (served[0].first_version, served[0].last_version) == (0, 12)
+
+
+def test_nothing_below_the_features_names_an_api() -> None:
+    root = Path(apis.__file__).parents[1]
+    features = {"apis", "policies", "history", "client_configs"}
+    sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in features]
+    named = re.compile(r"\bApiKey\.[A-Z]|klamm\.protocol\.messages")
+    assert [path.name for path in sources if named.search(path.read_text())] == []
+    assert len(sources) > 30

@@ -12,7 +12,7 @@ from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.settings.clients import number
-from klamm.mirror.settings.keys import IsolationLevel, OnSourceLoss, SyncsLocation
+from klamm.mirror.settings.definitions import IsolationLevel, OnSourceLoss, SyncsLocation
 
 if TYPE_CHECKING:
     from klamm.mirror.settings.clients import ClientProperties

@@ -4,51 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.settings import keys
-from klamm.mirror.settings.keys import IsolationLevel
+from klamm.mirror.settings import definitions
+from klamm.mirror.settings.definitions import (
+    BOUNDARY,
+    BOUNDARY_MS,
+    CONNECTOR_SUPPORT,
+    EXACTLY_ONCE,
+    SHARDS,
+    WORKER_GROUP,
+    WORKER_SUPPORT,
+    Boundary,
+    ConnectorSupport,
+    IsolationLevel,
+    WorkerSupport,
+)
 from klamm.properties import SettingsError, parse_int
 
 if TYPE_CHECKING:
     from klamm.mirror.settings.clients import ClientProperties
     from klamm.mirror.settings.key_reader import KeyReader
 
-_OWN: Final = "klamm.exactly.once"
-_SHARDS: Final = "klamm.exactly.once.shards"
-_SUPPORT_OF_WORKER: Final = "exactly.once.source.support"
-_SUPPORT_OF_CONNECTOR: Final = "exactly.once.support"
-_BOUNDARY: Final = "transaction.boundary"
-_BOUNDARY_MS: Final = "transaction.boundary.interval.ms"
-_DEFAULT_SHARDS: Final = 4
-"""Default number of shards. Each transactional id costs the target's brokers work in every round of transactions; these
-are enough for several hundred MB/s.
-"""
-_DEFAULT_INTERVAL_MS: Final = 200
 _SHORTEST_MS: Final = 20
-
-
-class WorkerSupport(StrEnum):
-    """Values of ``exactly.once.source.support`` (KIP-618)."""
-
-    DISABLED = "disabled"
-    PREPARING = "preparing"
-    ENABLED = "enabled"
-
-
-class ConnectorSupport(StrEnum):
-    """Values of ``exactly.once.support`` (KIP-618)."""
-
-    REQUESTED = "requested"
-    REQUIRED = "required"
-
-
-class Boundary(StrEnum):
-    """Values of ``transaction.boundary`` that the mirror supports (KIP-618)."""
-
-    POLL = "poll"
-    INTERVAL = "interval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +62,15 @@ def parse_delivery(
     Raises:
         SettingsError: A value is wrong, or exactly once is required of a flow that reads uncommitted records.
     """
-    given = consumer.get("isolation.level")
+    configured = consumer.get("isolation.level")
     isolation_key = consumer.origins.get("isolation.level", f"{source_alias}.consumer.isolation.level")
     isolation = IsolationLevel.READ_UNCOMMITTED
-    if given is not None:
-        isolation = keys.parse_choice(isolation_key, given.strip(), IsolationLevel)
-    own = reader.boolean(_OWN, False)
-    support = _choice(reader, _SUPPORT_OF_WORKER, WorkerSupport.DISABLED, worker=True)
-    required = _choice(reader, _SUPPORT_OF_CONNECTOR, ConnectorSupport.REQUESTED) is ConnectorSupport.REQUIRED
-    if own and given is None:
+    if configured is not None:
+        isolation = definitions.parse_choice(isolation_key, configured.strip(), IsolationLevel)
+    own = reader.get(EXACTLY_ONCE)
+    support = reader.get(WORKER_SUPPORT)
+    required = reader.get(CONNECTOR_SUPPORT) is ConnectorSupport.REQUIRED
+    if own and configured is None:
         isolation = IsolationLevel.READ_COMMITTED
     _check(own=own, required=required, support=support, isolation=isolation, isolation_key=isolation_key)
     exactly_once = _exactly_once(
@@ -104,45 +82,39 @@ def parse_delivery(
     warnings = []
     if support is WorkerSupport.ENABLED:
         warnings.append(
-            f"{_SUPPORT_OF_WORKER}=enabled is UNSUPPORTED with {isolation_key}={isolation}, delivery is at least once: "
+            f"{WORKER_SUPPORT.key}=enabled is UNSUPPORTED with {isolation_key}={isolation}, delivery is at least once: "
             f"set {isolation_key}=read_committed"
         )
     elif support is WorkerSupport.PREPARING:
-        warnings.append(f"{_SUPPORT_OF_WORKER}=preparing: delivery is at least once until it is enabled")
+        warnings.append(f"{WORKER_SUPPORT.key}=preparing: delivery is at least once until it is enabled")
     return Delivery(exactly_once=None, isolation_level=isolation, warnings=tuple(warnings))
-
-
-def _choice(reader: KeyReader, key: str, default: keys.Choice, *, worker: bool = False) -> keys.Choice:
-    # Connect ignores the case of these values.
-    found = reader.find(key, worker=worker)
-    return keys.parse_choice(found[0], found[1].lower(), type(default)) if found else default
 
 
 def _check(*, own: bool, required: bool, support: WorkerSupport, isolation: IsolationLevel, isolation_key: str) -> None:
     if (own or required) and isolation is not IsolationLevel.READ_COMMITTED:
-        asked = f"{_OWN}=true" if own else f"{_SUPPORT_OF_CONNECTOR}=required"
+        demand = f"{EXACTLY_ONCE.key}=true" if own else f"{CONNECTOR_SUPPORT.key}=required"
         raise SettingsError(
-            f"{asked} with {isolation_key}={isolation}: expected {isolation_key}=read_committed; otherwise records of "
+            f"{demand} with {isolation_key}={isolation}: expected {isolation_key}=read_committed; otherwise records of "
             "aborted and open transactions would be mirrored"
         )
     if required and not own and support is not WorkerSupport.ENABLED:
         raise SettingsError(
-            f"{_SUPPORT_OF_CONNECTOR}=required with {_SUPPORT_OF_WORKER}={support}: expected "
-            f"{_SUPPORT_OF_WORKER}=enabled"
+            f"{CONNECTOR_SUPPORT.key}=required with {WORKER_SUPPORT.key}={support}: expected "
+            f"{WORKER_SUPPORT.key}=enabled"
         )
 
 
 def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperties) -> ExactlyOnce:
-    interval_ms, shortest_ms = _DEFAULT_INTERVAL_MS, _SHORTEST_MS
-    boundary = _choice(reader, _BOUNDARY, Boundary.POLL)
+    interval_ms, shortest_ms = BOUNDARY_MS.default, _SHORTEST_MS
+    boundary = reader.get(BOUNDARY)
     if boundary is Boundary.INTERVAL:
-        interval_ms = shortest_ms = reader.integer(_BOUNDARY_MS, interval_ms, at_least=1)
+        interval_ms = shortest_ms = reader.get(BOUNDARY_MS)
     key = "transaction.timeout.ms"
     timeout_ms = parse_int(producer.origins.get(key, key), producer.get(key, "60000"), at_least=1)
-    group = reader.text("group.id", f"{source_alias}-mm2", worker=True)
+    group = reader.get(WORKER_GROUP, default=f"{source_alias}-mm2")
     return ExactlyOnce(
         id_prefix=f"{group}-klamm-{source_alias}",
-        shards=reader.integer(_SHARDS, _DEFAULT_SHARDS, at_least=1),
+        shards=reader.get(SHARDS),
         interval=timedelta(milliseconds=interval_ms),
         shortest=timedelta(milliseconds=shortest_ms),
         timeout=timedelta(milliseconds=timeout_ms),
@@ -153,6 +125,6 @@ def _check_times(exactly_once: ExactlyOnce) -> None:
     interval, timeout = exactly_once.interval, exactly_once.timeout
     if timeout <= interval:
         raise SettingsError(
-            f"{_BOUNDARY_MS}={interval // timedelta(milliseconds=1)}: expected less than the producer's "
+            f"{BOUNDARY_MS.key}={interval // timedelta(milliseconds=1)}: expected less than the producer's "
             f"transaction.timeout.ms={timeout // timedelta(milliseconds=1)}"
         )

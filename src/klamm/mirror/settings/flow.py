@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror import filters, naming
 from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
-from klamm.mirror.settings import keys
+from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import of_flow
-from klamm.mirror.settings.exactly_once import parse_delivery
-from klamm.mirror.settings.groups import parse_groups
-from klamm.mirror.settings.key_reader import (
-    JAVA_PACKAGE,
-    KeyReader,
-    aliases_in_names,
-    check_topic,
-    own_class,
-    text_in_names,
-)
-from klamm.mirror.settings.keys import (
+from klamm.mirror.settings.definitions import (
     DefaultsFrom,
     IncrementalAlterConfigs,
     IsolationLevel,
     OffsetReset,
     OnSourceLoss,
     SyncsLocation,
+)
+from klamm.mirror.settings.exactly_once import parse_delivery
+from klamm.mirror.settings.groups import parse_groups
+from klamm.mirror.settings.key_reader import (
+    JAVA_PACKAGE,
+    KeyReader,
+    aliases_in_names,
+    own_class,
 )
 
 if TYPE_CHECKING:
@@ -66,14 +64,14 @@ class FlowSettings:
     policy: ReplicationPolicy
     selection: TopicSelection
     config_filter: ConfigPropertyFilter
-    use_incremental_alter_configs: IncrementalAlterConfigs = IncrementalAlterConfigs.REQUESTED
-    sync_topic_configs_enabled: bool = True
-    sync_topic_configs_interval: timedelta = timedelta(seconds=600)
-    sync_topic_acls_enabled: bool = True
-    sync_topic_acls_interval: timedelta = timedelta(seconds=600)
-    refresh_topics_enabled: bool = True
-    refresh_topics_interval: timedelta = timedelta(seconds=600)
-    replication_factor: int = 2
+    use_incremental_alter_configs: IncrementalAlterConfigs
+    sync_topic_configs_enabled: bool
+    sync_topic_configs_interval: timedelta
+    sync_topic_acls_enabled: bool
+    sync_topic_acls_interval: timedelta
+    refresh_topics_enabled: bool
+    refresh_topics_interval: timedelta
+    replication_factor: int
     """Replication factor of new remote topics. -1: the target's default."""
     source_offsets_topic: str
     """Offsets topic: ``offsets.storage.topic`` of the flow, or else ``offset.storage.topic`` of the Connect worker."""
@@ -82,30 +80,30 @@ class FlowSettings:
 
     Source offsets found only here count as well. None: there is no second topic.
     """
-    source_offsets_partitions: int = 25
+    source_offsets_partitions: int
     """Number of partitions of the offsets topic. -1: the target's default."""
-    source_offsets_replication_factor: int = 3
+    source_offsets_replication_factor: int
     """Replication factor of the offsets topic. -1: the target's default."""
-    source_offsets_topic_configs: Mapping[str, str] = field(default_factory=dict)
+    source_offsets_topic_configs: Mapping[str, str]
     """Configs of the offsets topic, without its cleanup policy."""
-    source_offsets_interval: timedelta = timedelta(seconds=1)
+    source_offsets_interval: timedelta
     """Interval between commits of source offsets. ``offset.flush.interval.ms`` if that is shorter."""
-    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    isolation_level: IsolationLevel
     exactly_once: ExactlyOnce | None = None
     """Transaction settings. None: at least once."""
-    on_source_loss: OnSourceLoss = OnSourceLoss.STOP
+    on_source_loss: OnSourceLoss
     """``klamm.on.source.loss``, a klamm extension."""
     auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
     reset_duration: timedelta = timedelta()
     """Age of the first record that counts with ``by_duration``."""
-    tasks_max: int | None = None
+    tasks_max: int | None
     """Most parallel tasks. None: as many as Spark has slots."""
-    admin_timeout: timedelta = timedelta(seconds=60)
+    admin_timeout: timedelta
     syncs_topic: str | None = None
     """Topic of the offset syncs. None: no offset syncs are written (``emit.offset-syncs.enabled=false``)."""
-    syncs_location: SyncsLocation = SyncsLocation.SOURCE
-    syncs_replication_factor: int = 3
-    offset_lag_max: int = 100
+    syncs_location: SyncsLocation
+    syncs_replication_factor: int
+    offset_lag_max: int
     groups: GroupSettings | None = None
     """Settings of the consumer groups. None: group offsets are not translated."""
     warnings: tuple[str, ...] = ()
@@ -145,9 +143,9 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     groups, warnings = parse_groups(
         reader, checkpoints_topic=policy.checkpoints_topic(source_alias), has_syncs=syncs_topic is not None
     )
-    sync_configs, sync_configs_interval = reader.repetition("sync.topic.configs", 600)
-    sync_acls, sync_acls_interval = reader.repetition("sync.topic.acls", 600)
-    refresh_topics, refresh_topics_interval = reader.repetition("refresh.topics", 600)
+    sync_configs, sync_configs_interval = reader.repetition(definitions.SYNC_TOPIC_CONFIGS)
+    sync_acls, sync_acls_interval = reader.repetition(definitions.SYNC_TOPIC_ACLS)
+    refresh_topics, refresh_topics_interval = reader.repetition(definitions.REFRESH_TOPICS)
     auto_offset_reset, reset_duration = _offset_reset(consumer)
     return FlowSettings(
         source=source,
@@ -159,34 +157,34 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
             topic_filter=_topic_filter(reader),
             policy=policy,
             target_alias=target_alias,
-            heartbeats_replication_enabled=reader.boolean("heartbeats.replication.enabled", True),
+            heartbeats_replication_enabled=reader.get(definitions.HEARTBEATS_REPLICATION),
         ),
         config_filter=_config_filter(reader),
-        use_incremental_alter_configs=reader.choice("use.incremental.alter.configs", IncrementalAlterConfigs.REQUESTED),
+        use_incremental_alter_configs=reader.get(definitions.USE_INCREMENTAL_ALTER_CONFIGS),
         sync_topic_configs_enabled=sync_configs,
         sync_topic_configs_interval=sync_configs_interval,
         sync_topic_acls_enabled=sync_acls,
         sync_topic_acls_interval=sync_acls_interval,
         refresh_topics_enabled=refresh_topics,
         refresh_topics_interval=refresh_topics_interval,
-        replication_factor=reader.count("replication.factor", 2),
+        replication_factor=reader.get(definitions.REPLICATION_FACTOR),
         source_offsets_topic=source_offsets_topic,
         worker_offsets_topic=worker_offsets_topic,
-        source_offsets_partitions=reader.count("offset.storage.partitions", 25, at_most=2**31 - 1, worker=True),
-        source_offsets_replication_factor=reader.count("offset.storage.replication.factor", 3, worker=True),
+        source_offsets_partitions=reader.get(definitions.OFFSETS_PARTITIONS),
+        source_offsets_replication_factor=reader.get(definitions.OFFSETS_REPLICATION_FACTOR),
         source_offsets_topic_configs=_source_offsets_topic_configs(reader),
         source_offsets_interval=_source_offsets_interval(reader),
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
-        on_source_loss=reader.choice("klamm.on.source.loss", OnSourceLoss.STOP),
+        on_source_loss=reader.get(definitions.ON_SOURCE_LOSS),
         auto_offset_reset=auto_offset_reset,
         reset_duration=reset_duration,
-        tasks_max=reader.integer("tasks.max", 1, at_least=1) if reader.find("tasks.max") else None,
+        tasks_max=reader.get(definitions.TASKS_MAX),
         admin_timeout=reader.admin_timeout(),
         syncs_topic=syncs_topic,
         syncs_location=_syncs_location(reader),
-        syncs_replication_factor=reader.count("offset-syncs.topic.replication.factor", 3),
-        offset_lag_max=max(0, reader.integer("offset.lag.max", 100, at_least=-keys.MAX_LONG, at_most=keys.MAX_LONG)),
+        syncs_replication_factor=reader.get(definitions.SYNCS_REPLICATION_FACTOR),
+        offset_lag_max=max(0, reader.get(definitions.OFFSET_LAG_MAX)),
         groups=groups,
         warnings=(*delivery.warnings, *warnings),
         clients=clients,
@@ -198,25 +196,23 @@ def _source_offsets_topics(reader: KeyReader, source_alias: str) -> tuple[str, s
 
     The precedence is that of KIP-618 (``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``).
     """
-    workers = reader.topic("offset.storage.topic", naming.source_offsets_topic(source_alias), worker=True)
-    found = reader.find_in_flow(keys.FLOW_OFFSETS_TOPIC)
-    if found is None or found[1] == workers:
-        return workers, None
-    return check_topic(*found), workers
+    workers = reader.get(definitions.OFFSETS_TOPIC, default=naming.source_offsets_topic(source_alias))
+    own = reader.get(definitions.FLOW_OFFSETS_TOPIC)
+    return (own, workers) if own not in ("", workers) else (workers, None)
 
 
 def _source_offsets_topic_configs(reader: KeyReader) -> Mapping[str, str]:
     """Return the configs with which the offsets topic is created (KIP-605, ``DistributedConfig.topicSettings``)."""
-    said = reader.of_worker(keys.WORKER_OFFSETS_PREFIX)
-    return {"segment.bytes": str(_SEGMENT_BYTES), **{key: said[key] for key in said.keys() - _NOT_CONFIGS}}
+    configs = reader.of_worker(definitions.WORKER_OFFSETS_PREFIX)
+    return {"segment.bytes": str(_SEGMENT_BYTES), **{key: configs[key] for key in configs.keys() - _NOT_CONFIGS}}
 
 
 def _syncs_location(reader: KeyReader) -> SyncsLocation:
-    return reader.choice("offset-syncs.topic.location", SyncsLocation.SOURCE)
+    return reader.get(definitions.SYNCS_LOCATION)
 
 
 def _syncs_topic(reader: KeyReader, policy: ReplicationPolicy, source: str, target: str) -> str | None:
-    if not reader.boolean("emit.offset-syncs.enabled", True):
+    if not reader.get(definitions.EMIT_OFFSET_SYNCS):
         return None
     # The name contains the other cluster's alias, because a cluster can be the source of several flows.
     return policy.offset_syncs_topic(target if _syncs_location(reader) is SyncsLocation.SOURCE else source)
@@ -227,19 +223,16 @@ def _offset_reset(consumer: ClientProperties) -> tuple[OffsetReset, timedelta]:
     value = consumer.get(key)
     if value is None:
         return OffsetReset.EARLIEST, timedelta()
-    return keys.parse_offset_reset(consumer.origins[key], value.strip())
+    return definitions.parse_offset_reset(consumer.origins[key], value.strip())
 
 
 def _source_offsets_interval(reader: KeyReader) -> timedelta:
-    flush = reader.integer("offset.flush.interval.ms", 60_000, at_least=1, at_most=keys.MAX_LONG, worker=True)
-    return timedelta(milliseconds=min(flush, 1000))
+    return timedelta(milliseconds=min(reader.get(definitions.OFFSET_FLUSH_INTERVAL_MS), 1000))
 
 
 def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
-    key = "replication.policy.class"
-    name = reader.text(key, "DefaultReplicationPolicy")
-    separator = text_in_names(reader, "replication.policy.separator", ".")
-    internal = reader.boolean("replication.policy.internal.topic.separator.enabled", True)
+    name = reader.get(definitions.POLICY_CLASS)
+    separator, internal = reader.get(definitions.SEPARATOR), reader.get(definitions.INTERNAL_SEPARATOR)
     match _KNOWN_POLICIES.get(name, name.removeprefix(JAVA_PACKAGE)):
         case "DefaultReplicationPolicy":
             return naming.DefaultReplicationPolicy(separator=separator, internal_topic_separator_enabled=internal)
@@ -248,32 +241,27 @@ def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
                 separator=separator, internal_topic_separator_enabled=internal, source_cluster_alias=source_alias
             )
         case _:
-            own: ReplicationPolicy = own_class(reader, key, name, _POLICY_METHODS)
+            own: ReplicationPolicy = own_class(reader, definitions.POLICY_CLASS.key, name, _POLICY_METHODS)
             return naming.OwnReplicationPolicy(separator=separator, internal_topic_separator_enabled=internal, own=own)
 
 
 def _topic_filter(reader: KeyReader) -> filters.TopicFilter:
-    key = "topic.filter.class"
-    name = reader.text(key, "DefaultTopicFilter")
-    if name.removeprefix(JAVA_PACKAGE) != "DefaultTopicFilter":
-        own: filters.TopicFilter = own_class(reader, key, name, ("should_replicate_topic",))
+    setting = definitions.TOPIC_FILTER_CLASS
+    name = reader.get(setting)
+    if name.removeprefix(JAVA_PACKAGE) != setting.default:
+        own: filters.TopicFilter = own_class(reader, setting.key, name, ("should_replicate_topic",))
         return own
     return DefaultTopicFilter(
-        include=reader.patterns("topics", filters.DEFAULT_TOPICS),
-        exclude=reader.patterns("topics.exclude", filters.DEFAULT_TOPICS_EXCLUDE, old_key="topics.blacklist"),
+        include=reader.get(definitions.TOPICS),
+        exclude=reader.get(definitions.TOPICS_EXCLUDE),
     )
 
 
 def _config_filter(reader: KeyReader) -> ConfigPropertyFilter:
-    key = "config.property.filter.class"
-    name = reader.text(key, "DefaultConfigPropertyFilter")
-    defaults_from = reader.choice("use.defaults.from", DefaultsFrom.TARGET)
-    if name.removeprefix(JAVA_PACKAGE) != "DefaultConfigPropertyFilter":
-        own: ConfigPropertyFilter = own_class(reader, key, name, ("should_replicate_config_property",))
+    setting = definitions.CONFIG_FILTER_CLASS
+    name, defaults_from = reader.get(setting), reader.get(definitions.USE_DEFAULTS_FROM)
+    if name.removeprefix(JAVA_PACKAGE) != setting.default:
+        own: ConfigPropertyFilter = own_class(reader, setting.key, name, ("should_replicate_config_property",))
         return own
-    exclude = reader.patterns(
-        "config.properties.exclude",
-        filters.DEFAULT_CONFIG_PROPERTIES_EXCLUDE,
-        old_key="config.properties.blacklist",
-    )
+    exclude = reader.get(definitions.CONFIGS_EXCLUDE)
     return DefaultConfigPropertyFilter(exclude=exclude, source_defaults=defaults_from is DefaultsFrom.SOURCE)

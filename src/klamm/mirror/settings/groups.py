@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.filters import DEFAULT_GROUPS, DEFAULT_GROUPS_EXCLUDE, DefaultGroupFilter
+from klamm.mirror.filters import DefaultGroupFilter
+from klamm.mirror.settings import definitions
 from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, aliases_in_names, own_class
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
 
     from klamm.mirror.filters import GroupFilter
     from klamm.mirror.settings.clients import ClientProperties, ClusterSettings
 
-_SYNC_ENABLED: Final = "sync.group.offsets.enabled"
-_CHECKPOINTS_ENABLED: Final = "emit.checkpoints.enabled"
+_SYNC_ENABLED: Final = definitions.SYNC_GROUP_OFFSETS.enabled.key
+_CHECKPOINTS_ENABLED: Final = definitions.EMIT_CHECKPOINTS.enabled.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +26,16 @@ class GroupSettings:
     """Settings for the group offsets of one flow."""
 
     group_filter: GroupFilter
-    refresh_enabled: bool = True
-    refresh_interval: timedelta = timedelta(seconds=600)
+    refresh_enabled: bool
+    refresh_interval: timedelta
     """``refresh.groups.interval.seconds``: interval between searches for new groups."""
     checkpoints_topic: str
-    checkpoints_replication_factor: int = 3
+    checkpoints_replication_factor: int
     """Replication factor of the checkpoints topic. -1: the target's default."""
-    checkpoints_interval: timedelta = timedelta(seconds=60)
-    sync_enabled: bool = False
+    checkpoints_interval: timedelta
+    sync_enabled: bool
     """``sync.group.offsets.enabled``: whether translated offsets are committed for groups on the target."""
-    sync_interval: timedelta = timedelta(seconds=60)
+    sync_interval: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,10 @@ class HeartbeatSettings:
     """Alias of the target in the records (``target.cluster.alias``)."""
     target: ClusterSettings
     """Cluster to which the heartbeats are written."""
-    interval: timedelta = timedelta(seconds=1)
-    replication_factor: int = 3
+    interval: timedelta
+    replication_factor: int
     """Replication factor of the heartbeats topic. -1: the target's default."""
-    admin_timeout: timedelta = timedelta(seconds=60)
+    admin_timeout: timedelta
     clients: Mapping[str, ClientProperties]
     """Client properties by ``target.producer`` and ``target.admin``."""
 
@@ -70,15 +71,15 @@ def parse_groups(
     Raises:
         SettingsError: A value is wrong, or checkpoints are enabled without offset syncs.
     """
-    enabled, checkpoints_interval = reader.repetition("emit.checkpoints", 60)
-    sync_enabled, sync_interval = reader.repetition("sync.group.offsets", 60, enabled=False)
+    enabled, checkpoints_interval = reader.repetition(definitions.EMIT_CHECKPOINTS)
+    sync_enabled, sync_interval = reader.repetition(definitions.SYNC_GROUP_OFFSETS)
     group_filter = _group_filter(reader)  # also if it is not used, so that wrong values are always reported
-    refresh_enabled, refresh_interval = reader.repetition("refresh.groups", 600)
+    refresh_enabled, refresh_interval = reader.repetition(definitions.REFRESH_GROUPS)
     if not has_syncs:
-        for key, asked in ((_CHECKPOINTS_ENABLED, enabled), (_SYNC_ENABLED, sync_enabled)):
-            if asked and (found := reader.find(key)):
+        for key, is_on in ((_CHECKPOINTS_ENABLED, enabled), (_SYNC_ENABLED, sync_enabled)):
+            if is_on and (entry := reader.find(key)):
                 raise SettingsError(
-                    f"{found[0]}={found[1]}: expected false, because emit.offset-syncs.enabled=false; "
+                    f"{entry[0]}={entry[1]}: expected false, because emit.offset-syncs.enabled=false; "
                     "group offsets cannot be translated without offset syncs"
                 )
         return None, ()
@@ -90,7 +91,7 @@ def parse_groups(
         refresh_enabled=refresh_enabled,
         refresh_interval=refresh_interval,
         checkpoints_topic=checkpoints_topic,
-        checkpoints_replication_factor=reader.count("checkpoints.topic.replication.factor", 3),
+        checkpoints_replication_factor=reader.get(definitions.CHECKPOINTS_REPLICATION_FACTOR),
         checkpoints_interval=checkpoints_interval,
         sync_enabled=sync_enabled,
         sync_interval=sync_interval,
@@ -106,7 +107,7 @@ def parse_heartbeats(
     Raises:
         SettingsError: A value is wrong.
     """
-    enabled, interval = reader.repetition("emit.heartbeats", 1)
+    enabled, interval = reader.repetition(definitions.EMIT_HEARTBEATS)
     if not enabled:
         return None
     source_alias, target_alias = aliases_in_names(reader, source.alias, target.alias)
@@ -116,19 +117,19 @@ def parse_heartbeats(
         target_alias=target_alias,
         target=target,
         interval=interval,
-        replication_factor=reader.count("heartbeats.topic.replication.factor", 3),
+        replication_factor=reader.get(definitions.HEARTBEATS_REPLICATION_FACTOR),
         admin_timeout=reader.admin_timeout(),
         clients=clients,
     )
 
 
 def _group_filter(reader: KeyReader) -> GroupFilter:
-    key = "group.filter.class"
-    name = reader.text(key, "DefaultGroupFilter")
-    if name.removeprefix(JAVA_PACKAGE) != "DefaultGroupFilter":
-        own: GroupFilter = own_class(reader, key, name, ("should_replicate_group",))
+    setting = definitions.GROUP_FILTER_CLASS
+    name = reader.get(setting)
+    if name.removeprefix(JAVA_PACKAGE) != setting.default:
+        own: GroupFilter = own_class(reader, setting.key, name, ("should_replicate_group",))
         return own
     return DefaultGroupFilter(
-        include=reader.patterns("groups", DEFAULT_GROUPS),
-        exclude=reader.patterns("groups.exclude", DEFAULT_GROUPS_EXCLUDE, old_key="groups.blacklist"),
+        include=reader.get(definitions.GROUPS),
+        exclude=reader.get(definitions.GROUPS_EXCLUDE),
     )

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from klamm.configs.names import is_of_topic_characters
 from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flow
+from klamm.mirror.settings.definitions import DEPRECATED, parse_seconds
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.settings.key_reader import KeyReader
-from klamm.mirror.settings.keys import DEPRECATED, parse_seconds
 from klamm.mirror.settings.unused_keys import RecordedProperties, flow_key, transforms, unused_keys
 from klamm.properties import SettingsError, parse_bool, parse_list, split_address, split_servers
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.settings import keys
+from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import ALL_PROPERTIES, ROLES, SECURITY_KEYS, properties_of, reasons_without_effect
 from klamm.properties import did_you_mean
 
@@ -107,7 +107,7 @@ class _Search:
         """Reason why a key of clients has no effect. None: it has one."""
         set_transforms = transforms(properties, flows)  # reported on their own
         self._read = {key for key in properties if _is_of_transform(key, set_transforms)}
-        self._read |= properties.read | {place + key for place in places_of(flows) for key in keys.READ_IN_CASE}
+        self._read |= properties.read | {place + key for place in places_of(flows) for key in definitions.ANYWHERE}
         self._names = {self._split(key)[1] for key in self._read}
         self._notes: list[str] = []
         self._warnings: list[str] = []
@@ -115,7 +115,7 @@ class _Search:
         """Keys of clients without a suggestion, by reason."""
 
     def result(self) -> UnusedKeys:
-        """Return the sentences about all keys."""
+        """Return the sentences about all definitions."""
         for key in self._properties:
             if key not in self._read and not key.startswith(_OPEN_PREFIXES):
                 self._classify(key)
@@ -129,16 +129,16 @@ class _Search:
         source, _, target = flow.partition("->")
         if self._clients.get(key, "") is None:
             return
-        if (reason := keys.accepted_without_effect(name)) is not None:
+        if (reason := definitions.accepted_without_effect(name)) is not None:
             self._notes.append(f"{key} has no effect: {reason}")
         elif target and source == target:
             self._notes.append(f"{key} has no effect: a cluster is not mirrored to itself")
         elif target and flow not in self._flows:
-            if not keys.is_of_heartbeats(name):
+            if not definitions.is_of_heartbeats(name):
                 is_off = f"{place}enabled" in self._properties
                 (self._notes if is_off else self._warnings).append(f"{key} has no effect: {flow} is not enabled")
-        elif name in keys.ONLY_OF_FLOWS:
-            self._warnings.append(f"{key} has no effect: {keys.ONLY_OF_FLOWS[name]}")
+        elif name in definitions.ONLY_OF_FLOWS:
+            self._warnings.append(f"{key} has no effect: {definitions.ONLY_OF_FLOWS[name]}")
         else:
             self._warn(key, place, name)
 

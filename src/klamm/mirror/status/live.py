@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, topic_configs
-from klamm.mirror.settings.keys import IncrementalAlterConfigs
+from klamm.mirror.settings.definitions import IncrementalAlterConfigs
 from klamm.mirror.status.metrics import metrics_page
 from klamm.mirror.status.page import render
 from klamm.mirror.topics.plans import config_differences

@@ -21,7 +21,7 @@ from klamm.mirror.cluster_admin import admin_client, partition_counts
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
-from klamm.mirror.settings.keys import SyncsLocation
+from klamm.mirror.settings.definitions import SyncsLocation
 from klamm.mirror.status.report import ReportedSourceOffset, TargetState, flow_status
 from klamm.mirror.status.tail_reader import Tail, newest_timestamps, read_tail
 from klamm.mirror.topics.plans import selected_topics

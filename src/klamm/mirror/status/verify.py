@@ -43,7 +43,7 @@ from klamm.mirror.cluster_admin import admin_client, check_reachable, partition_
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.records.worker_offsets import mirrored_offsets
-from klamm.mirror.settings.keys import IsolationLevel
+from klamm.mirror.settings.definitions import IsolationLevel
 from klamm.mirror.topics.plans import selected_topics
 from klamm.protocol.records import decode_records
 

@@ -41,7 +41,7 @@ from klamm.mirror.cluster_admin import (
     topic_configs,
 )
 from klamm.mirror.progress.flow_progress import FlowFailedError
-from klamm.mirror.settings.keys import IncrementalAlterConfigs
+from klamm.mirror.settings.definitions import IncrementalAlterConfigs
 from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_replacement
 from klamm.protocol.errors import SecurityDisabledError, UnsupportedVersionError
 from klamm.retries import LoggedReasons

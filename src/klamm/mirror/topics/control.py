@@ -57,7 +57,7 @@ from klamm.mirror.cluster_admin import (
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
 from klamm.mirror.records.worker_offsets import copy_worker_offsets
-from klamm.mirror.settings.keys import SyncsLocation
+from klamm.mirror.settings.definitions import SyncsLocation
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError

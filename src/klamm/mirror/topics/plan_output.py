@@ -24,7 +24,7 @@ from klamm.mirror.cluster_admin import (
 from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import FlowFailedError
-from klamm.mirror.settings.keys import SyncsLocation
+from klamm.mirror.settings.definitions import SyncsLocation
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words
 from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError

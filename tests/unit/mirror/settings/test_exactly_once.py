@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from klamm.mirror.copy.settings import copy_settings
-from klamm.mirror.settings.keys import IsolationLevel
+from klamm.mirror.settings.definitions import IsolationLevel
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.properties import SettingsError, parse_properties
 

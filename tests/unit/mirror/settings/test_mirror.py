@@ -9,8 +9,8 @@ from klamm.admin import ConfigEntry, ConfigSource, OpType
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.mirror.settings.clients import ROLES
+from klamm.mirror.settings.definitions import SETTINGS, IncrementalAlterConfigs, IsolationLevel
 from klamm.mirror.settings.key_reader import KeyReader
-from klamm.mirror.settings.keys import IncrementalAlterConfigs, IsolationLevel
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.mirror.topics.plans import plan_config_operations
 from klamm.properties import SettingsError, parse_properties
@@ -206,12 +206,14 @@ def test_offsets_storage_topic_outside_flow_is_reported(place: str) -> None:
 
 
 @pytest.mark.parametrize("key", client_keys.WORKERS_ORDER)
-def test_keys_of_the_worker_win_in_the_order_of_mirrormaker(key: str) -> None:
+def test_worker_keys_have_mirrormaker_precedence(key: str) -> None:
     """K894-27: its own classes are asked in the interop tests."""
+    place = next(setting.place for setting in SETTINGS if setting.key == key)
+    place = next(setting.place for setting in SETTINGS if setting.key == key)
 
     def ask(file: Mapping[str, str]) -> str | None:
-        found = KeyReader(file, "A", "B").find(key, worker=True)
-        return None if found is None else found[1]
+        entry = KeyReader(file, "A", "B").find(key, place)
+        return None if entry is None else entry[1]
 
     kafkas = client_keys.WORKERS_ORDER[key]
     order = client_keys.strongest_first("target.consumer", key, ask)

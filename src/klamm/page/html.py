@@ -39,6 +39,8 @@ _MAX_ALIKE: Final = 5
 """Warnings of one kind that the page lists."""
 _MAX_TEXT: Final = 300
 """Limit for a displayed text in characters. Clients choose names and values of any length."""
+_MAX_NOTE: Final = 2_000
+"""Limit for a note in characters, such as the reason of an error."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _STYLE: Final = """
@@ -61,8 +63,14 @@ th, td { padding: .3rem .9rem .3rem 0; } th { font-weight: 600; white-space: now
 td { overflow-wrap: anywhere; min-width: 5rem; max-width: 26rem; } td.number { min-width: 0; }
 th.number:not(:last-child), td.number:not(:last-child) { padding-right: 1.8rem; }
 td.name { min-width: 9rem; } td.word { white-space: nowrap; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
+tr:has(+ tr.note) td { border-bottom: 0; padding-bottom: 0; } tr.note td { color: var(--soft); padding-top: 0;
+  max-width: none; }
+.track { display: inline-block; width: 7rem; height: .7rem; margin-right: .5rem; background: var(--line);
+  border-radius: 2px; overflow: hidden; vertical-align: -.05rem; } .track div { height: 100%; background: var(--link); }
+.block:not(:has(input:checked)) .rest { display: none; } .block label { display: inline-block; margin: .3rem 0; }
+.block input { flex: none; }
 nav.pages { margin: .4rem 0; } nav.pages > * { margin-right: 1rem; }
-@media (max-width: 42rem) { .extra { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.4rem; }
+@media (max-width: 42rem) { .extra, .track { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.4rem; }
   th.number:not(:last-child), td.number:not(:last-child) { padding-right: .8rem; }
   th { white-space: normal; } td.name { min-width: 6.5rem; } }
 """
@@ -88,9 +96,15 @@ def page(*, title: str, style: str, body: str, script: str = "", head: str = "")
     )
 
 
-def wide(content: str) -> str:
-    """Return HTML that scrolls sideways on its own if it is wider than the screen."""
-    return f'<div class="wide">{content}</div>'
+def wide(content: str, *, name: str = "") -> str:
+    """Return HTML that scrolls sideways on its own if it is wider than the screen.
+
+    Args:
+        content: HTML.
+        name: Id of the part. Empty: it has none.
+    """
+    identity = f' id="{escape(name)}"' if name else ""
+    return f'<div class="wide"{identity}>{content}</div>'
 
 
 class Cell(NamedTuple):
@@ -102,8 +116,14 @@ class Cell(NamedTuple):
     """Target of a link, relative to the page; empty for none."""
     kind: str = ""
     """CSS classes: ``number``, ``name``, ``word`` (in one line), ``extra`` (hidden on a narrow screen), ``bad``,
-    ``wait``, ``good``.
+    ``wait``, ``good``, ``soft``, ``note`` (in a row of its own below the others, where longer texts fit).
     """
+    remark: str = ""
+    """Plain text after the text, in a soft colour."""
+    percent: int | None = None
+    """Share that a bar before the text shows. None: there is no bar."""
+    span: int = 1
+    """Number of columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +144,17 @@ class Table:
     """Query parameter with the number of the page."""
     empty: str = "None."
     """Text in place of a table without rows."""
+    name: str = ""
+    """Id that is unique on the page. It lets a refreshed page keep the checkbox and the scroll position."""
+    kind: str = ""
+    """CSS class."""
+    unfolded: int = 0
+    """Number of rows that are visible until a checkbox is ticked. 0: all."""
 
 
-def document(title: str, parts: Sequence[str], *, style: str = "", head: str = NO_ICON) -> str:
-    """Return the page with the given HTML as its body, with CSS and HTML of the head of its own."""
-    return page(title=title, style=f"{_STYLE}{style}", body="\n".join(parts), head=head)
+def document(title: str, parts: Sequence[str], *, style: str = "", head: str = NO_ICON, script: str = "") -> str:
+    """Return the page with the given HTML as its body, with CSS, HTML of the head and JavaScript of its own."""
+    return page(title=title, style=f"{_STYLE}{style}", body="\n".join(parts), head=head, script=script)
 
 
 def section(title: str, content: str, *, note: str = "") -> str:
@@ -169,17 +195,44 @@ def table(content: Table, query: Query) -> str:
     if not content.rows:
         return f'<p class="soft">{escape(content.empty)}</p>'
     heads = "".join(f'<th class="{kind}">{escape(text)}</th>' for text, kind in content.heads)
-    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in content.rows)
-    return wide(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>") + _pager(content, query)
+    rows = [_row(row) for row in content.rows]
+    first, rest = (rows[: content.unfolded], rows[content.unfolded :]) if content.unfolded else (rows, [])
+    body = f"<tbody>{''.join(first)}</tbody>" + (f'<tbody class="rest">{"".join(rest)}</tbody>' if rest else "")
+    kind = f' class="{content.kind}"' if content.kind else ""
+    whole = wide(f"<table{kind}><thead><tr>{heads}</tr></thead>{body}</table>", name=content.name)
+    return (f'<div class="block">{whole}{_unfold(content)}</div>' if rest else whole) + _pager(content, query)
+
+
+def _unfold(content: Table) -> str:
+    """Return the checkbox that shows the folded rows."""
+    count = "all" if content.total == len(content.rows) else f"{len(content.rows):,} of"
+    box = f'<input type="checkbox" id="all-{escape(content.name)}">'
+    return f'<label class="soft">{box} show {count} {content.total:,}</label>'
+
+
+def _row(cells: Sequence[Cell]) -> str:
+    row = "".join(_cell(cell) for cell in cells if cell.kind != "note")
+    notes = (_cell(cell) for cell in cells if cell.kind == "note")
+    return f"<tr>{row}</tr>" + "".join(f'<tr class="note">{note}</tr>' for note in notes)
+
+
+def _bar(percent: int) -> str:
+    """Return a bar. A percentage is read aloud in place of the picture."""
+    return f'<div class="track" role="img" aria-label="{percent} percent"><div style="width:{percent}%"></div></div>'
 
 
 def _cell(cell: Cell) -> str:
-    text = shown(cell.text)
+    text = shown(cell.text, limit=_MAX_NOTE if cell.kind == "note" else _MAX_TEXT)
     if "name" in cell.kind:
         # a narrow column breaks a name at its dots and colons, not inside a word
         text = text.replace(".", ".<wbr>").replace(":", ":<wbr>")
     inner = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
-    return f'<td class="{cell.kind}">{inner}</td>' if cell.kind else f"<td>{inner}</td>"
+    if cell.percent is not None:
+        inner = f"{_bar(cell.percent)}<span>{inner}</span>"
+    if cell.remark:
+        inner += f' <span class="soft">{shown(cell.remark)}</span>'
+    kind = f' class="{cell.kind}"' if cell.kind else ""
+    return f"<td{kind}{f' colspan={cell.span}' if cell.span > 1 else ''}>{inner}</td>"
 
 
 def _pager(content: Table, query: Query) -> str:
@@ -214,10 +267,10 @@ def link_to(query: Query) -> str:
     return f"/?{urlencode(query)}" if query else "/"
 
 
-def shown(text: str) -> str:
+def shown(text: str, *, limit: int = _MAX_TEXT) -> str:
     """Return plain text as HTML, with control characters spelled out and truncated if it is too long."""
-    plain = escaped(text[:_MAX_TEXT])
-    return escape(plain if len(text) <= _MAX_TEXT else f"{plain}...")
+    plain = escaped(text[:limit])
+    return escape(plain if len(text) <= limit else f"{plain}...")
 
 
 def short(name: str) -> str:

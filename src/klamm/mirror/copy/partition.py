@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from klamm.kafka_client.data.batches import ProducerStamp
     from klamm.protocol.types import AbortedTransaction
 
+logger = logging.getLogger(__name__)
+
 _ALL_EVERY_S: Final = 300.0
 _FIRST_BACKOFF_S: Final = 0.2
 _LAST_BACKOFF_S: Final = 1.0
@@ -108,8 +110,6 @@ class FetchedEpochs:
         while len(entries) > 1 and entries[1].first_offset < offset:
             del entries[0]
 
-
-logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("-inf")
 _SMOOTHING: Final = 8

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from klamm.mirror.progress.partition_progress import Ages
 
+logger = logging.getLogger(__name__)
+
 
 class MirrorError(Exception):
     """Base class of the mirror's errors. The message is for the operator."""
@@ -31,8 +33,6 @@ class FlowFailedError(MirrorError):
 class SparkFailedError(MirrorError):
     """Spark fails repeatedly, or its JVM is gone and cannot be restarted in this process."""
 
-
-logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S: Final = 5.0
 _MEGABYTE: Final = 1_000_000

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     )
     from klamm.mirror.settings.flow import FlowSettings
 
+logger = logging.getLogger(__name__)
+
 _STOP_S: Final = 5.0
 _END_S: Final = 1.0
 
@@ -98,8 +100,6 @@ async def _end_all() -> None:
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
-
-logger = logging.getLogger(__name__)
 
 _COMPARE_EVERY_S: Final = 30.0
 _FIRST_COMPARISON_S: Final = 3.0

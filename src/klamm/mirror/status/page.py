@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.page.html import NO_ICON, page
+from klamm.page.html import Cell, Table, document, shown, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,27 +31,15 @@ PATIENCE_S: Final = 5
 
 _BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.COPYING)
 _STYLE: Final = """
-:root { --bar: #2563a8; --rest: #e4e8ee; --good: #1f7a4d; --wait: #9a5b00; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --bar: #6aa5e3; --rest: #2a313b; --good: #5fc08f; --wait: #e0a34a;
-  --bad: #f2877f; } }
-body { max-width: 1080px; margin: 1.5rem auto; }
-h1 { font-size: 1.3rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; overflow-wrap: anywhere; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
-p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .RUNNING { color: var(--good); }
-.WAITING, .STARTING { color: var(--wait); } .FAILED, .STOPPED { color: var(--bad); }
-th, td { padding: .25rem .8rem .25rem 0; } th { font-weight: 600; white-space: nowrap; }
-td { overflow-wrap: anywhere; min-width: 7rem; } td.number, td.state { min-width: 0; white-space: nowrap; }
-tr:has(+ tr.reason) td { border-bottom: 0; padding-bottom: 0; } tr.reason td { color: var(--soft); padding-top: 0; }
-td.share { min-width: 0; white-space: nowrap; }
+body { max-width: 1080px; margin: 1.5rem auto; } h1 { margin-bottom: 0; }
+h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
+h3 { margin: 1.2rem 0 .3rem; } .RUNNING { color: var(--good); } .WAITING, .STARTING { color: var(--wait); }
+.FAILED, .STOPPED { color: var(--bad); }
+th, td { padding: .25rem .8rem .25rem 0; } td { min-width: 7rem; }
+td.state, td.share { min-width: 0; white-space: nowrap; }
 td.share span { display: inline-block; min-width: 3rem; }
-.track { display: inline-block; width: 7rem; height: .7rem; margin-right: .5rem; background: var(--rest);
-  border-radius: 2px; overflow: hidden; vertical-align: -.05rem; }
-.track div { height: 100%; background: var(--bar); }
-.block:not(:has(input:checked)) .rest { display: none; }
-.block label { display: inline-block; margin: .3rem 0; }
 #away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
-@media (max-width: 42rem) { .extra, .track { display: none; } td.share span { min-width: 0; }
-  td { min-width: 0; } th { white-space: normal; } }
+@media (max-width: 42rem) { td { min-width: 0; } td.share span { min-width: 0; } }
 """
 _SCRIPT: Final = """
 const away = document.getElementById("away");
@@ -116,19 +103,15 @@ def render(
         groups: State of the mirrored consumer groups by flow. A flow without an entry does not mirror groups.
     """
     body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow))]
-    return page(
-        title="klamm mirror",
-        style=_STYLE,
-        body='<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>\n' + "\n".join(body) + "\n</main>",
-        head=NO_ICON,
-        script=_SCRIPT % (PATIENCE_S * 1000, REFRESH_S * 1000, REFRESH_S * 1000),
-    )
+    head = '<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>'
+    script = _SCRIPT % (PATIENCE_S * 1000, REFRESH_S * 1000, REFRESH_S * 1000)
+    return document("klamm mirror", [head, *body, "</main>"], style=_STYLE, script=script)
 
 
 def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, groups: FlowGroups | None) -> list[str]:
     """Return the section of one flow."""
-    name = escape(flow.flow.replace("->", " \u2192 "))
-    reason = f": {escape(flow.reason)}" if flow.reason else ""
+    name = shown(flow.flow.replace("->", " \u2192 "))
+    reason = f": {shown(flow.reason)}" if flow.reason else ""
     lag = "lag unknown" if flow.lag is None else f"lag {flow.lag:,}"
     eta = f", done in {_duration(flow.eta_s)}" if flow.eta_s else ""
     state = FlowState(flow.state).value
@@ -147,35 +130,19 @@ def _topics(flow: FlowProgress) -> list[str]:
     lines = _topic_lines(flow.partitions)
     if not lines:
         return ["<p>No partition is copied yet.</p>"]
-    head = (
-        '<th>Topic on the target</th><th class="number extra">Records</th><th>Copied</th>'
-        '<th class="number extra">Records/s</th><th class="number extra">MB/s</th><th class="number">Lag</th>'
-        "<th>State</th>"
-    )
+    heads = (
+        ("Topic on the target", ""), ("Records", "number extra"), ("Copied", ""), ("Records/s", "number extra"),
+        ("MB/s", "number extra"), ("Lag", "number"), ("State", ""),
+    )  # fmt: skip
     rows = [_topic_row(line) for line in lines[:MAX_ROWS]]
-    return _table(f"topics-{flow.flow}", head, rows, of=len(lines), kind="topics")
+    return [_folded(f"topics-{flow.flow}", heads, rows, total=len(lines), kind="topics")]
 
 
-def _table(name: str, head: str, rows: Sequence[str], *, of: int, kind: str = "") -> list[str]:
-    """Return a table that shows its first rows, and the other rows when its checkbox is ticked.
-
-    Args:
-        name: Id that is unique on the page. A refresh of the page keeps checkbox and scroll position by it.
-        head: Header cells, as HTML.
-        rows: Rows on the page, as HTML.
-        of: Total number of rows, including those that are not on the page.
-        kind: CSS class.
-    """
-    name = escape(name)
-    first, rest = rows[:FIRST_ROWS], rows[FIRST_ROWS:]
-    shown = "all" if of == len(rows) else f"{len(rows):,} of"
-    label = f'<label class="soft"><input type="checkbox" id="all-{name}"> show {shown} {of:,}</label>' if rest else ""
-    return [
-        f'<div class="block"><div class="wide" id="{name}"><table class="{kind}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(first)}</tbody>"
-        + (f'<tbody class="rest">{"".join(rest)}</tbody>' if rest else "")
-        + f"</table></div>{label}</div>"
-    ]
+def _folded(
+    name: str, heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Cell]], *, total: int, kind: str = ""
+) -> str:
+    """Return a table that shows its first rows, and the other rows when its checkbox is ticked."""
+    return table(Table(heads=heads, rows=rows, total=total, name=name, kind=kind, unfolded=FIRST_ROWS), {})
 
 
 def _topic_lines(partitions: Sequence[PartitionStatus]) -> list[_TopicLine]:
@@ -206,36 +173,40 @@ def _topic_line(topic: str, partitions: Sequence[PartitionStatus]) -> _TopicLine
     )
 
 
-def _topic_row(line: _TopicLine) -> str:
-    lag = "unknown" if line.lag is None else f"{line.lag:,}"
-    reason = f'<tr class="reason"><td colspan="7">{escape(line.reason)}</td></tr>' if line.reason else ""
-    return (
-        f'<tr><td>{escape(line.remote_topic)}</td><td class="number extra">{line.copied:,} / {line.total:,}</td>'
-        f'<td class="share">{_share(line)}</td>'
-        f'<td class="number extra">{line.records_per_s:,.0f}</td>'
-        f'<td class="number extra">{line.bytes_per_s / 1e6:.1f}</td>'
-        f'<td class="number">{lag}</td><td class="state {line.state}">{line.state}</td></tr>{reason}'
-    )
+def _topic_row(line: _TopicLine) -> list[Cell]:
+    return [
+        Cell(line.remote_topic),
+        Cell(f"{line.copied:,} / {line.total:,}", kind="number extra"),
+        _share(line),
+        Cell(f"{line.records_per_s:,.0f}", kind="number extra"),
+        Cell(f"{line.bytes_per_s / 1e6:.1f}", kind="number extra"),
+        Cell("unknown" if line.lag is None else f"{line.lag:,}", kind="number"),
+        Cell(line.state, kind=f"state {line.state}"),
+        *_note(line.reason, span=7),
+    ]
 
 
-def _share(line: _TopicLine) -> str:
+def _share(line: _TopicLine) -> Cell:
     """Return the mirrored share of a topic as a bar and in percent. 100 percent means that there is no lag."""
     if not line.total:
-        return '<span class="soft">empty</span>' if line.lag == 0 else '<span class="soft">unknown</span>'
+        return Cell("", kind="share", remark="empty" if line.lag == 0 else "unknown")
     percent = 100 if line.lag == 0 else min(99, line.copied * 100 // line.total)
-    return (
-        f'<div class="track" role="img" aria-label="{percent} percent copied">'
-        f'<div style="width:{percent}%"></div></div><span>{percent}%</span>'
-    )
+    return Cell(f"{percent}%", kind="share", percent=percent)
+
+
+def _note(text: str, *, span: int) -> list[Cell]:
+    """Return the note of a row. It has a row of its own, so that it is also visible on a narrow page."""
+    return [Cell(text, kind="note", span=span)] if text else []
 
 
 def _rejected(flow: FlowProgress) -> list[str]:
     if not flow.rejected:
         return []
-    rows = [f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.rejected[:MAX_ROWS]]
+    rows = [[Cell(name), Cell(reason)] for name, reason in flow.rejected[:MAX_ROWS]]
+    heads = (("Topic", ""), ("Reason", ""))
     return [
         "<h3>Topics that the target rejected</h3>",
-        *_table(f"rejected-{flow.flow}", "<th>Topic</th><th>Reason</th>", rows, of=len(flow.rejected), kind="rejected"),
+        _folded(f"rejected-{flow.flow}", heads, rows, total=len(flow.rejected), kind="rejected"),
     ]
 
 
@@ -247,14 +218,10 @@ def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> l
         return ['<p class="soft">The configs of all topics are the same on both sides.</p>']
     rows = [_difference_row(row) for row in sorted(differences, key=_drift_first)[:MAX_ROWS]]
     drift = sum(row.is_drift for row in differences)
+    heads = (("Topic", ""), ("Config", ""), ("Source", ""), ("Target", ""))
     return [
         f"<h3>Configs that differ: {len(differences)}, of which the next sync changes {drift}</h3>",
-        *_table(
-            f"configs-{flow}",
-            "<th>Topic</th><th>Config</th><th>Source</th><th>Target</th>",
-            rows,
-            of=len(differences),
-        ),
+        _folded(f"configs-{flow}", heads, rows, total=len(differences)),
     ]
 
 
@@ -262,60 +229,53 @@ def _groups(flow: str, groups: FlowGroups) -> list[str]:
     """Return the section with consumer groups. Groups with a problem come first, skipped groups last."""
     parts = ["<h3>Consumer groups</h3>"]
     if groups.problem:
-        parts.append(f'<p class="WAITING">{escape(groups.problem)}</p>')
-    parts += [f'<p class="WAITING">{escape(damage)}</p>' for damage in groups.damage]
+        parts.append(f'<p class="WAITING">{shown(groups.problem)}</p>')
+    parts += [f'<p class="WAITING">{shown(damage)}</p>' for damage in groups.damage]
     rows = [_group_row(row) for row in sorted(groups.offsets, key=_reason_first)[:MAX_ROWS]]
-    rows += [
-        f'<tr><td>{escape(group)}</td><td class="soft" colspan="4">{escape(why)}</td></tr>'
-        for group, why in groups.skipped[:MAX_ROWS]
-    ]
+    rows += [[Cell(group), Cell(reason, kind="soft", span=4)] for group, reason in groups.skipped[:MAX_ROWS]]
     if not rows:
         return [*parts, '<p class="soft">No group has an offset on a mirrored topic.</p>']
-    return [
-        *parts,
-        *_table(
-            f"groups-{flow}",
-            '<th>Group</th><th>Topic on the target</th><th class="number">Partition</th>'
-            '<th class="number extra">Offset on the source</th><th class="number">Translated</th>',
-            rows,
-            of=len(groups.offsets) + len(groups.skipped),
-            kind="groups",
-        ),
-    ]
+    heads = (
+        ("Group", ""), ("Topic on the target", ""), ("Partition", "number"), ("Offset on the source", "number extra"),
+        ("Translated", "number"),
+    )  # fmt: skip
+    total = len(groups.offsets) + len(groups.skipped)
+    return [*parts, _folded(f"groups-{flow}", heads, rows, total=total, kind="groups")]
 
 
 def _reason_first(row: MirroredGroupOffset) -> tuple[bool, str, str, int]:
     return (not (row.reason or row.sync_reason), row.group, row.remote_topic, row.partition)
 
 
-def _group_row(row: MirroredGroupOffset) -> str:
-    translated = "-" if row.target_offset is None else f"{row.target_offset:,}"
-    why = "; ".join(part for part in (row.reason, row.sync_reason) if part)
-    # The reason has a row of its own, so that it is also visible on a narrow page.
-    reason = f'<tr class="reason"><td colspan="5">{escape(why)}</td></tr>' if why else ""
-    return (
-        f'<tr><td>{escape(row.group)}</td><td>{escape(row.remote_topic)}</td><td class="number">{row.partition}</td>'
-        f'<td class="number extra">{row.source_offset:,}</td><td class="number">{translated}</td></tr>{reason}'
-    )
+def _group_row(row: MirroredGroupOffset) -> list[Cell]:
+    reasons = "; ".join(part for part in (row.reason, row.sync_reason) if part)
+    return [
+        Cell(row.group),
+        Cell(row.remote_topic),
+        Cell(f"{row.partition}", kind="number"),
+        Cell(f"{row.source_offset:,}", kind="number extra"),
+        Cell("-" if row.target_offset is None else f"{row.target_offset:,}", kind="number"),
+        *_note(reasons, span=5),
+    ]
 
 
 def _drift_first(row: ConfigDifference) -> tuple[bool, str, str]:
     return (not row.is_drift, row.topic, row.name)
 
 
-def _difference_row(row: ConfigDifference) -> str:
-    source = _value(row.source_value, is_default=row.source_is_default)
-    target = _value(row.target_value, is_default=row.target_is_default)
-    mark = ' class="WAITING"' if row.is_drift else ' class="soft"'
-    return (
-        f"<tr><td>{escape(row.topic)}</td><td>{escape(row.name)}</td><td>{source}</td><td>{target}</td></tr>"
-        f'<tr class="reason"><td colspan="4"><span{mark}>{escape(row.rule)}</span></td></tr>'
-    )
+def _difference_row(row: ConfigDifference) -> list[Cell]:
+    return [
+        Cell(row.topic),
+        Cell(row.name, kind="wait" if row.is_drift else ""),
+        _value(row.source_value, is_default=row.source_is_default),
+        _value(row.target_value, is_default=row.target_is_default),
+        *_note(row.rule, span=4),
+    ]
 
 
-def _value(value: str | None, *, is_default: bool) -> str:
-    shown = "-" if value is None else escape(value) or '""'
-    return f'{shown} <span class="soft">default</span>' if is_default and value is not None else shown
+def _value(value: str | None, *, is_default: bool) -> Cell:
+    text = "-" if value is None else value or '""'
+    return Cell(text, remark="default" if is_default and value is not None else "")
 
 
 def _duration(seconds: float | None) -> str:

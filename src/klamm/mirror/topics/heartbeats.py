@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.mirror.settings.groups import HeartbeatSettings
 
+logger = logging.getLogger(__name__)
+
 INSTANCE_HEADER: Final = "klamm.mirror"
 _LOOK_EVERY: Final = 5
 _IS_RUNNING_AFTER: Final = 3
@@ -98,8 +100,6 @@ class OtherMirrors:
                 self._flow, host_and_process,
             )  # fmt: skip
 
-
-logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0

@@ -136,14 +136,14 @@ def test_topics_have_progress_bars_and_stopped_ones_come_first(page: Page) -> No
 
 
 def test_tables_after_500_topics_are_reachable(page: Page) -> None:
-    assert len(shown(page, "table.topics tbody tr:not(.reason)")) == FIRST_ROWS
+    assert len(shown(page, "table.topics tbody tr:not(.note)")) == FIRST_ROWS
     text = page.text()
     for words in ("POLICY_VIOLATION", "Configs that differ: 2", "604800000 default", "nothing was mirrored yet"):
         assert words in text
     assert text.index("audit") < text.index("billing"), "groups with a reason stand first"
     assert page.evaluate("document.documentElement.scrollHeight") < 2500
     page.evaluate("document.querySelector('input[type=checkbox]').click()")
-    assert len(shown(page, "table.topics tbody tr:not(.reason)")) == 500
+    assert len(shown(page, "table.topics tbody tr:not(.note)")) == 500
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
@@ -178,13 +178,13 @@ def test_refresh_keeps_scroll_and_open_sections(page: Page, mirror: Mirror) -> N
     page.wait_for("document.body.innerText.includes('A.news')")
     assert page.evaluate("document.querySelector('.wide').scrollLeft") == 40
     assert page.evaluate("scrollY") == 600
-    assert len(shown(page, "table.topics tbody tr:not(.reason)")) == 500
+    assert len(shown(page, "table.topics tbody tr:not(.note)")) == 500
     assert page.loaded == 1
 
 
 def test_refresh_keeps_selected_text(page: Page, mirror: Mirror) -> None:
     # when
-    page.evaluate("getSelection().selectAllChildren(document.querySelector('tr.reason td'))")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('tr.note td'))")
     # then
     page.wait_for("document.getElementById('away').textContent.includes('while text is selected')")
     assert REASON in page.evaluate("getSelection().toString()")

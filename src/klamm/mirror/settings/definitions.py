@@ -245,7 +245,7 @@ def _choice(choices: type[Choice], *, any_case: bool = False) -> Callable[[str, 
     return lambda key, value: parse_choice(key, value.lower() if any_case else value, choices)
 
 
-class Place(Enum):
+class KeyPlace(Enum):
     """Places at which a key counts, in the order of their precedence. ``B`` is the target of the flow."""
 
     FLOW = auto()
@@ -267,7 +267,7 @@ class Setting(Generic[Value]):
     """Converts the value, given the key in the file. Raises ``SettingsError`` for a wrong value."""
     default: Value
     doc: str
-    place: Place = Place.FLOW
+    place: KeyPlace = KeyPlace.FLOW
     former_key: str = ""
     """Former name of the key, which is used if ``key`` is not set. Empty: there is none."""
     deprecated: str = ""
@@ -354,31 +354,31 @@ ADMIN_TIMEOUT_MS: Final = Setting(
 
 # Source offsets
 OFFSETS_TOPIC: Final = Setting(
-    "offset.storage.topic", parse_topic, "", "Offsets topic of the Connect worker.", Place.WORKER_AT_TOP
+    "offset.storage.topic", parse_topic, "", "Offsets topic of the Connect worker.", KeyPlace.WORKER_AT_TOP
 )
 FLOW_OFFSETS_TOPIC: Final = Setting(
-    "offsets.storage.topic", parse_topic, "", "Offsets topic of the flow (KIP-618).", Place.FLOW_ONLY
+    "offsets.storage.topic", parse_topic, "", "Offsets topic of the flow (KIP-618).", KeyPlace.FLOW_ONLY
 )
 OFFSETS_PARTITIONS: Final = Setting(
     "offset.storage.partitions",
     functools.partial(parse_count, at_most=INT32_MAX),
     25,
     "Number of partitions of the offsets topic.",
-    Place.WORKER_AT_TOP,
+    KeyPlace.WORKER_AT_TOP,
 )
 OFFSETS_REPLICATION_FACTOR: Final = Setting(
     "offset.storage.replication.factor",
     parse_count,
     3,
     "Replication factor of the offsets topic.",
-    Place.WORKER_AT_TOP,
+    KeyPlace.WORKER_AT_TOP,
 )
 OFFSET_FLUSH_INTERVAL_MS: Final = Setting(
     "offset.flush.interval.ms",
     _integer(at_least=1, at_most=MAX_LONG),
     60_000,
     "Interval in milliseconds between commits of source offsets; at most one second counts.",
-    Place.WORKER,
+    KeyPlace.WORKER,
 )
 
 # Copying
@@ -401,7 +401,7 @@ WORKER_SUPPORT: Final = Setting(
     _choice(WorkerSupport, any_case=True),
     WorkerSupport.DISABLED,
     "Exactly-once support of the Connect worker (KIP-618).",
-    Place.WORKER,
+    KeyPlace.WORKER,
 )
 CONNECTOR_SUPPORT: Final = Setting(
     "exactly.once.support",
@@ -418,7 +418,7 @@ BOUNDARY: Final = Setting(
 BOUNDARY_MS: Final = Setting(
     "transaction.boundary.interval.ms", _integer(at_least=1), 200, "Interval between commits in milliseconds (KIP-618)."
 )
-WORKER_GROUP: Final = Setting("group.id", parse_text, "", "Prefix of the transactional ids.", Place.WORKER)
+WORKER_GROUP: Final = Setting("group.id", parse_text, "", "Prefix of the transactional ids.", KeyPlace.WORKER)
 
 # Offset syncs, groups and heartbeats
 EMIT_OFFSET_SYNCS: Final = Setting("emit.offset-syncs.enabled", parse_bool, True, "Whether to write offset syncs.")
@@ -460,7 +460,7 @@ ONLY_OF_FLOWS: Final[Mapping[str, str]] = {
 ANYWHERE: Final = frozenset(
     key
     for setting in SETTINGS
-    if setting.place is not Place.FLOW_ONLY
+    if setting.place is not KeyPlace.FLOW_ONLY
     for key in (setting.key, setting.former_key)
     if key
 )

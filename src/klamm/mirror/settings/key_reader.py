@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.settings import definitions
-from klamm.mirror.settings.definitions import Place, Repetition, Setting, Value
+from klamm.mirror.settings.definitions import KeyPlace, Repetition, Setting, Value
 from klamm.properties import SettingsError, with_prefix
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ class KeyReader:
         self._properties = properties
         self._flow = flow = f"{source}->{target}."
         self._target = worker = f"{target}."
-        self._prefixes: Mapping[Place, tuple[str, ...]] = {
-            Place.FLOW: (flow, ""),
-            Place.FLOW_ONLY: (flow,),
-            Place.WORKER: (worker, flow, ""),
-            Place.WORKER_AT_TOP: ("", worker, flow),
+        self._prefixes: Mapping[KeyPlace, tuple[str, ...]] = {
+            KeyPlace.FLOW: (flow, ""),
+            KeyPlace.FLOW_ONLY: (flow,),
+            KeyPlace.WORKER: (worker, flow, ""),
+            KeyPlace.WORKER_AT_TOP: ("", worker, flow),
         }
 
-    def find(self, key: str, place: Place = Place.FLOW) -> tuple[str, str] | None:
+    def find(self, key: str, place: KeyPlace = KeyPlace.FLOW) -> tuple[str, str] | None:
         """Return the full key and its value. None: the key is not set."""
         values = {prefix + key: self._properties.get(prefix + key) for prefix in self._prefixes[place]}
         return next(((name, value.strip()) for name, value in values.items() if value is not None), None)
@@ -47,7 +47,7 @@ class KeyReader:
         """Return the Connect worker keys with a prefix, without the prefix, and their values."""
         places = (prefix, self._target + prefix, self._flow + prefix)
         names = {name for place in places for name in with_prefix(self._properties, place)}
-        entries = {name: self.find(prefix + name, Place.WORKER_AT_TOP) for name in sorted(names)}
+        entries = {name: self.find(prefix + name, KeyPlace.WORKER_AT_TOP) for name in sorted(names)}
         return {name: entry[1] for name, entry in entries.items() if entry is not None}
 
     def all_keys(self) -> frozenset[str]:

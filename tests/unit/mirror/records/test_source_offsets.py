@@ -123,4 +123,4 @@ def test_corrupt_records_count_as_missing(data: st.DataObject) -> None:
     assert -1 <= parse_leader_epoch(value) < 2**31
     parse_topic_id(data.draw(damaged(topic_id_value(UUID(int=7)))))
     plan = parse_shard_plan(data.draw(damaged(shard_plan_value(ShardPlan(3, (1, 2))))))
-    assert plan is None or min(plan.shards, *plan.before) > 0
+    assert plan is None or min((plan.shards, *plan.before)) > 0

@@ -149,16 +149,16 @@ def add_common(
     )
 
 
-def check_conflicts(parser: ToolParser, given: Sequence[str], used: str, others: Sequence[str]) -> None:
+def check_conflicts(parser: ToolParser, used_flags: Sequence[str], used: str, others: Sequence[str]) -> None:
     """Reject a flag given together with any of the others, with the message of Kafka's tools.
 
     Raises:
         SystemExit: The flag and one of the others were given.
     """
-    if used not in given:
+    if used not in used_flags:
         return
     for other in others:
-        if other in given:
+        if other in used_flags:
             parser.error(f'Option "[{used}]" can\'t be used with option "[{other}]"')
 
 

@@ -123,25 +123,25 @@ def _list(options: argparse.Namespace) -> int:
     clients = fetch(options.metrics)
     if options.wait is not None:
         clients = _wait(clients, options)
-    found = _chosen(clients, options)
-    behind = [client for client in found if client["standing"] in _NOT_IN_LINE]
-    shown = behind if options.pending else found
+    selected = _chosen(clients, options)
+    behind = [client for client in selected if client["standing"] in _NOT_IN_LINE]
+    shown = behind if options.pending else selected
 
     def lines() -> list[str]:
-        if not found:
+        if not selected:
             return [_none_found(clients, options)]
-        return [*(table(shown) if shown else ()), summary(found)]
+        return [*(table(shown) if shown else ()), summary(selected)]
 
     print_result(options.output, shown, lines)
-    return EXIT_NOT_IN_LINE if options.wait is not None and (behind or not found) else 0
+    return EXIT_NOT_IN_LINE if options.wait is not None and (behind or not selected) else 0
 
 
 def _wait(clients: list[Client], options: argparse.Namespace) -> list[Client]:
     """Return the clients as soon as all chosen ones are in line, or when the time is over. Brokers may restart."""
     until = time.monotonic() + options.wait
     while (left_s := until - time.monotonic()) > 0:
-        found = _chosen(clients, options)
-        if found and not any(client["standing"] in _NOT_IN_LINE for client in found):
+        selected = _chosen(clients, options)
+        if selected and not any(client["standing"] in _NOT_IN_LINE for client in selected):
             break
         time.sleep(min(options.interval, left_s))
         with suppress(RequestError):
@@ -157,10 +157,10 @@ def summary(clients: Sequence[Client]) -> str:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    known: Known = {}
+    previous: Known = {}
     clients = fetch(options.metrics)  # a wrong address fails at once; only later failures are retried
     while True:
-        for line in changed(known, _chosen(clients, options)):
+        for line in changed(previous, _chosen(clients, options)):
             print_line(line)
         sys.stdout.flush()
         clients = _fetch_again(options.metrics, options.interval)
@@ -286,7 +286,7 @@ def _standing(client: Client) -> str:
     return f"{standing} {', '.join(client['ignored'])}" if standing == "ignores" else standing
 
 
-def changed(known: Known, clients: Iterable[Client]) -> list[str]:
+def changed(previous: Known, clients: Iterable[Client]) -> list[str]:
     """Return one line per client that connected, disconnected or changed, and update ``known``."""
     now = {
         tuple(str(client[part]) for part in _KEY): (
@@ -295,14 +295,14 @@ def changed(known: Known, clients: Iterable[Client]) -> list[str]:
         )
         for client in clients
     }
-    lines = [f"- {name}" for key, (name, _) in known.items() if key not in now]
+    lines = [f"- {name}" for key, (name, _) in previous.items() if key not in now]
     for key, (name, state) in now.items():
-        if key not in known:
+        if key not in previous:
             lines.append(f"+ {name}: {state}")
-        elif known[key][1] != state:
-            lines.append(f"~ {name}: {known[key][1]} -> {state}")
-    known.clear()
-    known.update(now)
+        elif previous[key][1] != state:
+            lines.append(f"~ {name}: {previous[key][1]} -> {state}")
+    previous.clear()
+    previous.update(now)
     return lines
 
 

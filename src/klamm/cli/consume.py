@@ -146,16 +146,16 @@ def group_of(flags: ToolParser, options: argparse.Namespace, properties: Mapping
         SystemExit: The given ids differ, or a partition is given, too.
     """
     from_flag = read_pairs(None, options.consumer_property, "--consumer-property").get("group.id")
-    given = {group for group in (options.group, from_flag, properties.get("group.id")) if group is not None}
-    if len(given) > 1:
-        listed = ", ".join(f"'{group}'" for group in sorted(given))
+    groups = {group for group in (options.group, from_flag, properties.get("group.id")) if group is not None}
+    if len(groups) > 1:
+        listed = ", ".join(f"'{group}'" for group in sorted(groups))
         flags.error(
             "The group ids provided in different places (directly using '--group', via '--consumer-property', or via"
             f" '--consumer.config') do not match. Detected group ids: {listed}"
         )
-    if given and options.partition is not None:
+    if groups and options.partition is not None:
         flags.error("Options group and partition cannot be specified together.")
-    return next(iter(given), None)
+    return next(iter(groups), None)
 
 
 def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
@@ -227,11 +227,11 @@ def _terminable() -> Iterator[None]:
 def _settings(options: argparse.Namespace, properties: Mapping[str, str], group: str | None) -> dict[str, Any]:
     from kafka import KafkaConsumer  # noqa: PLC0415  # wrong flags need no network library
 
-    known = KafkaConsumer.DEFAULT_CONFIG
-    given = read_pairs(None, options.consumer_property, "--consumer-property")
-    for name in unknown_properties(given, known):
+    defaults = KafkaConsumer.DEFAULT_CONFIG
+    properties_of_flags = read_pairs(None, options.consumer_property, "--consumer-property")
+    for name in unknown_properties(properties_of_flags, defaults):
         print_error(f"Warning: the property {name} has no effect on this consumer")
-    settings = {"client_id": "console-consumer", **kafka_python_settings(properties, known)}
+    settings = {"client_id": "console-consumer", **kafka_python_settings(properties, defaults)}
     if options.isolation_level is not None:
         settings["isolation_level"] = options.isolation_level
     if group is None:

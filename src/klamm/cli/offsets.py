@@ -41,29 +41,29 @@ _UNKNOWN_OFFSET: Final = -1
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm offsets``."""
-    found = ToolParser(
+    flags = ToolParser(
         prog=_PROG,
         description="Print offsets of topic partitions, with the flags and the output of kafka-get-offsets.sh.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
-    add_common(found)
-    found.add_value("--topic", metavar="TOPIC", help="regular expression for the topics (default: all)")
-    found.add_value("--partitions", metavar="0,1", help="partitions, comma separated (default: all)")
-    found.add_value(
+    add_common(flags)
+    flags.add_value("--topic", metavar="TOPIC", help="regular expression for the topics (default: all)")
+    flags.add_value("--partitions", metavar="0,1", help="partitions, comma separated (default: all)")
+    flags.add_value(
         "--topic-partitions",
         metavar="T1:1,T2:0-3,T3:5-,T4:-3",
         help="comma separated regular expressions for topics, each with a partition or a range of partitions whose"
         " upper bound is exclusive",
     )
-    found.add_value(
+    flags.add_value(
         "--time",
         metavar="TIME",
         help="latest (default, -1), earliest (-2), max-timestamp (-3), earliest-local (-4), latest-tiered (-5),"
         " earliest-pending-upload (-6), or a timestamp in milliseconds: the offset of the first record with it or a"
         " later one",
     )
-    found.add_switch("--exclude-internal-topics", help="leave out internal topics")
-    return found
+    flags.add_switch("--exclude-internal-topics", help="leave out internal topics")
+    return flags
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -189,10 +189,10 @@ def parse_rules(text: str) -> list[PartitionRule]:
 
 
 def _rule(text: str) -> PartitionRule:
-    found = _RULE.fullmatch(text)
-    if found is None:
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise RequestError(f"Invalid rule specification: {text}")
-    topic, only, lowest, limit = found.groups()
+    topic, only, lowest, limit = match.groups()
     first, end = (int(only), int(only) + 1) if only else (int(lowest or 0), int(limit) if limit else math.inf)
     return PartitionRule(topic=parse_pattern(topic or ".*"), partitions=lambda partition: first <= partition < end)
 

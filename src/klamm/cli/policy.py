@@ -136,10 +136,10 @@ def _judge(method: Callable[[Details], object], kind: PolicyKind, details: Detai
 
 def _check_values(override: Override, details: Details) -> None:
     """Raise the error of a broker for values of an override that a topic cannot have."""
-    known = getattr(details, "defaults", {})
+    defaults = getattr(details, "defaults", {})
     for name, value in override.configs.items():
         definition = topic_configs().get_definition(name)
-        if definition is None and name not in known and value is not None:
+        if definition is None and name not in defaults and value is not None:
             raise InvalidConfigError(f"Unknown topic config name: {name}")
         if definition is not None and value is not None:
             definition.parse(value)
@@ -273,7 +273,9 @@ def _declared(file: str) -> list[ExistingTopic]:
     from klamm.resources.files import read_files  # noqa: PLC0415  # reads YAML
     from klamm.resources.model import NUMBERS, Kind  # noqa: PLC0415
 
-    defaults = {name: found.default for name, found in topic_configs().items() if found.default is not None}
+    defaults = {
+        name: definition.default for name, definition in topic_configs().items() if definition.default is not None
+    }
     return [
         ExistingTopic(
             name=topic.name,

@@ -131,23 +131,23 @@ def outcome(future: Future[Value]) -> Value | KafkaApiError:
 
 def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiError]:
     """Wait for a call and return its outcomes by key. See ``outcome`` for the errors raised."""
-    found: dict[Key, Value | KafkaApiError] = {}
+    by_key: dict[Key, Value | KafkaApiError] = {}
     for key, future in result.values().items():
         settled = outcome(future)
-        found[key] = settled
-    return found
+        by_key[key] = settled
+    return by_key
 
 
 def rejections(result: PerKeyResult[Key, Value]) -> dict[Key, KafkaApiError | None]:
     """Wait for a call and return the rejections by key, None for success. See ``outcome`` for the errors raised."""
-    return {key: found if isinstance(found, KafkaApiError) else None for key, found in outcomes(result).items()}
+    return {key: value if isinstance(value, KafkaApiError) else None for key, value in outcomes(result).items()}
 
 
 def partition_counts(admin: AdminClient) -> dict[str, int]:
     """Return the partition counts of all topics, including internal ones."""
     names = list(admin.list_topics(include_internal=True).result())
-    found = outcomes(admin.describe_topics(names)) if names else {}
-    return {name: len(topic.partitions) for name, topic in found.items() if not isinstance(topic, KafkaApiError)}
+    descriptions = outcomes(admin.describe_topics(names)) if names else {}
+    return {name: len(topic.partitions) for name, topic in descriptions.items() if not isinstance(topic, KafkaApiError)}
 
 
 def shared_topics(source: AdminClient, target: AdminClient) -> frozenset[str]:
@@ -165,15 +165,17 @@ def shared_topics(source: AdminClient, target: AdminClient) -> frozenset[str]:
 
 def denied_topics(admin: AdminClient, topics: Collection[str]) -> dict[str, KafkaApiError]:
     """Return which topics the principal may not describe. They are never listed, whether they exist or not."""
-    found = outcomes(admin.describe_topics(topics)) if topics else {}
-    return {name: error for name, error in found.items() if isinstance(error, KafkaApiError) and is_denial(error)}
+    descriptions = outcomes(admin.describe_topics(topics)) if topics else {}
+    return {
+        name: error for name, error in descriptions.items() if isinstance(error, KafkaApiError) and is_denial(error)
+    }
 
 
 def topic_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Mapping[str, ConfigEntry] | KafkaApiError]:
     """Return all configs of topics by name, including defaults."""
     resources = [_topic(name) for name in topics]
-    found = outcomes(admin.describe_configs(resources)) if resources else {}
-    return {resource.name: entries for resource, entries in found.items()}
+    configs = outcomes(admin.describe_configs(resources)) if resources else {}
+    return {resource.name: entries for resource, entries in configs.items()}
 
 
 def create_topics(
@@ -269,7 +271,7 @@ def _in_portions(
     weight: Callable[[Key], int],
     ask: Callable[[list[Key]], Mapping[str, KafkaApiError | None]],
 ) -> dict[str, KafkaApiError | None]:
-    return {name: found for some in portions(items, weight) for name, found in ask(some).items()}
+    return {name: rejection for some in portions(items, weight) for name, rejection in ask(some).items()}
 
 
 def _topic(name: str) -> ConfigResource:
@@ -369,27 +371,27 @@ def group_uses(admin: AdminClient, groups: Sequence[str]) -> dict[str, GroupUse 
 
     For groups that this client cannot describe, such as share groups, the state comes from ListGroups.
     """
-    found: dict[str, GroupUse | KafkaApiError] = {}
+    uses: dict[str, GroupUse | KafkaApiError] = {}
     for group, described in outcomes(admin.describe_groups(groups)).items() if groups else ():
         if not isinstance(described, KafkaApiError):
-            found[group] = GroupUse(described.state, len(described.members))
+            uses[group] = GroupUse(described.state, len(described.members))
         elif described.error_code is ErrorCode.GROUP_ID_NOT_FOUND:
-            found[group] = GroupUse(_DEAD, 0)
+            uses[group] = GroupUse(_DEAD, 0)
         else:
-            found[group] = described
-    if GroupUse(_DEAD, 0) in found.values():
+            uses[group] = described
+    if GroupUse(_DEAD, 0) in uses.values():
         for listed in admin.list_groups().result():
-            if listed.state is not None and found.get(listed.group_id) == GroupUse(_DEAD, 0):
-                found[listed.group_id] = GroupUse(listed.state, 0 if listed.state == _EMPTY else UNKNOWN_COUNT)
-    return found
+            if listed.state is not None and uses.get(listed.group_id) == GroupUse(_DEAD, 0):
+                uses[listed.group_id] = GroupUse(listed.state, 0 if listed.state == _EMPTY else UNKNOWN_COUNT)
+    return uses
 
 
 def group_offsets(admin: AdminClient, groups: Sequence[str]) -> dict[str, CommittedOffsets | KafkaApiError]:
     """Return all committed offsets of groups."""
-    found = outcomes(admin.list_group_offsets(dict.fromkeys(groups))) if groups else {}
+    offsets_by_group = outcomes(admin.list_group_offsets(dict.fromkeys(groups))) if groups else {}
     return {
         group: offsets if isinstance(offsets, KafkaApiError) else dict(offsets.items())
-        for group, offsets in found.items()
+        for group, offsets in offsets_by_group.items()
     }
 
 
@@ -399,5 +401,5 @@ def commit_offsets(
     """Commit offsets for a group without members. With members the outcome is UNKNOWN_MEMBER_ID."""
     if not offsets:
         return {}
-    asked = {TopicPartition(*where): offset for where, offset in offsets.items()}
-    return dict(rejections(admin.alter_group_offsets(group, asked)).items())
+    requested = {TopicPartition(*where): offset for where, offset in offsets.items()}
+    return dict(rejections(admin.alter_group_offsets(group, requested)).items())

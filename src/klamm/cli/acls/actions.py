@@ -120,11 +120,11 @@ def _is_confirmed(resource: ResourceFilter, rules: Sequence[AccessRule], options
 
 
 def _added(rules: Rules, added: Container[Acl], present: Container[Acl]) -> Iterable[str]:
-    for resource, found in rules.items():
-        for rule in found:
+    for resource, resource_rules in rules.items():
+        for rule in resource_rules:
             if rule.acl(resource) in present:
                 yield f"Acl (pattern={escaped(str(resource))}, entry={escaped(str(rule))}) already exists."
-        if done := [rule for rule in found if rule.acl(resource) in added]:
+        if done := [rule for rule in resource_rules if rule.acl(resource) in added]:
             yield f"Adding ACLs for resource `{escaped(str(resource))}`: "
             yield from _indented(done)
             yield ""

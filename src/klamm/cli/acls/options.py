@@ -21,15 +21,15 @@ _ALL: Final = ""
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm acls``."""
-    found = ToolParser(
+    flags = ToolParser(
         prog="klamm acls",
         description="List, add or remove ACLs, with the flags and the output of kafka-acls.sh.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
-    add_common(found, instead=("bootstrap_controller",), has_cluster=False)  # --cluster is a resource here
-    found.add_value("--bootstrap-controller", metavar="HOST:PORT", help=argparse.SUPPRESS)
+    add_common(flags, instead=("bootstrap_controller",), has_cluster=False)  # --cluster is a resource here
+    flags.add_value("--bootstrap-controller", metavar="HOST:PORT", help=argparse.SUPPRESS)
     for action, text in (("list", "list ACLs"), ("add", "add ACLs"), ("remove", "remove ACLs")):
-        found.add_switch(f"--{action}", help=text)
+        flags.add_switch(f"--{action}", help=text)
     for flag, text in (
         ("--topic", "a topic; '*' means all topics"),
         ("--group", "a group; '*' means all groups"),
@@ -37,26 +37,26 @@ def parser() -> ToolParser:
         ("--delegation-token", "a delegation token; '*' means all of them"),
         ("--user-principal", "a user as a resource, for the operations CreateTokens and DescribeTokens"),
     ):
-        found.add_argument(flag, action="append", metavar="NAME", help=f"{text}; may be repeated")
-    found.add_switch("--cluster", help="the cluster as a resource")
-    found.add_value(
+        flags.add_argument(flag, action="append", metavar="NAME", help=f"{text}; may be repeated")
+    flags.add_switch("--cluster", help="the cluster as a resource")
+    flags.add_value(
         "--resource-pattern-type",
         type=_pattern_type,
         metavar="TYPE",
         help="literal (default) or prefixed; to list or remove also any or match",
     )
     names = ", ".join(spelled(operation) for operation in AclOperation if operation > AclOperation.ANY)
-    found.add_argument(
+    flags.add_argument(
         "--operation", action="append", metavar="NAME", help=f"one of {names} (default All); may be repeated"
     )
     for kind in ("allow", "deny"):
-        found.add_argument(
+        flags.add_argument(
             f"--{kind}-principal", action="append", metavar="TYPE:NAME", help=f"a principal to {kind}; may be repeated"
         )
-        found.add_argument(
+        flags.add_argument(
             f"--{kind}-host", action="append", metavar="IP", help=f"a host to {kind} (default *); may be repeated"
         )
-    found.add_argument(
+    flags.add_argument(
         "--principal",
         action="append",
         nargs="?",
@@ -64,11 +64,11 @@ def parser() -> ToolParser:
         metavar="TYPE:NAME",
         help="list only ACLs of this principal; may be repeated",
     )
-    found.add_switch("--producer", help="the ACLs of a producer: Write, Describe and Create on the topic")
-    found.add_switch("--consumer", help="the ACLs of a consumer: Read and Describe on the topic, Read on the group")
-    found.add_switch("--idempotent", help="with --producer: IdempotentWrite on the cluster")
-    found.add_switch("--force", help="remove without asking for confirmation")
-    return found
+    flags.add_switch("--producer", help="the ACLs of a producer: Write, Describe and Create on the topic")
+    flags.add_switch("--consumer", help="the ACLs of a consumer: Read and Describe on the topic, Read on the group")
+    flags.add_switch("--idempotent", help="with --producer: IdempotentWrite on the cluster")
+    flags.add_switch("--force", help="remove without asking for confirmation")
+    return flags
 
 
 def spelled(operation: AclOperation) -> str:
@@ -78,11 +78,11 @@ def spelled(operation: AclOperation) -> str:
 
 def _pattern_type(text: str) -> PatternType:
     allowed = [each for each in PatternType if each is not PatternType.UNKNOWN]
-    found = next((each for each in allowed if each.name == text.upper()), None)
-    if found is None:
+    pattern_type = next((each for each in allowed if each.name == text.upper()), None)
+    if pattern_type is None:
         listed = ", ".join(each.name.lower() for each in allowed)
         raise argparse.ArgumentTypeError(f"Unknown resource-pattern-type: {text}: expected one of {listed}")
-    return found
+    return pattern_type
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -93,14 +93,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    given = given_flags(options)
+    used_flags = given_flags(options)
     if options.bootstrap_server is not None and options.bootstrap_controller is not None:
         flags.error("Only one of --bootstrap-server or --bootstrap-controller must be specified")
     if options.bootstrap_server is None and options.bootstrap_controller is None:
         flags.error("One of --bootstrap-server or --bootstrap-controller must be specified")
-    if sum(action in given for action in _ACTIONS) != 1:
+    if sum(action in used_flags for action in _ACTIONS) != 1:
         flags.error("Command must include exactly one action: --list, --add, --remove.")
-    _check_conflicts(flags, given)
+    _check_conflicts(flags, used_flags)
     if options.resource_pattern_type is None:
         options.resource_pattern_type = PatternType.LITERAL
     if options.add and options.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -116,25 +116,28 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _check_conflicts(flags: ToolParser, given: Sequence[str]) -> None:
+def _check_conflicts(flags: ToolParser, used_flags: Sequence[str]) -> None:
     check_conflicts(
-        flags, given, "list", ("producer", "consumer", "allow-host", "allow-principal", "deny-host", "deny-principal")
+        flags,
+        used_flags,
+        "list",
+        ("producer", "consumer", "allow-host", "allow-principal", "deny-host", "deny-principal"),
     )
     for role in ("producer", "consumer"):
-        check_conflicts(flags, given, role, _INFERRED)
-    if "principal" in given and "list" not in given:
+        check_conflicts(flags, used_flags, role, _INFERRED)
+    if "principal" in used_flags and "list" not in used_flags:
         flags.error("The --principal option is only available if --list is set")
-    if "producer" in given and "topic" not in given:
+    if "producer" in used_flags and "topic" not in used_flags:
         flags.error("With --producer you must specify a --topic")
-    if "idempotent" in given and "producer" not in given:
+    if "idempotent" in used_flags and "producer" not in used_flags:
         flags.error("The --idempotent option is only available if --producer is set")
-    not_for_consumers = set() if "producer" in given else {"cluster", "transactional-id"} & set(given)
-    if "consumer" in given and (not {"topic", "group"} <= set(given) or not_for_consumers):
+    not_for_consumers = set() if "producer" in used_flags else {"cluster", "transactional-id"} & set(used_flags)
+    if "consumer" in used_flags and (not {"topic", "group"} <= set(used_flags) or not_for_consumers):
         flags.error(
             "With --consumer you must specify a --topic and a --group and no --cluster or --transactional-id option"
             " should be specified."
         )
-    if "list" not in given and not set(RESOURCES) & set(given):
+    if "list" not in used_flags and not set(RESOURCES) & set(used_flags):
         flags.error(
             "You must provide at least one resource: --topic <topic> or --cluster or --group <group> or"
             " --delegation-token <Delegation Token ID>"

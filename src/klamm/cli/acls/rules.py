@@ -149,16 +149,16 @@ def rules_of(options: argparse.Namespace) -> Rules:
 
 def _resources(options: argparse.Namespace) -> list[ResourceFilter]:
     pattern_type = options.resource_pattern_type
-    found = [
+    resources = [
         ResourceFilter(resource_type=resource_type, name=name.strip(), pattern_type=pattern_type)
         for flag, resource_type in _NAMED.items()
         for name in getattr(options, flag) or ()
     ]
     if pattern_type is PatternType.LITERAL and (options.cluster or options.idempotent):
-        found.append(
+        resources.append(
             ResourceFilter(resource_type=AclResourceType.CLUSTER, name=CLUSTER_NAME, pattern_type=pattern_type)
         )
-    return sorted(set(found))
+    return sorted(set(resources))
 
 
 def _of_roles(resource_type: AclResourceType, options: argparse.Namespace) -> Iterable[AclOperation]:

@@ -52,32 +52,32 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    found = target(options)
+    selected = target(options)
     from klamm.cli.configs import resources, users  # noqa: PLC0415  # wrong flags need no network library
     from klamm.cli.configs.changes import read_changes  # noqa: PLC0415
 
     if options.describe:
-        show = users.describe if found.has_quotas else resources.describe
+        show = users.describe if selected.has_quotas else resources.describe
         with connect(options) as admin:
-            show(admin, found, options)
+            show(admin, selected, options)
         return 0
     changes = read_changes(options)
-    if found.has_quotas:
-        users.route(found, changes)  # flags that are wrong in themselves are reported before connecting
+    if selected.has_quotas:
+        users.route(selected, changes)  # flags that are wrong in themselves are reported before connecting
     override, effects = None, list[str]()
     with connect(options) as admin:
-        impact = predicted(admin, _changes(admin, found, changes, options), options)
-        if found.has_quotas:
-            effects = users.alter(admin, found, changes, options)
+        impact = predicted(admin, _changes(admin, selected, changes, options), options)
+        if selected.has_quotas:
+            effects = users.alter(admin, selected, changes, options)
         else:
-            override = resources.alter(admin, found, changes, options)
+            override = resources.alter(admin, selected, changes, options)
     document = {
-        "entity": dict(zip(found.types, found.names, strict=True)),
+        "entity": dict(zip(selected.types, selected.names, strict=True)),
         "changes": changes.document(),
         "validate_only": options.validate_only,
         "override": override_document(override),
     }
-    done = found.valid() if options.validate_only else found.completed()
+    done = selected.valid() if options.validate_only else selected.completed()
     lines = [done, *effects, *override_lines(override, changes.requested), *impact_lines(impact)]
     print_result(options.output, with_impact(document, impact), lambda: lines)
     return 0

@@ -185,9 +185,9 @@ def unregistered_warning(admin: AdminClient, entity: ClientConfigEntity) -> str 
     try:
         clients = _registered(admin, FilterComponent.of_entity(EntityType.USER, entity.user))
         if not clients:
-            known = {user for user, _ in _registered(admin, FilterComponent.of_entity_type(EntityType.USER))}
-            known |= _other_users(admin)
-            hint = "" if entity.user in known else did_you_mean(entity.user, known)
+            users = {user for user, _ in _registered(admin, FilterComponent.of_entity_type(EntityType.USER))}
+            users |= _other_users(admin)
+            hint = "" if entity.user in users else did_you_mean(entity.user, users)
             return f"no client of user '{entity.user}' has ever registered for dynamic configs{hint}"
     except KafkaApiError:
         return None
@@ -201,10 +201,10 @@ def unregistered_warning(admin: AdminClient, entity: ClientConfigEntity) -> str 
 def _registered(admin: AdminClient, user: FilterComponent) -> set[tuple[str, str]]:
     """Return user and client id of every registered client."""
     components = (user, FilterComponent.of_entity_type(EntityType.CLIENT_ID))
-    found = admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
+    descriptions = admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
     return {
         (each.entity.user, each.entity.client_id or "")
-        for each in found
+        for each in descriptions
         if each.compatibility and each.entity.user is not None
     }
 

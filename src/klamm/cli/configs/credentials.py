@@ -51,16 +51,16 @@ def read(user: str, changes: Changes) -> Sequence[UserScramCredentialUpsertion |
 
 def _upsertion(user: str, mechanism: ScramMechanism, text: str) -> UserScramCredentialUpsertion:
     name = mechanism.mechanism_name
-    found = _CREDENTIAL.fullmatch(text)
-    if found is None:
+    match = _CREDENTIAL.fullmatch(text)
+    if match is None:
         raise RequestError(
             f"Invalid credential property {name}: expected {name}=[password=...] or"
             f" {name}=[iterations=NUMBER,password=...]"
         )
-    iterations = DEFAULT_ITERATIONS if found[1] in {None, "-1"} else int(found[1])
+    iterations = DEFAULT_ITERATIONS if match[1] in {None, "-1"} else int(match[1])
     if iterations < MIN_ITERATIONS:
         raise RequestError(f"Iterations {iterations} is less than the minimum {MIN_ITERATIONS} required for {name}")
-    return UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, iterations), found[2])
+    return UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, iterations), match[2])
 
 
 def line(user: str, infos: Sequence[ScramCredentialInfo]) -> str:

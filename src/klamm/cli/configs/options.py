@@ -55,7 +55,7 @@ class _EntityName(argparse.Action):
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm configs``."""
-    found = ToolParser(
+    flags = ToolParser(
         prog="klamm configs",
         description="Describe and change configs, with the flags and the output of kafka-configs.sh.\n\n"
         "Further commands, each with a --help of its own:\n"
@@ -67,30 +67,30 @@ def parser() -> ToolParser:
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 4 impact"
         " worse than --max-impact.",
     )
-    add_common(found, instead=("bootstrap_controller",))
-    found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # always rejected with a reason
-    found.add_switch("--alter", help="change configs")
-    found.add_switch("--describe", help="show configs")
-    found.add_switch("--all", help="show every config, not only those set for this entity")
-    found.add_argument("--entity-type", action="append", metavar="TYPE", help=f"one of {', '.join(ENTITY_TYPES)}")
-    found.add_argument("--entity-name", dest="entity_names", action=_EntityName, metavar="NAME", help="its name")
-    found.add_argument(
+    add_common(flags, instead=("bootstrap_controller",))
+    flags.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # always rejected with a reason
+    flags.add_switch("--alter", help="change configs")
+    flags.add_switch("--describe", help="show configs")
+    flags.add_switch("--all", help="show every config, not only those set for this entity")
+    flags.add_argument("--entity-type", action="append", metavar="TYPE", help=f"one of {', '.join(ENTITY_TYPES)}")
+    flags.add_argument("--entity-name", dest="entity_names", action=_EntityName, metavar="NAME", help="its name")
+    flags.add_argument(
         "--entity-default", dest="entity_names", nargs=0, action=_EntityName, help="the default of users, clients ..."
     )
     for flag, (_, text) in _NAME_FLAGS.items():
-        found.add_value(f"--{flag}", metavar="NAME", help=text)
+        flags.add_value(f"--{flag}", metavar="NAME", help=text)
     for flag, entity_type in _DEFAULT_FLAGS.items():
-        found.add_switch(f"--{flag}", help=f"the default of all {entity_type}")
-    found.add_value(
+        flags.add_switch(f"--{flag}", help=f"the default of all {entity_type}")
+    flags.add_value(
         "--add-config",
         metavar="K=V,...",
         help="configs to set; k=[a,b] keeps commas together; .ms and .bytes accept units, such as 7d and 1GiB",
     )
-    found.add_value("--add-config-file", metavar="FILE", help="a properties file of configs to set")
-    found.add_argument("--delete-config", action="append", metavar="K,...", help="configs to set back to their default")
-    found.add_argument("--append-config", action=Once, metavar="K=V,...", help="values to append to lists")
-    found.add_argument("--subtract-config", action=Once, metavar="K=V,...", help="values to take out of lists")
-    found.add_value(
+    flags.add_value("--add-config-file", metavar="FILE", help="a properties file of configs to set")
+    flags.add_argument("--delete-config", action="append", metavar="K,...", help="configs to set back to their default")
+    flags.add_argument("--append-config", action=Once, metavar="K=V,...", help="values to append to lists")
+    flags.add_argument("--subtract-config", action=Once, metavar="K=V,...", help="values to take out of lists")
+    flags.add_value(
         "--percent",
         type=_percent,
         metavar="N",
@@ -98,10 +98,10 @@ def parser() -> ToolParser:
         " raise it step by step to 100; 0 restores the value before, also after 100; without --percent the value"
         " becomes final",
     )
-    found.add_switch("--validate-only", help="check with the cluster and change nothing")
-    add_impact_flags(found)
-    found.set_defaults(entity_default=False)
-    return found
+    flags.add_switch("--validate-only", help="check with the cluster and change nothing")
+    add_impact_flags(flags)
+    flags.set_defaults(entity_default=False)
+    return flags
 
 
 def _percent(text: str) -> float:
@@ -124,13 +124,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    given = given_flags(options)
-    if ("alter" in given) == ("describe" in given):
+    used_flags = given_flags(options)
+    if ("alter" in used_flags) == ("describe" in used_flags):
         flags.error("Command must include exactly one action: --describe, --alter")
     if options.bootstrap_server is None and options.bootstrap_controller is None:
         flags.error("--bootstrap-server must be specified")
-    check_conflicts(flags, given, "describe", (*_CHANGES, "validate-only", "percent", *IMPACT_FLAGS))
-    check_conflicts(flags, given, "alter", ("all",))
+    check_conflicts(flags, used_flags, "describe", (*_CHANGES, "validate-only", "percent", *IMPACT_FLAGS))
+    check_conflicts(flags, used_flags, "alter", ("all",))
     return options
 
 
@@ -150,13 +150,13 @@ def target(options: argparse.Namespace) -> Target:
     if (options.entity_type or options.entity_names) and short_types:
         raise RequestError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
     _check_connection(options)
-    found = Target(types=types, names=names)
-    found.check_ids()
+    selected = Target(types=types, names=names)
+    selected.check_ids()
     if options.describe:
-        _check_describe(options, found)
+        _check_describe(options, selected)
     else:
-        _check_alter(options, found)
-    return found
+        _check_alter(options, selected)
+    return selected
 
 
 def _without_principal_type(types: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
@@ -192,39 +192,39 @@ def _check_connection(options: argparse.Namespace) -> None:
         )
 
 
-def _check_describe(options: argparse.Namespace, found: Target) -> None:
-    listed = ",".join(found.types)
-    if options.entity_default and not any(kind in _WITH_DEFAULT for kind in found.types):
+def _check_describe(options: argparse.Namespace, selected: Target) -> None:
+    listed = ",".join(selected.types)
+    if options.entity_default and not any(kind in _WITH_DEFAULT for kind in selected.types):
         raise RequestError(f"--entity-default must not be specified with --describe of {listed}")
-    if "broker-loggers" in found.types and not any(found.names):
+    if "broker-loggers" in selected.types and not any(selected.names):
         raise RequestError(f"An entity name must be specified with --describe of {listed}")
-    if len(found.names) > len(found.types):
+    if len(selected.names) > len(selected.types):
         raise RequestError("More entity names specified than entity types")
 
 
-def _check_percent(options: argparse.Namespace, found: Target) -> None:
+def _check_percent(options: argparse.Namespace, selected: Target) -> None:
     if options.percent is None:
         return
-    if found.types != ("users",):
+    if selected.types != ("users",):
         raise RequestError("--percent is for the clients of a user: --entity-type users, or --user or --user-defaults")
     if options.add_config is None and options.add_config_file is None:
         raise RequestError("--percent needs --add-config: the value that some of the clients get")
 
 
-def _check_alter(options: argparse.Namespace, found: Target) -> None:
-    _check_percent(options, found)
-    if any(kind in _WITH_DEFAULT for kind in found.types):
-        if not found.names:
+def _check_alter(options: argparse.Namespace, selected: Target) -> None:
+    _check_percent(options, selected)
+    if any(kind in _WITH_DEFAULT for kind in selected.types):
+        if not selected.names:
             raise RequestError(
                 "An entity-name or default entity must be specified with --alter of users, clients, brokers or ips"
             )
-    elif not any(found.names):
-        raise RequestError(f"An entity name must be specified with --alter of {','.join(found.types)}")
+    elif not any(selected.names):
+        raise RequestError(f"An entity name must be specified with --alter of {','.join(selected.types)}")
     if options.add_config is not None and options.add_config_file is not None:
         raise RequestError("Only one of --add-config or --add-config-file must be specified")
     if not any(_value(options, flag) for flag in _CHANGES):
         raise RequestError(
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         )
-    if len(found.types) != len(found.names):
+    if len(selected.types) != len(selected.names):
         raise RequestError("An entity name must be specified for every entity type")

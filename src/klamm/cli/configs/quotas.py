@@ -38,9 +38,9 @@ def find(admin: AdminClient, target: Target) -> dict[ClientQuotaEntity, dict[str
             components.append(ClientQuotaFilterComponent.of_entity(ENTITY_TYPES[kind], name))
         else:
             components.append(ClientQuotaFilterComponent.of_default_entity(ENTITY_TYPES[kind]))
-    found = admin.describe_client_quotas(ClientQuotaFilter(tuple(components), strict=True)).result()
-    in_order = sorted(found, key=lambda entity: [(kind, name is not None, name or "") for kind, name in entity.parts])
-    return {entity: dict(sorted(found[entity].items())) for entity in in_order}
+    quotas = admin.describe_client_quotas(ClientQuotaFilter(tuple(components), strict=True)).result()
+    in_order = sorted(quotas, key=lambda entity: [(kind, name is not None, name or "") for kind, name in entity.parts])
+    return {entity: dict(sorted(quotas[entity].items())) for entity in in_order}
 
 
 def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only: bool) -> None:

@@ -71,8 +71,8 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
     """
     kind, name = target.types[0], target.names[0]
     if kind == "broker-loggers":
-        known = {entry.name for entry in _entries(admin, kind, name, everything=False)}
-        if wrong := [logger for logger in (*changes.deleted, *changes.added) if logger not in known]:
+        current = {entry.name for entry in _entries(admin, kind, name, everything=False)}
+        if wrong := [logger for logger in (*changes.deleted, *changes.added) if logger not in current]:
             raise RequestError(f"Invalid broker logger(s): {','.join(wrong)}")
     operations = [
         *_operations(changes.added, OpType.SET),

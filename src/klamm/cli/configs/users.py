@@ -93,7 +93,7 @@ def route(target: Target, changes: Changes) -> Routed:
         )
     if target.types == ("ips",):
         return _route_of_addresses(changes)
-    found = Routed(
+    routed = Routed(
         quotas=changes.only(lambda key: key in quotas.CLIENT_QUOTAS),
         credentials=changes.only(lambda key: ScramMechanism.from_name(key) != ScramMechanism.UNKNOWN),
         dynamic=changes.only(lambda key: key in SETTABLE),
@@ -109,11 +109,11 @@ def route(target: Target, changes: Changes) -> Routed:
                 f"{kinds} and dynamic client configs ({', '.join(sorted(SETTABLE))}) can be {verb} for"
                 f" '{','.join(target.types)}'. Unexpected config names: {','.join(unknown)}"
             )
-    if found.credentials.is_any:
-        _check_credentials(target, found)
-    if found.dynamic.is_any:
+    if routed.credentials.is_any:
+        _check_credentials(target, routed)
+    if routed.dynamic.is_any:
         clients.check(target)
-    return found
+    return routed
 
 
 def _route_of_addresses(changes: Changes) -> Routed:
@@ -126,17 +126,17 @@ def _route_of_addresses(changes: Changes) -> Routed:
     return Routed(quotas=changes, credentials=nothing, dynamic=nothing)
 
 
-def _check_credentials(target: Target, found: Routed) -> None:
+def _check_credentials(target: Target, routed: Routed) -> None:
     if "" in target.names:
         raise RequestError(
             "The use of --entity-default or --user-defaults is not allowed with User SCRAM Credentials using"
             " --bootstrap-server."
         )
-    if found.quotas.is_any:
+    if routed.quotas.is_any:
         raise RequestError(
             "Cannot alter both quota and SCRAM credential configs simultaneously for 'users' using --bootstrap-server."
         )
-    credentials.read(target.names[0], found.credentials)
+    credentials.read(target.names[0], routed.credentials)
 
 
 def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> list[str]:
@@ -148,20 +148,20 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
     Raises:
         RequestError: The requested change is not possible. Nothing is sent.
     """
-    found = route(target, changes)
-    if options.percent is not None and (found.quotas.is_any or found.credentials.is_any):
+    routed = route(target, changes)
+    if options.percent is not None and (routed.quotas.is_any or routed.credentials.is_any):
         raise RequestError(f"--percent is for dynamic client configs: {', '.join(sorted(SETTABLE))}")
-    if options.validate_only and found.credentials.is_any:
+    if options.validate_only and routed.credentials.is_any:
         raise RequestError("--validate-only: Kafka has no way to check a SCRAM credential without setting it")
     rounds = [True] if options.validate_only else [False]
-    if sum(part.is_any for part in (found.quotas, found.credentials, found.dynamic)) > 1:
+    if sum(part.is_any for part in (routed.quotas, routed.credentials, routed.dynamic)) > 1:
         rounds.insert(0, True)
     effects: list[str] = []
     for validate_only in rounds:
-        if found.quotas.is_any:
-            quotas.alter(admin, target, found.quotas, validate_only=validate_only)
-        if found.credentials.is_any and not validate_only:
-            credentials.alter(admin, target.names[0], found.credentials)
-        if found.dynamic.is_any:
-            effects = clients.alter(admin, target, found.dynamic, percent=options.percent, validate_only=validate_only)
+        if routed.quotas.is_any:
+            quotas.alter(admin, target, routed.quotas, validate_only=validate_only)
+        if routed.credentials.is_any and not validate_only:
+            credentials.alter(admin, target.names[0], routed.credentials)
+        if routed.dynamic.is_any:
+            effects = clients.alter(admin, target, routed.dynamic, percent=options.percent, validate_only=validate_only)
     return effects

@@ -96,8 +96,8 @@ class RecordFormatter:
             "print.key": lambda: self._field("key", record.key),
             "print.value": lambda: self._field("value", record.value),
         }
-        found = [fields[name]() for name in _COLUMNS if name in self.columns]
-        return self.separator.join(found) + self.line_separator if found else b""
+        columns = [fields[name]() for name in _COLUMNS if name in self.columns]
+        return self.separator.join(columns) + self.line_separator if columns else b""
 
     def _headers(self, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
         shown = [name.encode() + b":" + self._field("headers", value) for name, value in headers]

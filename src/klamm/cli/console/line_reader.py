@@ -135,23 +135,23 @@ class LineReader:
             RequestError: Two properties that must differ are equal, or ``headers.separator`` is not a regular
                 expression.
         """
-        found = DEFAULTS | {name: value for name, value in properties.items() if name in DEFAULTS}
+        settings = DEFAULTS | {name: value for name, value in properties.items() if name in DEFAULTS}
         marker = properties.get("null.marker")
         for one, other in _DISTINCT:
-            if (one != "null.marker" or marker is not None) and found[one] == found[other]:
+            if (one != "null.marker" or marker is not None) and settings[one] == settings[other]:
                 raise RequestError(f"{one} and {other} may not be equal")
         try:
-            separator = compile_pattern(found["headers.separator"])
+            separator = compile_pattern(settings["headers.separator"])
         except re.error as error:
-            raise RequestError(f"headers.separator={found['headers.separator']}: {error}") from error
+            raise RequestError(f"headers.separator={settings['headers.separator']}: {error}") from error
         return cls(
-            has_key=_is_true(found["parse.key"]),
-            key_separator=found["key.separator"],
-            has_headers=_is_true(found["parse.headers"]),
-            headers_delimiter=found["headers.delimiter"],
+            has_key=_is_true(settings["parse.key"]),
+            key_separator=settings["key.separator"],
+            has_headers=_is_true(settings["parse.headers"]),
+            headers_delimiter=settings["headers.delimiter"],
             headers_separator=separator,
-            headers_key_separator=found["headers.key.separator"],
-            ignores_errors=_is_true(found["ignore.error"]),
+            headers_key_separator=settings["headers.key.separator"],
+            ignores_errors=_is_true(settings["ignore.error"]),
             null_marker=marker,
         )
 
@@ -189,8 +189,8 @@ class LineReader:
         return [self._header(pair, number) for pair in _without_empty_end(self.headers_separator.split(text))]
 
     def _header(self, pair: str, number: int) -> tuple[str, bytes | None]:
-        name, found, value = pair.partition(self.headers_key_separator)
-        if not found:
+        name, separator, value = pair.partition(self.headers_key_separator)
+        if not separator:
             if self.ignores_errors:
                 return _text(pair), None
             raise RequestError(f"No header key separator found in pair '{pair}' on line number {number}")
@@ -210,10 +210,10 @@ def _is_true(text: str) -> bool:
 
 def _without_empty_end(parts: Sequence[str]) -> list[str]:
     """Return the parts without empty ones at the end, as Java splits a text."""
-    found = list(parts)
-    while len(found) > 1 and not found[-1]:
-        found.pop()
-    return found
+    kept = list(parts)
+    while len(kept) > 1 and not kept[-1]:
+        kept.pop()
+    return kept
 
 
 def _text(name: str) -> str:

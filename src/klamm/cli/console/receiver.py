@@ -145,13 +145,13 @@ class RecordReceiver:
         while True:
             wait_ms = _POLL_MS if until is None else max(0, min(_POLL_MS, round((until - time.monotonic()) * 1000)))
             try:
-                found: dict[TopicPartition, list[Any]] = self._consumer.poll(
+                records: dict[TopicPartition, list[Any]] = self._consumer.poll(
                     timeout_ms=wait_ms, max_records=min(wanted or _MAX_RECORDS, _MAX_RECORDS)
                 )
             except KafkaError as error:
                 raise RequestError(explain_client_error(error)) from error
-            if found or (until is not None and time.monotonic() >= until):
-                return found
+            if records or (until is not None and time.monotonic() >= until):
+                return records
 
 
 def _whole(expression: str) -> str:
@@ -160,8 +160,8 @@ def _whole(expression: str) -> str:
     Raises:
         RequestError: The expression, the value of ``--include``, is invalid.
     """
-    found = _LEADING_FLAGS.match(expression)
-    flags = found[0] if found else ""  # Python allows them only at the start
+    match = _LEADING_FLAGS.match(expression)
+    flags = match[0] if match else ""  # Python allows them only at the start
     whole = f"{flags}^(?:{expression[len(flags) :]})$"
     try:
         compile_pattern(expression)

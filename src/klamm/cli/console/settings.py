@@ -51,12 +51,12 @@ def read_pairs(path: str | None, texts: Sequence[str], flag: str) -> dict[str, s
     return {**({} if path is None else read_properties(Path(path))), **parse_pairs(texts, flag)}
 
 
-def kafka_python_settings(properties: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+def kafka_python_settings(properties: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Translate properties of a Java client to settings of kafka-python. Properties without a counterpart are left out.
 
     Args:
         properties: Properties of the Java client, including those of the connection.
-        known: Settings of the kafka-python client with their defaults, by name.
+        defaults: Settings of the kafka-python client with their defaults, by name.
 
     Raises:
         RequestError: A value is not a number.
@@ -65,8 +65,8 @@ def kafka_python_settings(properties: Mapping[str, str], known: Mapping[str, Any
     settings = _security(properties)
     for key, text in properties.items():
         name = key.replace(".", "_")
-        if name in known and name not in settings and not key.startswith(_HANDLED):
-            settings[name] = _value(key, text.strip(), known[name])
+        if name in defaults and name not in settings and not key.startswith(_HANDLED):
+            settings[name] = _value(key, text.strip(), defaults[name])
     return settings
 
 
@@ -74,11 +74,11 @@ def _security(properties: Mapping[str, str]) -> dict[str, Any]:
     from klamm.kafka_client.connection.login import login_settings  # noqa: PLC0415  # wrong flags need no network library
     from klamm.kafka_client.connection.security import Security  # noqa: PLC0415
 
-    found = Security.of(properties)
+    security = Security.of(properties)
     return {
-        "security_protocol": found.protocol,
-        **({"ssl_context": found.tls_context()} if found.uses_tls else {}),
-        **(login_settings(found) if found.uses_sasl else {}),
+        "security_protocol": security.protocol,
+        **({"ssl_context": security.tls_context()} if security.uses_tls else {}),
+        **(login_settings(security) if security.uses_sasl else {}),
     }
 
 
@@ -102,6 +102,6 @@ def explain_client_error(error: Exception) -> str:
     return ": ".join(details) or type(error).__name__
 
 
-def unknown_properties(properties: Mapping[str, str], known: Mapping[str, Any]) -> list[str]:
+def unknown_properties(properties: Mapping[str, str], defaults: Mapping[str, Any]) -> list[str]:
     """Return the properties that have no effect."""
-    return [key for key in properties if key.replace(".", "_") not in known and not key.startswith(_HANDLED)]
+    return [key for key in properties if key.replace(".", "_") not in defaults and not key.startswith(_HANDLED)]

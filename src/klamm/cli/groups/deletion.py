@@ -52,11 +52,11 @@ def delete_offsets(admin: AdminClient, options: argparse.Namespace) -> int:
     partitions = [
         TopicPartition(topic.name, partition) for topic in options.topics for partition in topic.partitions or ()
     ]
-    found: dict[tuple[str, int | None], str | None] = {}
+    outcomes: dict[tuple[str, int | None], str | None] = {}
     whole = [topic.name for topic in options.topics if topic.partitions is None]
     for topic, described in admin.describe_topics(whole).values().items():
         if (missing := described.exception()) is not None:
-            found[topic, None] = reason_of_deletion(missing)
+            outcomes[topic, None] = reason_of_deletion(missing)
         else:
             partitions += [TopicPartition(topic, each.partition) for each in described.result().partitions]
     errors = []
@@ -64,8 +64,8 @@ def delete_offsets(admin: AdminClient, options: argparse.Namespace) -> int:
         for partition, outcome in admin.delete_group_offsets(group_id, partitions).values().items():
             error = outcome.exception()
             errors += [] if error is None else [error]
-            found[partition.topic, partition.partition] = None if error is None else reason_of_deletion(error)
-    rows = sorted(found.items(), key=lambda row: (row[0][0], -1 if row[0][1] is None else row[0][1]))
+            outcomes[partition.topic, partition.partition] = None if error is None else reason_of_deletion(error)
+    rows = sorted(outcomes.items(), key=lambda row: (row[0][0], -1 if row[0][1] is None else row[0][1]))
     document = [
         {"topic": topic, "partition": partition, "deleted": error is None, "error": error}
         for (topic, partition), error in rows
@@ -84,7 +84,7 @@ def delete_offsets(admin: AdminClient, options: argparse.Namespace) -> int:
             *(f"{topic:<{width}} {partition:<10} {status:<15}" for topic, partition, status in table),
         ],
     )
-    return 1 if any(error is not None for error in found.values()) else 0
+    return 1 if any(error is not None for error in outcomes.values()) else 0
 
 
 def _headline(group_id: str, errors: list[BaseException]) -> list[str]:

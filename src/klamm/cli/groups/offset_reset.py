@@ -156,12 +156,12 @@ def _from_file(group_id: str, options: argparse.Namespace) -> Offsets:
         lines = parse_offsets(text, has_one_group=not options.all_groups and len(options.group) == 1)
     except RequestError as error:
         raise RequestError(f"{path}: {error}") from error
-    found = {
+    offsets = {
         TopicPartition(line.topic, line.partition): line.offset for line in lines if line.group in (None, group_id)
     }
-    if not found:
+    if not offsets:
         raise RequestError(f"No reset plan for group {group_id} found")
-    return found
+    return offsets
 
 
 def _partitions(
@@ -178,19 +178,19 @@ def _partitions(
 
 
 def _listed(admin: AdminClient, partitions: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:
-    found = {}
+    offsets = {}
     for partition, listed in admin.list_offsets(dict.fromkeys(partitions, spec)).values().items():
         try:
-            found[partition] = listed.result().offset
+            offsets[partition] = listed.result().offset
         except KafkaApiError as error:
             raise RequestError(f"{partition.topic}-{partition.partition}: {reason(error)}") from error
-    return found
+    return offsets
 
 
 def _in_range(admin: AdminClient, wanted: Offsets) -> dict[TopicPartition, int]:
     """Return the offsets, limited to the range from the first offset to the end offset of each partition."""
     first, last = (_listed(admin, wanted, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
-    found = {}
+    offsets = {}
     for partition, offset in wanted.items():
         allowed = min(max(offset, first[partition]), last[partition])
         if allowed != offset:
@@ -199,19 +199,19 @@ def _in_range(admin: AdminClient, wanted: Offsets) -> dict[TopicPartition, int]:
                 f"New offset ({offset}) is {where} offset for topic partition {partition.topic}-{partition.partition}."
                 f" Value will be set to {limit[partition]}"
             )
-        found[partition] = allowed
-    return found
+        offsets[partition] = allowed
+    return offsets
 
 
 def _by_time(
     admin: AdminClient, partitions: Collection[TopicPartition], at_ms: int, *, warn: Callable[[str], object]
 ) -> dict[TopicPartition, int]:
     """Return the offsets of the first records not older than a timestamp, or the latest ones where there is none."""
-    found = _listed(admin, partitions, at_ms)
-    missing = [partition for partition in in_order(found) if found[partition] == _UNKNOWN_OFFSET]
+    offsets = _listed(admin, partitions, at_ms)
+    missing = [partition for partition in in_order(offsets) if offsets[partition] == _UNKNOWN_OFFSET]
     for partition in missing:
         warn(
             f"\nWarn: Partition {partition.partition} from topic {partition.topic} is empty."
             " Falling back to latest known offset."
         )
-    return found | _listed(admin, missing, OffsetSpec.LATEST)
+    return offsets | _listed(admin, missing, OffsetSpec.LATEST)

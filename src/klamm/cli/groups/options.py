@@ -64,13 +64,13 @@ _NO_ACTION: Final = (
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm groups``."""
-    found = ToolParser(
+    flags = ToolParser(
         prog="klamm groups",
         description="List, describe or delete consumer groups and reset their offsets, with the flags and the output of"
         "\nkafka-consumer-groups.sh.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
-    add_common(found, timeout_ms=TIMEOUT_MS)
+    add_common(flags, timeout_ms=TIMEOUT_MS)
     for action, text in (
         ("list", "list the consumer groups"),
         ("describe", "show offsets and lag, members or state of groups"),
@@ -78,46 +78,46 @@ def parser() -> ToolParser:
         ("reset-offsets", "show or set new offsets of groups without members"),
         ("delete-offsets", "delete committed offsets of one group"),
     ):
-        found.add_switch(f"--{action}", help=text)
-    found.add_value("--validate-regex", metavar="REGEX", help="check a regular expression for topics (KIP-848)")
-    found.add_argument("--group", action="append", metavar="GROUP", help="a group; may be repeated")
-    found.add_switch("--all-groups", help="all consumer groups")
-    found.add_argument(
+        flags.add_switch(f"--{action}", help=text)
+    flags.add_value("--validate-regex", metavar="REGEX", help="check a regular expression for topics (KIP-848)")
+    flags.add_argument("--group", action="append", metavar="GROUP", help="a group; may be repeated")
+    flags.add_switch("--all-groups", help="all consumer groups")
+    flags.add_argument(
         "--topic", action="append", metavar="TOPIC[:0,1]", help="a topic, or some of its partitions; may be repeated"
     )
-    found.add_switch("--all-topics", help="reset all partitions with committed offsets")
-    found.add_switch("--offsets", help="describe: committed offsets and lag, the default")
-    found.add_switch("--members", help="describe: the members")
-    found.add_argument(
+    flags.add_switch("--all-topics", help="reset all partitions with committed offsets")
+    flags.add_switch("--offsets", help="describe: committed offsets and lag, the default")
+    flags.add_switch("--members", help="describe: the members")
+    flags.add_argument(
         "--state",
         nargs="?",
         const=_ALL,
         metavar="STATES",
         help="describe: the state; list: show the state, or only groups in some states, comma separated",
     )
-    found.add_argument(
+    flags.add_argument(
         "--type",
         nargs="?",
         const=_ALL,
         metavar="TYPES",
         help="list: show the type, or only groups of some types: classic, consumer",
     )
-    found.add_switch("--verbose", help="describe: more columns")
-    found.add_switch("--dry-run", help="show the new offsets and change nothing, the default")
-    found.add_switch("--execute", help="set the new offsets")
-    found.add_switch("--export", help="show the new offsets as CSV, for --from-file")
+    flags.add_switch("--verbose", help="describe: more columns")
+    flags.add_switch("--dry-run", help="show the new offsets and change nothing, the default")
+    flags.add_switch("--execute", help="set the new offsets")
+    flags.add_switch("--export", help="show the new offsets as CSV, for --from-file")
     number = whole_number(_INT64_MAX)
-    found.add_value("--to-offset", type=number, metavar="OFFSET", help="new offset")
-    found.add_switch("--to-current", help="new offset: the committed one, or the latest if there is none")
-    found.add_value("--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record after it, {TO_HELP}")
-    found.add_value(
+    flags.add_value("--to-offset", type=number, metavar="OFFSET", help="new offset")
+    flags.add_switch("--to-current", help="new offset: the committed one, or the latest if there is none")
+    flags.add_value("--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record after it, {TO_HELP}")
+    flags.add_value(
         "--by-duration", type=duration_ms, metavar="PnDTnHnMnS", help="the first record not older than this"
     )
-    found.add_switch("--to-earliest", help="new offset: the earliest")
-    found.add_switch("--to-latest", help="new offset: the latest")
-    found.add_value("--shift-by", type=number, metavar="N", help="move the committed offset; may be negative")
-    found.add_value("--from-file", metavar="FILE", help="lines topic,partition,offset or group,topic,partition,offset")
-    return found
+    flags.add_switch("--to-earliest", help="new offset: the earliest")
+    flags.add_switch("--to-latest", help="new offset: the latest")
+    flags.add_value("--shift-by", type=number, metavar="N", help="move the committed offset; may be negative")
+    flags.add_value("--from-file", metavar="FILE", help="lines topic,partition,offset or group,topic,partition,offset")
+    return flags
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -128,56 +128,56 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    given = (*given_flags(options), *(name for name in ("state", "type") if getattr(options, name) == _ALL))
-    if "validate-regex" not in given and options.bootstrap_server is None:
+    used_flags = (*given_flags(options), *(name for name in ("state", "type") if getattr(options, name) == _ALL))
+    if "validate-regex" not in used_flags and options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
-    _check_describe(flags, options, given)
-    if "delete" in given:
-        _check_groups(flags, given, "delete")
-        if "topic" in given:
+    _check_describe(flags, options, used_flags)
+    if "delete" in used_flags:
+        _check_groups(flags, used_flags, "delete")
+        if "topic" in used_flags:
             flags.error("The consumer does not support topic-specific offset deletion from a consumer group.")
-    if "delete-offsets" in given and not {"group", "topic"} <= set(given):
+    if "delete-offsets" in used_flags and not {"group", "topic"} <= set(used_flags):
         flags.error("Option [delete-offsets] takes the following options: [topic], [group]")
-    if "delete-offsets" in given and len(options.group) > 1:
+    if "delete-offsets" in used_flags and len(options.group) > 1:
         flags.error("Found multiple arguments for option group, but you asked for only one")
-    if "reset-offsets" in given:
-        _check_reset(flags, given)
-    check_conflicts(flags, given, "group", ("all-groups", "list"))
-    check_conflicts(flags, given, "topic", ("list", "describe"))
+    if "reset-offsets" in used_flags:
+        _check_reset(flags, used_flags)
+    check_conflicts(flags, used_flags, "group", ("all-groups", "list"))
+    check_conflicts(flags, used_flags, "topic", ("list", "describe"))
     for used, actions in _ONLY_WITH.items():
-        check_conflicts(flags, given, used, [action for action in ACTIONS if action not in actions])
-    if sum(action in given for action in ACTIONS) != 1:
+        check_conflicts(flags, used_flags, used, [action for action in ACTIONS if action not in actions])
+    if sum(action in used_flags for action in ACTIONS) != 1:
         flags.error(f"Command must include exactly one action: {', '.join(f'--{action}' for action in ACTIONS)}")
     _parse_values(flags, options)
     return options
 
 
-def _check_groups(flags: ToolParser, given: Sequence[str], action: str) -> None:
-    if "group" not in given and "all-groups" not in given:
+def _check_groups(flags: ToolParser, used_flags: Sequence[str], action: str) -> None:
+    if "group" not in used_flags and "all-groups" not in used_flags:
         flags.error(f"Option [{action}] takes one of these options: [all-groups], [group]")
 
 
-def _check_describe(flags: ToolParser, options: argparse.Namespace, given: Sequence[str]) -> None:
-    if "describe" not in given:
+def _check_describe(flags: ToolParser, options: argparse.Namespace, used_flags: Sequence[str]) -> None:
+    if "describe" not in used_flags:
         return
-    _check_groups(flags, given, "describe")
-    if sum(view in given for view in ("members", "offsets", "state")) > 1:
+    _check_groups(flags, used_flags, "describe")
+    if sum(view in used_flags for view in ("members", "offsets", "state")) > 1:
         flags.error("Option [describe] takes at most one of these options: [members], [offsets], [state]")
     if options.state:
         flags.error("Option [describe] does not take a value for [state]")
 
 
-def _check_reset(flags: ToolParser, given: Sequence[str]) -> None:
-    if "dry-run" in given and "execute" in given:
+def _check_reset(flags: ToolParser, used_flags: Sequence[str]) -> None:
+    if "dry-run" in used_flags and "execute" in used_flags:
         flags.error("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
-    if "dry-run" not in given and "execute" not in given:
+    if "dry-run" not in used_flags and "execute" not in used_flags:
         print_error(_NO_ACTION)
-    _check_groups(flags, given, "reset-offsets")
+    _check_groups(flags, used_flags, "reset-offsets")
     for used in sorted(SCENARIOS):
-        check_conflicts(flags, given, used, [other for other in SCENARIOS if other != used])
-    if "topic" not in given and "all-topics" not in given and "from-file" not in given:
+        check_conflicts(flags, used_flags, used, [other for other in SCENARIOS if other != used])
+    if "topic" not in used_flags and "all-topics" not in used_flags and "from-file" not in used_flags:
         flags.error("One of the reset scopes should be defined: --all-topics, --topic.")
-    if not any(scenario in given for scenario in SCENARIOS):
+    if not any(scenario in used_flags for scenario in SCENARIOS):
         listed = ", ".join(f"[{scenario}]" for scenario in SCENARIOS)
         flags.error(f"Option '[reset-offsets]' requires one of the following scenarios: [{listed}]")
 

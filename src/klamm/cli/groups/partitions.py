@@ -66,12 +66,12 @@ def duration_ms(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: The text is not a duration.
     """
-    found = _DURATION.fullmatch(text)
-    parts = {unit: found[unit] for unit in _MS_PER if found[unit]} if found else {}
-    if found is None or not parts:
+    match = _DURATION.fullmatch(text)
+    parts = {unit: match[unit] for unit in _MS_PER if match[unit]} if match else {}
+    if match is None or not parts:
         raise argparse.ArgumentTypeError(f"{text}: Text cannot be parsed to a Duration; expected PnDTnHnMnS")
     total = sum(float(number.replace(",", ".")) * _MS_PER[unit] for unit, number in parts.items())
-    return round(-total if found["sign"] == "-" else total)
+    return round(-total if match["sign"] == "-" else total)
 
 
 def parse_offsets(text: str, *, has_one_group: bool) -> tuple[PlannedOffset, ...]:

@@ -51,12 +51,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
     names = ", ".join(flow.name for flow in flows)
-    found = [flow for flow in flows if wanted in (None, flow.name)]
-    if not found:
+    selected = [flow for flow in flows if wanted in (None, flow.name)]
+    if not selected:
         raise SettingsError(f"--flow {wanted}: expected one of the enabled flows: {names}")
-    if len(found) > 1:
+    if len(selected) > 1:
         raise SettingsError(f"several flows are enabled; choose one with --flow: {names}")
-    return found[0]
+    return selected[0]
 
 
 def _run(flow: FlowSettings, options: argparse.Namespace) -> int:

@@ -105,7 +105,11 @@ def _topic_row(topic: str, partitions: Sequence[PartitionStatus]) -> tuple[str, 
     copied = sum(max(0, partition.next_offset) for partition in partitions)
     total = sum(max(0, partition.end_offset) for partition in partitions)
     lags = [partition.lag for partition in partitions]
-    lag = f"{sum(known):,}" if len(known := [lag for lag in lags if lag is not None]) == len(lags) else "unknown"
+    lag = (
+        f"{sum(known_lags):,}"
+        if len(known_lags := [lag for lag in lags if lag is not None]) == len(lags)
+        else "unknown"
+    )
     stopped = [partition for partition in partitions if partition.state is CopyState.STOPPED]
     state = f"partition {stopped[0].partition} stopped: {stopped[0].reason}" if stopped else partitions[0].state
     return (f"  {topic}", f"{copied:,}", f"{total:,}", f"{copied / total:.0%}" if total else "-", lag, state)

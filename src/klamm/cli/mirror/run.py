@@ -69,8 +69,8 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
     """Return the keys of the properties file that command line flags set, with their values."""
     from klamm.mirror.settings.mirror import CHECKPOINT_DIR, MASTER, METRICS_LISTEN  # noqa: PLC0415 - --help needs none of it
 
-    said = {METRICS_LISTEN: options.metrics, MASTER: options.master, CHECKPOINT_DIR: options.checkpoint}
-    return {key: value for key, value in said.items() if value is not None}
+    flags = {METRICS_LISTEN: options.metrics, MASTER: options.master, CHECKPOINT_DIR: options.checkpoint}
+    return {key: value for key, value in flags.items() if value is not None}
 
 
 def _parser() -> CommandParser:

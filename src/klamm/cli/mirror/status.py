@@ -97,12 +97,12 @@ def _aliases(options: argparse.Namespace, client: Mapping[str, str]) -> list[str
         SettingsError: The target has no such topic.
     """
     flow = _settings("source", options, client).flows[0]
-    found = source_aliases(list_topics(flow, timeout_ms=options.api_timeout_ms))
-    if not found:
+    aliases = source_aliases(list_topics(flow, timeout_ms=options.api_timeout_ms))
+    if not aliases:
         raise SettingsError(
             f"{options.bootstrap_server} has no topic mm2-offsets.<alias>.internal: name the source with --source"
         )
-    return found
+    return aliases
 
 
 def _settings(alias: str, options: argparse.Namespace, client: Mapping[str, str]) -> MirrorSettings:
@@ -189,7 +189,7 @@ def lines(status: FlowStatus, now_ms: int) -> list[str]:
         ]
         out += ["", *_table([_GROUPS, *rows])]
     if status.unknown:
-        out += ["", "  Not known from here:", *(f"  - {what}" for what in status.unknown)]
+        out += ["", "  Not known from here:", *(f"  - {fact}" for fact in status.unknown)]
     return [*out, ""]
 
 
@@ -218,8 +218,8 @@ def _summary(status: FlowStatus, now_ms: int) -> list[tuple[str, str]]:
 
 
 def _topic(topic: MirroredTopic, now_ms: int) -> tuple[str, ...]:
-    offsets = [one.next_offset for one in topic.partitions if one.next_offset is not None]
-    written = [one.written_at_ms for one in topic.partitions if one.written_at_ms is not None]
+    offsets = [partition.next_offset for partition in topic.partitions if partition.next_offset is not None]
+    written = [partition.written_at_ms for partition in topic.partitions if partition.written_at_ms is not None]
     return (
         topic.topic,
         topic.remote_topic if topic.exists else f"{topic.remote_topic} (missing)",

@@ -103,15 +103,15 @@ def parse_topic_id(text: str) -> UUID:
             f"Input string with prefix `{text[:_LONGEST_UUID]}` is too long to be decoded as a base64 UUID"
         )
     try:
-        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise RequestError(f"Input string `{text}` is not a base64-encoded UUID: {error}") from error
-    if len(found) != _UUID_BYTES:
+    if len(decoded) != _UUID_BYTES:
         raise RequestError(
-            f"Input string `{text}` decoded as {len(found)} bytes, "
+            f"Input string `{text}` decoded as {len(decoded)} bytes, "
             "which is not equal to the expected 16 bytes of a base64-encoded UUID"
         )
-    return UUID(bytes=found)
+    return UUID(bytes=decoded)
 
 
 def format_topic_id(topic_id: UUID) -> str:

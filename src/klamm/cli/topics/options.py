@@ -44,13 +44,13 @@ _ALLOWED_WITH: Final = {
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm topics``."""
-    found = ToolParser(
+    flags = ToolParser(
         prog="klamm topics",
         description="Create, delete, describe or change topics, with the flags and the output of kafka-topics.sh.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 4 impact"
         " worse than --max-impact.",
     )
-    add_common(found)
+    add_common(flags)
     for action, text in (
         ("list", "list all topics"),
         ("describe", "show details of the topics"),
@@ -58,44 +58,44 @@ def parser() -> ToolParser:
         ("alter", "change the number of partitions (configs: klamm configs)"),
         ("delete", "delete topics"),
     ):
-        found.add_switch(f"--{action}", help=text)
-    found.add_value("--topic", metavar="TOPIC", help="the topic; except with --create a regular expression, or several")
-    found.add_value("--topic-id", metavar="ID", help="the id of the topic to describe")
-    found.add_argument(
+        flags.add_switch(f"--{action}", help=text)
+    flags.add_value("--topic", metavar="TOPIC", help="the topic; except with --create a regular expression, or several")
+    flags.add_value("--topic-id", metavar="ID", help="the id of the topic to describe")
+    flags.add_argument(
         "--config",
         action="append",
         metavar="NAME=VALUE",
         help="a config of the topic to create, such as retention.ms=7d; may be repeated",
     )
-    found.add_value("--delete-config", help=argparse.SUPPRESS)  # rejected since Kafka 4.0
+    flags.add_value("--delete-config", help=argparse.SUPPRESS)  # rejected since Kafka 4.0
     number = whole_number(INT32_MAX)
-    found.add_value("--partitions", type=number, metavar="N", help="partitions of the new topic, or to grow to")
-    found.add_value(
+    flags.add_value("--partitions", type=number, metavar="N", help="partitions of the new topic, or to grow to")
+    flags.add_value(
         "--replication-factor",
         type=whole_number(INT16_MAX),
         metavar="N",
         help="replicas of each partition of the new topic",
     )
-    found.add_value(
+    flags.add_value(
         "--replica-assignment", metavar="1:2,2:1", help="brokers of each partition: its replicas, the leader first"
     )
-    found.add_switch("--if-exists", help="succeed and do nothing when no topic matches")
-    found.add_switch("--if-not-exists", help="succeed and do nothing when the topic exists")
-    found.add_switch("--exclude-internal", help="leave out internal topics")
-    found.add_switch("--topics-with-overrides", help="describe only topics that override a config")
-    found.add_switch("--under-replicated-partitions", help="describe only partitions with replicas out of sync")
-    found.add_switch("--unavailable-partitions", help="describe only partitions without a live leader")
-    found.add_switch("--under-min-isr-partitions", help="describe only partitions below min.insync.replicas")
-    found.add_switch("--at-min-isr-partitions", help="describe only partitions exactly at min.insync.replicas")
-    found.add_value(
+    flags.add_switch("--if-exists", help="succeed and do nothing when no topic matches")
+    flags.add_switch("--if-not-exists", help="succeed and do nothing when the topic exists")
+    flags.add_switch("--exclude-internal", help="leave out internal topics")
+    flags.add_switch("--topics-with-overrides", help="describe only topics that override a config")
+    flags.add_switch("--under-replicated-partitions", help="describe only partitions with replicas out of sync")
+    flags.add_switch("--unavailable-partitions", help="describe only partitions without a live leader")
+    flags.add_switch("--under-min-isr-partitions", help="describe only partitions below min.insync.replicas")
+    flags.add_switch("--at-min-isr-partitions", help="describe only partitions exactly at min.insync.replicas")
+    flags.add_value(
         "--partition-size-limit-per-response",
         type=number,
         metavar="N",
         help="maximum number of partitions per response (default 2000)",
     )
-    found.add_switch("--validate-only", help="check with the cluster and change nothing")
-    add_impact_flags(found)
-    return found
+    flags.add_switch("--validate-only", help="check with the cluster and change nothing")
+    add_impact_flags(flags)
+    return flags
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -106,17 +106,17 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    given = given_flags(options)
-    if sum(action in given for action in ACTIONS) != 1:
+    used_flags = given_flags(options)
+    if sum(action in used_flags for action in ACTIONS) != 1:
         flags.error("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
-    if "delete-config" in given:
+    if "delete-config" in used_flags:
         print_error("--delete-config is ignored since Kafka 4.0; use klamm configs --alter --delete-config")
-    _check_required(flags, options, given)
-    _check_conflicts(flags, given)
+    _check_required(flags, options, used_flags)
+    _check_conflicts(flags, used_flags)
     return options
 
 
-def _check_required(flags: ToolParser, options: argparse.Namespace, given: Sequence[str]) -> None:
+def _check_required(flags: ToolParser, options: argparse.Namespace, used_flags: Sequence[str]) -> None:
     if options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
     if options.describe and options.if_exists:
@@ -130,7 +130,7 @@ def _check_required(flags: ToolParser, options: argparse.Namespace, given: Seque
     if not options.list and not options.describe and options.topic is None:
         flags.error('Missing required argument "[topic]"')
     if options.alter:
-        if "config" in given:
+        if "config" in used_flags:
             flags.error(
                 'Option combination "[[bootstrap-server], [config]]" can\'t be used with option "[alter]" '
                 "(To alter topic configurations, klamm configs can be used.)"
@@ -139,12 +139,12 @@ def _check_required(flags: ToolParser, options: argparse.Namespace, given: Seque
             flags.error('Missing required argument "[partitions]"')
 
 
-def _check_conflicts(flags: ToolParser, given: Sequence[str]) -> None:
+def _check_conflicts(flags: ToolParser, used_flags: Sequence[str]) -> None:
     for used, actions in _ALLOWED_WITH.items():
-        check_conflicts(flags, given, used, [action for action in ACTIONS if action not in actions])
-    if "create" in given:
-        check_conflicts(flags, given, "replica-assignment", ("partitions", "replication-factor"))
+        check_conflicts(flags, used_flags, used, [action for action in ACTIONS if action not in actions])
+    if "create" in used_flags:
+        check_conflicts(flags, used_flags, "replica-assignment", ("partitions", "replication-factor"))
     for report in PARTITION_REPORTS:
         others = [other for other in ("topics-with-overrides", *PARTITION_REPORTS) if other != report]
-        check_conflicts(flags, given, report, others)
-    check_conflicts(flags, given, "validate-only", ("list", "describe"))
+        check_conflicts(flags, used_flags, report, others)
+    check_conflicts(flags, used_flags, "validate-only", ("list", "describe"))

@@ -221,13 +221,13 @@ class Fetcher:
         """Return the lagging partitions to fetch, by leader and lane. Move caught-up ones to the sessions."""
         out: dict[tuple[int, _Lane], list[WantedRecords]] = {}
         keys = list(self._behind)
-        asked = frozenset[Key]().union(*(sent.keys for sent in self._in_flight.values()))
+        in_flight = frozenset[Key]().union(*(sent.keys for sent in self._in_flight.values()))
         # A broker fills the response in the order of the request: rotate it, so that each partition comes first in
         # turn.
         self._turn += 1
         for at in range(len(keys)):
             key = keys[(self._turn + at) % len(keys)]
-            if key in asked:
+            if key in in_flight:
                 continue
             copy = self._copies.get(key)
             if copy is None or copy.state is CopyState.STOPPED:
@@ -367,15 +367,15 @@ class Fetcher:
             self.ask_for_all()
         return True
 
-    def _take(self, fetched: FetchedPartition, asked: int, memory: FrameBuffer) -> None:
+    def _take(self, fetched: FetchedPartition, requested_offset: int, memory: FrameBuffer) -> None:
         key = (fetched.topic, fetched.partition)
         copy = self._copies.get(key)
-        if copy is None or copy.state is CopyState.STOPPED or copy.fetch_offset != asked:
+        if copy is None or copy.state is CopyState.STOPPED or copy.fetch_offset != requested_offset:
             return  # the partition was restarted at another offset meanwhile
         if fetched.preferred_read_replica >= 0:
             self._nearest[key] = fetched.preferred_read_replica
             return
-        if key in self._nearest and not _is_final(fetched, asked):
+        if key in self._nearest and not _is_final(fetched, requested_offset):
             del self._nearest[key]
             copy.source_failed("a replica near the mirror does not have the next records", self._clock())
             return
@@ -434,23 +434,23 @@ class Fetcher:
         else:
             # A broker does not reject an offset up to its log end. The log was shorter when it answered and has grown
             # since.
-            what = (
+            loss = (
                 f"the source lost records that were mirrored: it rejected offset {copy.fetch_offset} as out of range, "
                 f"and holds {first} to {end} now"
             )
-            self._lost(copy, what, SourceOffset(first), now)
+            self._lost(copy, loss, SourceOffset(first), now)
 
     def _diverged(self, copy: PartitionCopy, leader: EpochEnd, now: float) -> None:
         """Handle a log that diverges from the records that were read, as after an unclean leader election."""
         offset = min(leader.end_offset, copy.fetch_offset)
-        what = (
+        loss = (
             f"the source lost records that were mirrored, as after an unclean leader election: its log diverges at "
             f"offset {offset} from what was read up to offset {copy.fetch_offset} of leader epoch "
             f"{copy.last_fetched_epoch}"
         )
-        self._lost(copy, what, SourceOffset(offset, leader.leader_epoch), now)
+        self._lost(copy, loss, SourceOffset(offset, leader.leader_epoch), now)
 
-    def _lost(self, copy: PartitionCopy, what: str, go_on_at: SourceOffset, now: float) -> None:
+    def _lost(self, copy: PartitionCopy, loss: str, go_on_at: SourceOffset, now: float) -> None:
         """Stop the partition, or resume at an earlier offset if ``klamm.on.source.loss=continue``.
 
         Both wait until all fetched records are on the target and their source offset is committed, so that none of them
@@ -458,11 +458,11 @@ class Fetcher:
         """
         topic, partition, remote_topic = copy.partition_id
         if not copy.is_settled:
-            copy.source_failed(what, now)
+            copy.source_failed(loss, now)
         elif self._settings.continue_after_loss:
             logger.warning(
                 "%s: %s-%d: %s; resuming at %d, after the records that %s holds",
-                self._settings.flow, topic, partition, what, go_on_at.next_offset, remote_topic,
+                self._settings.flow, topic, partition, loss, go_on_at.next_offset, remote_topic,
             )  # fmt: skip
             copy.rewind(go_on_at)
         else:
@@ -470,7 +470,7 @@ class Fetcher:
             stop_and_log(
                 copy,
                 self._settings.flow,
-                f"{what}. {ON_LOSS_KEY}=continue resumes at {at}, after the records that {remote_topic} holds",
+                f"{loss}. {ON_LOSS_KEY}=continue resumes at {at}, after the records that {remote_topic} holds",
             )
 
     def sweep(self, now: float) -> None:
@@ -481,20 +481,20 @@ class Fetcher:
             if not sent.connection.closed:
                 continue
             del self._in_flight[leader, lane]
-            asked: Iterable[Key] = sent.keys
+            keys: Iterable[Key] = sent.keys
             if lane is _Lane.CAUGHT_UP:
-                asked = self._sessions.get(leader, ())
-            for topic in {topic for topic, _ in asked}:
+                keys = self._sessions.get(leader, ())
+            for topic in {topic for topic, _ in keys}:
                 self._refreshes.want(topic, now)
             self._forget_nearest(leader)
             if lane is _Lane.CAUGHT_UP:
                 self._end_session(leader)
 
 
-def _is_final(fetched: FetchedPartition, asked: int) -> bool:
+def _is_final(fetched: FetchedPartition, requested_offset: int) -> bool:
     """Return whether the leader would give the same answer as this follower.
 
     A follower that lags rejects offsets that the leader has, or reports the end of its own log as a divergence.
     """
-    lags_behind = fetched.end_offset < asked
+    lags_behind = fetched.end_offset < requested_offset
     return fetched.error_code == ErrorCode.NONE and not (fetched.diverging is not None and lags_behind)

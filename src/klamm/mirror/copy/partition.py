@@ -271,8 +271,8 @@ class PartitionCopy:
         """
         now_ms = _now_ms()
         join_up_to = min(join_up_to, self._largest_joined)
-        found = outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to, is_far=is_far)
-        for each in found:
+        batches = outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to, is_far=is_far)
+        for each in batches:
             self._epochs.begin(self.fetch_offset, each.leader_epoch)
             if isinstance(each, Outgoing):
                 self._append(each, now_ms)

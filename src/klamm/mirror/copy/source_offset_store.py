@@ -90,12 +90,12 @@ class SourceOffsetStore:
         newest, hidden = read_newest(self.cluster, self.topic, attempts=_ATTEMPTS)
         if hidden:
             raise ConnectionLostError(f"An open transaction hides source offsets in {hidden}")
-        found = StoredSourceOffsets()
+        stored = StoredSourceOffsets()
         # Busy partitions have a record in every transaction, so before compaction most keys occur many times. Parsing a
         # key costs more than replacing it in a dictionary: only the newest record of each key is parsed.
         for key, record in newest.items():
-            self._keep(key, record.value, found)
-        return found
+            self._keep(key, record.value, stored)
+        return stored
 
     def _partitions(self) -> range:
         state = self.cluster.topics.get(self.topic)
@@ -103,20 +103,20 @@ class SourceOffsetStore:
             raise ConnectionLostError(f"{self.topic} does not exist yet on the target")
         return range(len(state.partitions))
 
-    def _keep(self, raw_key: bytes, value: bytes | None, found: StoredSourceOffsets) -> None:
+    def _keep(self, raw_key: bytes, value: bytes | None, stored: StoredSourceOffsets) -> None:
         """Keep the content of a record. A damaged value is logged, and the key counts as missing."""
         alias, key = self._source_alias, source_offsets.parse_key(raw_key)
         own_key = source_offsets.parse_own_key(raw_key) if key is None else None
         content: object
         if key is not None and key.cluster == alias:
             content = offset = source_offsets.parse_value(value)
-            _put(found.offsets, (key.topic, key.partition), offset)
-            found.leader_epochs[key.topic, key.partition] = source_offsets.parse_leader_epoch(value)
+            _put(stored.offsets, (key.topic, key.partition), offset)
+            stored.leader_epochs[key.topic, key.partition] = source_offsets.parse_leader_epoch(value)
         elif isinstance(own_key, SourcePartition) and own_key.cluster == alias:
             content = topic_id = source_offsets.parse_topic_id(value)
-            _put(found.topic_ids, (own_key.topic, own_key.partition), topic_id)
+            _put(stored.topic_ids, (own_key.topic, own_key.partition), topic_id)
         elif own_key == alias:
-            content = found.shard_plan = source_offsets.parse_shard_plan(value)
+            content = stored.shard_plan = source_offsets.parse_shard_plan(value)
         else:
             return
         if content is None and value is not None:
@@ -191,11 +191,11 @@ def _by_partition(placed: Iterable[tuple[_Place, bytes]]) -> dict[int, list[Reco
     return out
 
 
-def _put(found: dict[PartitionTuple, Value], key: PartitionTuple, value: Value | None) -> None:
+def _put(values: dict[PartitionTuple, Value], key: PartitionTuple, value: Value | None) -> None:
     if value is None:
-        found.pop(key, None)
+        values.pop(key, None)
     else:
-        found[key] = value
+        values[key] = value
 
 
 _REJECTIONS: Final = (ConnectionLostError, UnsupportedVersionError, ProtocolError)

@@ -77,16 +77,16 @@ class Start:
         ready = [partition for partition in partitions if self._has_leaders(partition)]
         if not ready:
             return []
-        known = self._read_source_offsets()
-        fresh = [partition for partition in ready if _key(partition) not in known.offsets]
-        again = [partition for partition in ready if partition not in fresh and self._is_another(partition, known)]
+        stored = self._read_source_offsets()
+        fresh = [partition for partition in ready if _key(partition) not in stored.offsets]
+        again = [partition for partition in ready if partition not in fresh and self._is_another(partition, stored)]
         going_on = [partition for partition in ready if partition not in fresh and partition not in again]
-        self._remember({}, [partition for partition in going_on if _key(partition) not in known.topic_ids])
-        out = [self._resumed(partition, known) for partition in going_on]
+        self._remember({}, [partition for partition in going_on if _key(partition) not in stored.topic_ids])
+        out = [self._resumed(partition, stored) for partition in going_on]
         if self._settings.continue_after_loss:
             out += self._from_the_beginning(again)
         else:
-            out += [self._stopped(self._resumed(partition, known), _created_again(partition)) for partition in again]
+            out += [self._stopped(self._resumed(partition, stored), _created_again(partition)) for partition in again]
         return out + self._first_time(fresh)
 
     def _read_source_offsets(self) -> StoredSourceOffsets:
@@ -97,10 +97,10 @@ class Start:
             self._transactions.fence()
             # A predecessor with another number of shards uses other transactional ids. Its plan is read only after our
             # own id is fenced, so in any order at least one of the two processes sees the plan of the other.
-            known = self._store.read()
-            if self._transactions.is_planned(known.shard_plan):
-                return known
-            self._transactions.take_over(known.shard_plan)
+            stored = self._store.read()
+            if self._transactions.is_planned(stored.shard_plan):
+                return stored
+            self._transactions.take_over(stored.shard_plan)
         raise ConnectionLostError("another process mirrors the same flow with another number of shards")
 
     def _has_leaders(self, partition_id: PartitionId) -> bool:
@@ -115,15 +115,15 @@ class Start:
             return True
         return False
 
-    def _is_another(self, partition_id: PartitionId, known: StoredSourceOffsets) -> bool:
-        remembered = known.topic_ids.get(_key(partition_id))
+    def _is_another(self, partition_id: PartitionId, stored: StoredSourceOffsets) -> bool:
+        remembered = stored.topic_ids.get(_key(partition_id))
         now = self._source.topic_id(partition_id.topic)
         return remembered is not None and now not in (ZERO_UUID, remembered)
 
     @staticmethod
-    def _resumed(partition_id: PartitionId, known: StoredSourceOffsets) -> PartitionCopy:
-        offset = source_offsets.resume_offset(known.offsets[_key(partition_id)])
-        leader_epoch = known.leader_epochs.get(_key(partition_id), -1)
+    def _resumed(partition_id: PartitionId, stored: StoredSourceOffsets) -> PartitionCopy:
+        offset = source_offsets.resume_offset(stored.offsets[_key(partition_id)])
+        leader_epoch = stored.leader_epochs.get(_key(partition_id), -1)
         return PartitionCopy(partition_id, start_offset=offset, committed=True, leader_epoch=leader_epoch)
 
     def _stopped(self, copy: PartitionCopy, reason: str) -> PartitionCopy:
@@ -172,11 +172,11 @@ class Start:
         return begin | (self._source_offsets(older, clusters.LATEST) if older else {})
 
     def _source_offsets(self, partitions: Sequence[PartitionId], where: int) -> dict[PartitionId, int]:
-        found = self._source.list_offsets([_key(partition_id) for partition_id in partitions], where)
+        offsets = self._source.list_offsets([_key(partition_id) for partition_id in partitions], where)
         for partition_id in partitions:
-            if _key(partition_id) not in found:
+            if _key(partition_id) not in offsets:
                 self.reasons[partition_id] = "the offsets of its leader are not known yet"
-        return {p: found[_key(p)] for p in partitions if _key(p) in found}
+        return {p: offsets[_key(p)] for p in partitions if _key(p) in offsets}
 
     def _begun(self, begin: Mapping[PartitionId, int]) -> list[PartitionCopy]:
         self._remember(

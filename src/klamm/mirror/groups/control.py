@@ -370,8 +370,8 @@ class GroupControl:
                 reasons[where] = self._in_use("members")
             else:
                 reasons[where] = error_text(rejected)
-        done = {where: found.offset for where, found in due.items() if where not in reasons}
-        have = {where: found.offset for where, found in current.items()} | done
+        done = {where: committed.offset for where, committed in due.items() if where not in reasons}
+        have = {where: committed.offset for where, committed in current.items()} | done
         rows = self._rows.get(group, {})
         for where, row in rows.items():
             rows[where] = replace(row, committed=have.get((row.remote_topic, row.partition)))

@@ -41,7 +41,7 @@ def remote_topic_of(flow: FlowSettings, topic: str) -> str:
 def accepted(flow: FlowSettings, offsets: CommittedOffsets) -> dict[PartitionTuple, OffsetAndMetadata]:
     """Return the offsets on topics that the topic filter accepts. Negative offsets mean no offset and are left out."""
     wanted = flow.selection.topic_filter.should_replicate_topic
-    return {where: found for where, found in offsets.items() if found.offset >= 0 and wanted(where[0])}
+    return {where: committed for where, committed in offsets.items() if committed.offset >= 0 and wanted(where[0])}
 
 
 class Logs(NamedTuple):
@@ -63,11 +63,11 @@ def ends_without_syncs(
     """
     return {
         where: bounds.end
-        for where, found in offsets.items()
+        for where, committed in offsets.items()
         if (bounds := source.get(where)) is not None
         and not bounds.is_empty
-        and found.offset == bounds.end
-        and translator.translate(*where, found.offset) is None
+        and committed.offset == bounds.end
+        and translator.translate(*where, committed.offset) is None
     }
 
 
@@ -84,8 +84,8 @@ def translate_group(
         logs: Bounds of these partitions.
     """
     return [
-        _translate(flow, group, where, found, translator=translator, logs=logs)
-        for where, found in sorted(offsets.items())
+        _translate(flow, group, where, committed, translator=translator, logs=logs)
+        for where, committed in sorted(offsets.items())
     ]
 
 
@@ -93,7 +93,7 @@ def _translate(
     flow: FlowSettings,
     group: str,
     where: PartitionTuple,
-    found: OffsetAndMetadata,
+    committed: OffsetAndMetadata,
     *,
     translator: SyncStore,
     logs: Logs,
@@ -104,28 +104,28 @@ def _translate(
     def without(reason: str) -> Translated:
         return Translated(topic, partition, None, 0, reason)
 
-    translation = translator.translate(topic, partition, found.offset)
+    translation = translator.translate(topic, partition, committed.offset)
     if translation is None:
-        translation = _without_syncs(flow, where, found.offset, logs)
+        translation = _without_syncs(flow, where, committed.offset, logs)
     if translation is None and not translator.knows(topic, partition):
         return without(f"nothing of {topic}-{partition} was mirrored yet, according to the offset syncs")
     if translation is None:
-        return without(f"offset {found.offset} is older than every offset sync of {topic}-{partition}")
+        return without(f"offset {committed.offset} is older than every offset sync of {topic}-{partition}")
     bounds = logs.target.get(remote)
     if bounds is None:
         return without(f"{remote[0]}-{partition} does not exist on cluster {flow.target.alias}, or has no leader")
     if translation.downstream > bounds.end:
         return without(
-            f"offset {found.offset} would be {translation.downstream}, beyond the end {bounds.end} of "
+            f"offset {committed.offset} would be {translation.downstream}, beyond the end {bounds.end} of "
             f"{remote[0]}-{partition}: was the topic recreated?"
         )
     checkpoint = Checkpoint(
         group=group,
         topic=remote[0],
         partition=partition,
-        upstream_offset=found.offset,
+        upstream_offset=committed.offset,
         downstream_offset=translation.downstream,
-        metadata=found.metadata,
+        metadata=committed.metadata,
     )
     return Translated(topic, partition, checkpoint, translation.again_at_most, "")
 

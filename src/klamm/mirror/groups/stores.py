@@ -78,11 +78,11 @@ class SyncStore:
             return
         key = (sync.topic, sync.partition)
         run = RunSync.of(SyncPair(sync.upstream_offset, sync.downstream_offset), record.headers)
-        known = self._partitions.get(key)
-        if known is None or newest_only:
+        translation = self._partitions.get(key)
+        if translation is None or newest_only:
             self._partitions[key] = PartitionTranslation(run)
         else:
-            known.add(run)
+            translation.add(run)
 
     def knows(self, topic: str, partition: int) -> bool:
         """Return whether a partition has an offset sync."""
@@ -90,8 +90,8 @@ class SyncStore:
 
     def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
         """Return the translation of a source offset. None: the partition has no sync that is old enough."""
-        known = self._partitions.get((topic, partition))
-        return None if known is None else known.translate(upstream)
+        translation = self._partitions.get((topic, partition))
+        return None if translation is None else translation.translate(upstream)
 
 
 class CheckpointStore:

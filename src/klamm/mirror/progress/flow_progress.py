@@ -302,16 +302,16 @@ class MirrorStatus:
         all_wanted = frozenset(partitions)
         wanted = frozenset(key for key in all_wanted if self._counts(flow, key[0]))
         with self._lock:
-            found = self._flows[flow]
-            found.expected, found.wanted, found.totals = wanted, all_wanted, _Totals()
+            state = self._flows[flow]
+            state.expected, state.wanted, state.totals = wanted, all_wanted, _Totals()
             if all_wanted:
                 # A topic that is no longer mirrored is no longer shown.
-                gone = found.partitions.keys() - all_wanted
-                found.partitions = {key: each for key, each in found.partitions.items() if key not in gone}
-                found.order = []
-            for key in wanted | found.partitions.keys():
+                gone = state.partitions.keys() - all_wanted
+                state.partitions = {key: each for key, each in state.partitions.items() if key not in gone}
+                state.order = []
+            for key in wanted | state.partitions.keys():
                 if self._counts(flow, key[0]):
-                    found.totals.add(found.partitions.get(key), expected=key in wanted)
+                    state.totals.add(state.partitions.get(key), expected=key in wanted)
 
     def update(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add the progress reported by a task.
@@ -336,39 +336,39 @@ class MirrorStatus:
         flow.counters[counter] = (new.records, new.bytes)
         if flow.wanted and key not in flow.wanted:
             return  # last report of a task that ends
-        known = flow.partitions.get(key)
-        if new.state is CopyState.STOPPED and (known is None or known.state is not CopyState.STOPPED):
+        previous = flow.partitions.get(key)
+        if new.state is CopyState.STOPPED and (previous is None or previous.state is not CopyState.STOPPED):
             # Spark keeps the logs of tasks elsewhere, so the driver logs stopped partitions too.
             logger.error("%s: %s-%d stopped: %s", new.flow, new.topic, new.partition, new.reason)
         if new.records > records:
             flow.progressed_at = time.time()
-        status = self._status(flow, new, known, records=new.records - records, size=new.bytes - size)
+        status = self._status(flow, new, previous, records=new.records - records, size=new.bytes - size)
         if self._counts(new.flow, new.topic):
             expected = flow.expected is not None and key in flow.expected
-            flow.totals.add(known, expected=expected, sign=-1)
+            flow.totals.add(previous, expected=expected, sign=-1)
             flow.totals.add(status, expected=expected)
         flow.partitions[key] = status
 
     def _status(
-        self, flow: _Flow, new: PartitionProgress, known: PartitionStatus | None, *, records: int, size: int
+        self, flow: _Flow, new: PartitionProgress, previous: PartitionStatus | None, *, records: int, size: int
     ) -> PartitionStatus:
         """Return the status of a partition after a report.
 
         Args:
             flow: Flow of the partition.
             new: Reported progress.
-            known: Status before the report; None for the first one.
+            previous: Status before the report; None for the first one.
             records: Number of records copied since the last report of the same task.
             size: Their bytes.
         """
         now = self._clock()
         reported = {each.name: getattr(new, each.name) for each in fields(PartitionProgress)}
-        if known is not None:
-            records, size = records + known.records, size + known.bytes
-            reported["end_offset"] = max(new.end_offset, known.end_offset)
-            reported["last_timestamp"] = max(new.last_timestamp, known.last_timestamp)
+        if previous is not None:
+            records, size = records + previous.records, size + previous.bytes
+            reported["end_offset"] = max(new.end_offset, previous.end_offset)
+            reported["last_timestamp"] = max(new.last_timestamp, previous.last_timestamp)
             if new.next_offset < 0:  # a task that has only received the partition
-                reported["next_offset"] = known.next_offset
+                reported["next_offset"] = previous.next_offset
         rate = flow.rates.setdefault((new.topic, new.partition), _Rate(now))
         records_per_s, bytes_per_s = rate.at(now, records, size)
         reported |= {"records": records, "bytes": size}

@@ -96,14 +96,14 @@ class ControlConnection:
         at, end = max(from_offset, self._offset(topic, clusters.EARLIEST)), self._offset(topic, clusters.LATEST)
         if from_offset > end:
             raise TopicGoneError(f"{topic} ends at {end}, but {from_offset} was read before")
-        found: list[Record] = []
+        available: list[Record] = []
         # Read committed records only: MirrorMaker 2 may write checkpoints in transactions. An open transaction of
         # another producer hides the rest for now.
         fetches = read_partition(self._cluster, (topic, _PARTITION), range(at, end), timeout_s=_TIMEOUT_S)
         for records, next_offset in fetches:
-            found += records
+            available += records
             at = next_offset
-        return found, at
+        return available, at
 
     def _offset(self, topic: str, timestamp: int) -> int:
         offsets = self._cluster.list_offsets([(topic, _PARTITION)], timestamp)

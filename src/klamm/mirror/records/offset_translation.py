@@ -64,16 +64,16 @@ class SyncRule:
         The result is the same as MirrorMaker's, which checks each record. None may be left out: the precision of
         ``OffsetSyncStore`` depends on the distance between the syncs.
         """
-        found = [first] if self.note(first) else []
+        due_pairs = [first] if self.note(first) else []
         # Inside a batch, only the distance from the last sync can make a sync due.
         end = first.downstream + count
         due = max(self._last_sync_downstream + 1 + self.lag_max, first.downstream + 1)
         for downstream in range(due, end, self.lag_max + 1):
-            found.append(SyncPair(first.upstream + downstream - first.downstream, downstream))
+            due_pairs.append(SyncPair(first.upstream + downstream - first.downstream, downstream))
             self._last_sync_downstream = downstream
         self._previous = last = SyncPair(first.upstream + count - 1, end - 1)
-        self._waiting = None if found and found[-1] == last else last
-        return found
+        self._waiting = None if due_pairs and due_pairs[-1] == last else last
+        return due_pairs
 
     def flush(self) -> SyncPair | None:
         """Return the waiting pair and count it as written. None: no pair waits."""

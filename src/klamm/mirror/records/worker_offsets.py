@@ -94,13 +94,13 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
         there = [topic for topic in topics if topic in cluster.topics]
         if not there:
             raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
-        found = _Stored()
+        merged = _Stored()
         for topic in there:  # the flow's topic is last, because it has precedence
             stored = _read(cluster, topic, flow.source_alias, attempts=_ATTEMPTS)
             if stored.hidden:
                 raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
-            found.newest |= stored.newest
-    offsets = {key: found.offset(key) for key in found.newest if key.kind == "source offset"}
+            merged.newest |= stored.newest
+    offsets = {key: merged.offset(key) for key in merged.newest if key.kind == "source offset"}
     return {(key.topic, key.partition): offset for key, offset in offsets.items() if offset is not None}
 
 

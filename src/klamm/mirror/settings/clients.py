@@ -114,15 +114,15 @@ def _of_client(properties: Mapping[str, str], flow: str, side: str, alias: str, 
     places = [cluster, f"{flow}{role}.", "", f"{alias}.", f"{alias}.{role}.", f"{flow}{side}.{role}."]
     if (side, role) == ("target", "producer"):
         places.append(f"{flow}producer.override.")
-    found: dict[str, str] = {}
+    client: dict[str, str] = {}
     origins: dict[str, str] = {}
     by_key: dict[str, str] = {}
     for prefix in places:
         for key, value in with_prefix(properties, prefix).items():
             if prefix not in ("", f"{alias}.", cluster) or key.startswith(SECURITY_PREFIXES):
-                found[key], origins[key] = value, prefix + key
+                client[key], origins[key] = value, prefix + key
                 by_key[prefix + key] = key
-    return ClientProperties(found, origins, by_key)
+    return ClientProperties(client, origins, by_key)
 
 
 def properties_of(role: str | None) -> frozenset[str]:

@@ -130,8 +130,8 @@ def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]) 
     Raises:
         SettingsError: The class cannot be loaded, created or configured, or lacks a method.
     """
-    module, found, attribute = name.partition(":")
-    if not found or name.startswith(JAVA_PACKAGE):
+    module, colon, attribute = name.partition(":")
+    if not colon or name.startswith(JAVA_PACKAGE):
         raise SettingsError(f"{key}={name}: expected one of Kafka's default classes, or module:Class in Python")
     try:
         own = getattr(importlib.import_module(module), attribute)()
@@ -139,8 +139,8 @@ def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]) 
         if not missing and callable(configure := getattr(own, "configure", None)):
             configure(FlowKeys(reader))
     except Exception as error:  # custom code may raise anything
-        what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise SettingsError(f"{key}={name}: cannot be loaded: {what}") from error
+        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise SettingsError(f"{key}={name}: cannot be loaded: {reason}") from error
     if missing:
         raise SettingsError(f"{key}={name}: expected a class with {', '.join(missing)}")
     return own

@@ -136,7 +136,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         if not target_aliases or target in target_aliases
     ]
     flows = tuple(parse_flow(properties, *pair) for pair in pairs if _is_enabled(properties, *pair))
-    heartbeats = tuple(found for pair in pairs if (found := _heartbeats(properties, *pair)) is not None)
+    heartbeats = tuple(pair_settings for pair in pairs if (pair_settings := _heartbeats(properties, *pair)) is not None)
     warnings = [
         *_deprecated(properties, aliases),
         *(f"{flow.name}: {warning}" for flow in flows for warning in flow.warnings),
@@ -290,15 +290,17 @@ def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:
         if not shared:
             continue
         source, target = flow.source.alias, flow.target.alias
-        said = f"{flow.name}: {source}.bootstrap.servers and {target}.bootstrap.servers both name {shared[0]}"
+        warning = f"{flow.name}: {source}.bootstrap.servers and {target}.bootstrap.servers both name {shared[0]}"
         if flow.keeps_names:
             raise SettingsError(
-                f"{said}, and the flow keeps the names of topics: each topic would be copied to itself endlessly"
+                f"{warning}, and the flow keeps the names of topics: each topic would be copied to itself endlessly"
             )
-        out.append(f"{said}: the topics are mirrored within one cluster; if that is not intended, correct one of them")
+        out.append(
+            f"{warning}: the topics are mirrored within one cluster; if that is not intended, correct one of them"
+        )
     return out
 
 
 def _deprecated(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
-    found = ((key, DEPRECATED.get(_plain_key(key, aliases))) for key in properties)
-    return tuple(f"{key} is deprecated: {reason}" for key, reason in found if reason is not None)
+    reasons = ((key, DEPRECATED.get(_plain_key(key, aliases))) for key in properties)
+    return tuple(f"{key} is deprecated: {reason}" for key, reason in reasons if reason is not None)

@@ -150,9 +150,9 @@ class ChannelServer:
             pass  # the peer has disconnected, or it does not speak this protocol
         finally:
             with self._lock:
-                known = connection in self._connections
+                is_authenticated = connection in self._connections
                 self._connections.discard(connection)
-            if known:
+            if is_authenticated:
                 self._dispatcher.on_close(connection)
             connection.close()
 

@@ -274,11 +274,11 @@ def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpar
         else:
             started = _own_session(properties, directory, output)
     except (PySparkException, Py4JError) as error:
-        asked = ", ".join(f"{key}={value}" for key, value in properties.items() if key == MASTER)
+        master = ", ".join(f"{key}={value}" for key, value in properties.items() if key == MASTER)
         reason = first_line(error)
         if _GATEWAY_EXITED in reason and output.last_words:
             reason = f"the JVM ended: {output.last_words}"
-        raise SettingsError(f"Spark does not start{asked and f' with {asked}'}: {reason}") from error
+        raise SettingsError(f"Spark does not start{master and f' with {master}'}: {reason}") from error
     if (server := started.session.sparkContext._accumulatorServer) is not None:
         server.handle_error = _say_nothing  # type: ignore[method-assign]  # the JVM's end is reported elsewhere
     check_session(started.session)
@@ -303,9 +303,9 @@ def first_line(error: Exception) -> str:
 
 def _submitted_session(properties: Mapping[str, str]) -> SparkSession:
     SparkContext._ensure_initialized()  # without this, the options given to spark-submit are not visible
-    said = dict(SparkConf().getAll())
+    conf = dict(SparkConf().getAll())
     builder = SparkSession.builder
-    for key, value in (dict(_DEFAULTS) | said | dict(properties)).items():
+    for key, value in (dict(_DEFAULTS) | conf | dict(properties)).items():
         if key != MASTER:
             builder = builder.config(key, value)
     return builder.getOrCreate()

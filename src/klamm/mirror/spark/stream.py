@@ -83,8 +83,8 @@ class MirrorStream:
         try:
             self._query = writer.queryName(_NAME).start()
         except (PySparkException, Py4JError) as error:
-            said = f"Spark cannot start the query with checkpoint directory {self._checkpoint}"
-            raise SettingsError(f"{said}: {first_line(error)}") from error
+            failure = f"Spark cannot start the query with checkpoint directory {self._checkpoint}"
+            raise SettingsError(f"{failure}: {first_line(error)}") from error
         return self._query
 
     def _load(self, reader: DataStreamReader) -> DataFrame:

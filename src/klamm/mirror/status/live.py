@@ -154,7 +154,7 @@ def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStat
 
 def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
     drift = {flow: [asdict(row) for row in rows] for flow, rows in status.drift().items()}
-    found = {flow: asdict(each) for flow, each in groups.snapshot().items()}
+    group_documents = {flow: asdict(each) for flow, each in groups.snapshot().items()}
     flows = [
         {
             **_fields(flow),
@@ -164,7 +164,7 @@ def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
         for flow in status.snapshot()
     ]
     # No indentation, and no asdict() for the partitions: with ten thousand of them it would take almost a second.
-    return json.dumps({"flows": flows, "config_differences": drift, "groups": found})
+    return json.dumps({"flows": flows, "config_differences": drift, "groups": group_documents})
 
 
 def _fields(row: FlowProgress | PartitionStatus, *, without: str = "") -> dict[str, Any]:
@@ -198,8 +198,8 @@ def pause_after(took_s: float) -> float:
 
 def _topics(flow: str, status: MirrorStatus) -> list[str]:
     """Return the source topics of a flow for which tasks have reported progress."""
-    found = (progress for progress in status.snapshot() if progress.flow == flow)
-    return sorted({partition.topic for progress in found for partition in progress.partitions})
+    flows = (progress for progress in status.snapshot() if progress.flow == flow)
+    return sorted({partition.topic for progress in flows for partition in progress.partitions})
 
 
 def differences_of(

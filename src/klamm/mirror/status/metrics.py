@@ -110,8 +110,8 @@ def _ages(
     for suffix, which, at in _FIGURES:
 
         def figure(partition: PartitionStatus, at: int = at) -> float | None:
-            found = ages(partition)
-            return None if found is None else found[at]
+            recent = ages(partition)
+            return None if recent is None else recent[at]
 
         family(name + suffix, "gauge", f"{description}: the {which} of the last minute, in milliseconds.", figure)
 
@@ -158,8 +158,8 @@ def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
             f"the {which} of the last minute, in milliseconds.",
             [
                 (_group_labels(flow, offset), offset.checkpoint_latency_ms[at])
-                for flow, found in groups.items()
-                for offset in found.offsets
+                for flow, flow_groups in groups.items()
+                for offset in flow_groups.offsets
                 if offset.checkpoint_latency_ms is not None
             ],
         )
@@ -167,7 +167,7 @@ def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
         "klamm_mirror_groups_skipped",
         "gauge",
         "Groups of the source without any checkpoint; the status page shows the reasons.",
-        [(_flow_labels(flow), len(found.skipped)) for flow, found in groups.items()],
+        [(_flow_labels(flow), len(flow_groups.skipped)) for flow, flow_groups in groups.items()],
     )
     page.family(
         "klamm_mirror_damaged_records",

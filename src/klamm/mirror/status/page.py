@@ -158,14 +158,14 @@ def _topic_lines(partitions: Sequence[PartitionStatus]) -> list[_TopicLine]:
 def _topic_line(topic: str, partitions: Sequence[PartitionStatus]) -> _TopicLine:
     """Return the row of a topic. It shows state and reason of the partition in the worst state."""
     lags = [partition.lag for partition in partitions]
-    known = [lag for lag in lags if lag is not None]
+    known_lags = [lag for lag in lags if lag is not None]
     worst = min(partitions, key=lambda partition: _BY_URGENCY.index(partition.state))
     reason = f"partition {worst.partition}: {worst.reason}" if worst.reason else ""
     return _TopicLine(
         remote_topic=topic,
         copied=sum(max(0, partition.next_offset) for partition in partitions),
         total=sum(max(0, partition.end_offset) for partition in partitions),
-        lag=sum(known) if len(known) == len(lags) else None,
+        lag=sum(known_lags) if len(known_lags) == len(lags) else None,
         records_per_s=sum(partition.records_per_s for partition in partitions),
         bytes_per_s=sum(partition.bytes_per_s for partition in partitions),
         state=worst.state,

@@ -127,7 +127,7 @@ class FlowStatus:
     @property
     def source_offset_written_ms(self) -> int | None:
         """Time of the latest commit of a source offset, in milliseconds since the epoch."""
-        return newest([one.written_at_ms for topic in self.topics for one in topic.partitions])
+        return newest([partition.written_at_ms for topic in self.topics for partition in topic.partitions])
 
     @property
     def lag(self) -> int | None:
@@ -137,8 +137,8 @@ class FlowStatus:
 
 def total(numbers: Sequence[int | None]) -> int | None:
     """Return the sum, or None if the sequence is empty or contains an unknown number."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known and len(known) == len(numbers) else None
+    known_numbers = [number for number in numbers if number is not None]
+    return sum(known_numbers) if known_numbers and len(known_numbers) == len(numbers) else None
 
 
 def newest(times: Sequence[int | None]) -> int | None:
@@ -206,11 +206,11 @@ def _topic_document(topic: MirroredTopic, now_ms: int) -> dict[str, Any]:
         **_times("newest_record", topic.newest_record_ms, now_ms),
         "partitions": [
             {
-                **{name: value for name, value in asdict(one).items() if name != "written_at_ms"},
-                **_times("written", one.written_at_ms, now_ms),
-                "lag": one.lag,
+                **{name: value for name, value in asdict(partition).items() if name != "written_at_ms"},
+                **_times("written", partition.written_at_ms, now_ms),
+                "lag": partition.lag,
             }
-            for one in topic.partitions
+            for partition in topic.partitions
         ],
     }
 
@@ -346,16 +346,16 @@ def _groups(state: TargetState) -> tuple[CheckpointedGroup, ...] | None:
 
 def _group(state: TargetState, group: str, checkpoints: list[tuple[Checkpoint, int]]) -> CheckpointedGroup:
     """Return the status of a group from its checkpoints."""
-    ends = [state.target_ends.get((one.topic, one.partition)) for one, _ in checkpoints]
+    ends = [state.target_ends.get((checkpoint.topic, checkpoint.partition)) for checkpoint, _ in checkpoints]
     return CheckpointedGroup(
         group=group,
-        topics=tuple(sorted({one.topic for one, _ in checkpoints})),
+        topics=tuple(sorted({checkpoint.topic for checkpoint, _ in checkpoints})),
         partitions=len(checkpoints),
         newest_checkpoint_ms=max(at for _, at in checkpoints),
         to_read=total(
             [
-                None if end is None else max(0, end - one.downstream_offset)
-                for end, (one, _) in zip(ends, checkpoints, strict=True)
+                None if end is None else max(0, end - checkpoint.downstream_offset)
+                for end, (checkpoint, _) in zip(ends, checkpoints, strict=True)
             ]
         ),
     )

@@ -137,17 +137,17 @@ def newest_timestamps(
     deadline = clock() + budget_s
     first = cluster.list_offsets(list(ends), clusters.EARLIEST)
     steps = {where: _FIRST_TIMESTAMP_STEP for where, end in ends.items() if end > first.get(where, end)}
-    found: dict[str, int] = {}
+    timestamps: dict[str, int] = {}
     while steps:
         for leader, some in list(_requests(cluster, steps)):
             if clock() > deadline:
-                return found, False
+                return timestamps, False
             starts = {where: max(first[where], ends[where] - steps[where]) for where in some}
             for answer in _fetch(cluster, leader, starts):
                 where = (answer.topic, answer.partition)
                 timestamp = _newest(answer)
                 if timestamp is not None:
-                    found[answer.topic] = max(timestamp, found.get(answer.topic, timestamp))
+                    timestamps[answer.topic] = max(timestamp, timestamps.get(answer.topic, timestamp))
                 if _is_over(answer, timestamp, steps[where], is_first=starts[where] == first[where]):
                     del steps[where]
                 elif answer.records:
@@ -155,7 +155,7 @@ def newest_timestamps(
         # A broker returns at least one batch, however large, only for the first partition of a request. So reverse the
         # order.
         steps = dict(reversed(steps.items()))
-    return found, True
+    return timestamps, True
 
 
 def _is_over(answer: FetchedPartition, timestamp: int | None, step: int, *, is_first: bool) -> bool:
@@ -176,7 +176,7 @@ def _requests(
 
 
 def _fetch(cluster: Cluster, leader: int, starts: Mapping[PartitionTuple, int]) -> list[FetchedPartition]:
-    wanted = [WantedRecords(topic, cluster.topic_id(topic), one, at) for (topic, one), at in starts.items()]
+    wanted = [WantedRecords(topic, cluster.topic_id(topic), partition, at) for (topic, partition), at in starts.items()]
     connection = cluster.connection(leader)
     return list(fetch_once(connection, wanted, _LIMITS, read_committed=False, timeout_s=_TIMEOUT_S))
 

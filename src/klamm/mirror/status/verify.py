@@ -130,55 +130,55 @@ def compare(
             missing.
     """
     left, right = _Side(iter(source)), _Side(iter(target))
-    found = Findings()
+    findings = Findings()
     limit = MAX_OFFSET if mirrored_to is None else mirrored_to
     while True:
         wanted, there = left.first(), right.first()
         if wanted is None or there is None:
             break
         if wanted.digest == there.digest:
-            found.same += 1
+            findings.same += 1
             left.ahead.popleft()
             right.ahead.popleft()
             continue
-        _resolve(left, right, found, limit)
+        _resolve(left, right, findings, limit)
     while (wanted := left.first()) is not None and wanted.offset < limit:
-        _miss(left, found, limit)
+        _miss(left, findings, limit)
     while right.first() is not None:
-        _skip(right, found)
-    return found
+        _skip(right, findings)
+    return findings
 
 
-def _resolve(left: _Side, right: _Side, found: Findings, limit: int) -> None:
+def _resolve(left: _Side, right: _Side, findings: Findings, limit: int) -> None:
     """Decide which side has additional records: the side that reaches the first record of the other side sooner."""
     surplus, missing = right.find(left.ahead[0].digest), left.find(right.ahead[0].digest)
     if surplus is not None and (missing is None or surplus <= missing):
         for _ in range(surplus):
-            _skip(right, found)
+            _skip(right, findings)
     elif missing is not None:
         for _ in range(missing):
-            _miss(left, found, limit)
+            _miss(left, findings, limit)
     else:
-        _miss(left, found, limit)
-        _skip(right, found)
+        _miss(left, findings, limit)
+        _skip(right, findings)
 
 
-def _miss(left: _Side, found: Findings, limit: int) -> None:
+def _miss(left: _Side, findings: Findings, limit: int) -> None:
     record = left.ahead.popleft()
     if record.offset >= limit:
         return
-    found.missing += 1
-    found.leading_missing += not found.same
-    if found.first_missing < 0:
-        found.first_missing = record.offset
+    findings.missing += 1
+    findings.leading_missing += not findings.same
+    if findings.first_missing < 0:
+        findings.first_missing = record.offset
 
 
-def _skip(right: _Side, found: Findings) -> None:
+def _skip(right: _Side, findings: Findings) -> None:
     record = right.ahead.popleft()
-    found.surplus += 1
-    found.leading_surplus += not found.same
-    if found.first_surplus < 0:
-        found.first_surplus = record.offset
+    findings.surplus += 1
+    findings.leading_surplus += not findings.same
+    if findings.first_surplus < 0:
+        findings.first_surplus = record.offset
 
 
 _PATIENCE_S: Final = 60.0

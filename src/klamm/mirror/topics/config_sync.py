@@ -332,12 +332,12 @@ class AclSync:
         """
         settings = self._settings
         for acl, rejected in self._create(self.missing(topics)).items():
-            what = in_words(acl)
+            description = in_words(acl)
             if rejected is None:
-                logger.info("%s: topic %s: created ACL %s", settings.name, acl.resource_name, what)
+                logger.info("%s: topic %s: created ACL %s", settings.name, acl.resource_name, description)
             else:
                 alias = settings.target.alias
-                log_rejection(rejected, f"create ACL {what} on topic {acl.resource_name} of cluster {alias}")
+                log_rejection(rejected, f"create ACL {description} on topic {acl.resource_name} of cluster {alias}")
 
     def missing(self, topics: Sequence[str]) -> list[Acl]:
         """Return the ACLs that the remote topics of these source topics lack.

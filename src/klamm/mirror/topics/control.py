@@ -255,8 +255,8 @@ class FlowControl:
         new = []
         for name, entries in topic_configs(self._source, names).items():
             if isinstance(entries, KafkaApiError):
-                what = f"describe the configs of topic {name} on cluster {self._settings.source.alias}"
-                self._note_rejection(self._settings.remote_topic(name), entries, what)
+                action = f"describe the configs of topic {name} on cluster {self._settings.source.alias}"
+                self._note_rejection(self._settings.remote_topic(name), entries, action)
                 continue
             new.append(
                 plan_new_topic(

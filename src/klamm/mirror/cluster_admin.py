@@ -133,8 +133,8 @@ def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiErro
     """Wait for a call and return its outcomes by key. See ``outcome`` for the errors raised."""
     by_key: dict[Key, Value | KafkaApiError] = {}
     for key, future in result.values().items():
-        settled = outcome(future)
-        by_key[key] = settled
+        value = outcome(future)
+        by_key[key] = value
     return by_key
 
 

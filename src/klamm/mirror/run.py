@@ -105,7 +105,7 @@ def _mirror(
     with (
         signals_as_event() if stop is None else contextlib.nullcontext(stop) as stopping,
         tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True) as directory,
-        # Spark takes seconds to import and start. The control loops create topics and sync configs meanwhile.
+        # Spark takes seconds to import and start. In that time, the control loops create topics and sync configs.
         loops,
     ):
         if settings.flows:

@@ -74,7 +74,7 @@ _SESSION_LOST: Final = frozenset(
     }
 )
 ON_LOSS_KEY: Final = "klamm.on.source.loss"
-"""Property that decides whether to continue when source records are lost for good."""
+"""Property that decides whether to continue when source records are lost permanently."""
 
 
 class _Lane(IntEnum):
@@ -371,7 +371,7 @@ class Fetcher:
         key = (fetched.topic, fetched.partition)
         copy = self._copies.get(key)
         if copy is None or copy.state is CopyState.STOPPED or copy.fetch_offset != requested_offset:
-            return  # the partition was restarted at another offset meanwhile
+            return  # the partition was restarted at another offset in between
         if fetched.preferred_read_replica >= 0:
             self._nearest[key] = fetched.preferred_read_replica
             return

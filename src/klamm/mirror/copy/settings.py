@@ -46,7 +46,7 @@ class CopySettings:
     transactions: ShardSettings | None = None
     """Settings of the shard transactions (exactly once). None: at least once."""
     continue_after_loss: bool = False
-    """Whether to continue where source records are lost for good (``klamm.on.source.loss``)."""
+    """Whether to continue where source records are lost permanently (``klamm.on.source.loss``)."""
 
 
 _MIB: Final = 1024 * 1024

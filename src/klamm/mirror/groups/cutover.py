@@ -83,7 +83,7 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
     """Translate a group's offsets and, unless it is a dry run, commit them for the group on the target.
 
     Nothing is committed if an offset cannot be translated, if the group has members on either side, or if its offsets
-    change meanwhile. An offset that is already further on the target stays there.
+    change in between. An offset that is already further on the target stays there.
 
     Raises:
         ConnectionError, TimeoutError: A cluster is unavailable. Nothing was committed.
@@ -106,7 +106,7 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
         return plan
     after = _look(flow, group, sides)
     if after != before:
-        moved = ("its offsets or members changed meanwhile: try again",)
+        moved = ("its offsets or members changed at the same time: try again",)
         return replace(plan, problems=after.problems or moved)
     return _write(plan, flow, sides.target, [each.checkpoint for each in translated if each.checkpoint is not None])
 

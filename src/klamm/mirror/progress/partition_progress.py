@@ -95,7 +95,7 @@ class RecentAges:
 
     @property
     def holds_until_ms(self) -> float:
-        """Wall clock in milliseconds until which the summary stays the same without new batches. Infinity: for good."""
+        """Wall clock in milliseconds until which the summary stays the same without new batches. Infinity: always."""
         now, before = self._now, self._before
         if now is None or not (now.count or (before is not None and before.count)):
             return math.inf
@@ -129,7 +129,7 @@ class CopyState(StrEnum):
                           retriable error. ``reason`` says which; nothing is tried before ``retry_at``.
     WAITING    COPYING    A fetch succeeds or the target acknowledges a batch, and no failed batch is left to resend.
     any        STOPPED    Continuing would lose or duplicate records: source records were purged or truncated, a batch
-                          is damaged (the batches before it are copied first), the target rejects records for good,
+                          is damaged (the batches before it are copied first), the target always rejects records,
                           the topic was recreated on the source, or the remote topic holds records of unknown origin.
     STOPPED    (start)    Only with a new copier, for example after a restart of the mirror.
     =========  =========  ==========================================================================================

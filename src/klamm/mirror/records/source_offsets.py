@@ -159,7 +159,7 @@ def _document(data: bytes | memoryview | None) -> Any:
 def _partition(document: object, connector: str) -> SourcePartition | None:
     match document:
         case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}] if (
-            name == connector and topic and 0 <= partition <= MAX_INT32
+            name == connector and 0 <= partition <= MAX_INT32
         ):
             return SourcePartition(cluster, topic, partition)
         case _:

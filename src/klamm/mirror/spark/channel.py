@@ -43,7 +43,7 @@ WORKER_LINE: Final = "klamm-worker %(levelname)s %(name)s: %(message)s"
 """Layout of the log lines that a task writes to stderr. With a local Spark, the driver logs them as its own lines."""
 _CONNECT_TIMEOUT_S: Final = 10.0
 _LOGIN_TIMEOUT_S: Final = 10.0
-"""Time in seconds that a peer has for its first line, so that a stranger cannot hold a thread for good."""
+"""Time in seconds that a peer has for its first line, so that a stranger cannot hold a thread permanently."""
 _MAX_LOGIN_LINE: Final = 1024
 """Largest first line in bytes. It holds the token only."""
 _MAX_LINE: Final = 64 * 1024 * 1024

@@ -98,7 +98,7 @@ class Coordinator:
         """Set the number of tasks that can run at the same time, and end the running lease if the number changed.
 
         A lease never has more groups than slots. A group without a slot would wait until the lease of the other
-        groups is over, and its partitions would not be copied meanwhile.
+        groups is over, and its partitions would not be copied until then.
         """
         with self._changed:
             if slots == self._slots:

@@ -225,7 +225,7 @@ def _lost_jvm(spark: StartedSpark, error: Exception) -> bool:
 
 
 class _Launch:
-    """Start of a session in a separate thread, so that a signal can end the mirror meanwhile."""
+    """Start of a session in a separate thread, so that a signal can end the mirror at the same time."""
 
     def __init__(self, properties: Mapping[str, str], directory: Path) -> None:
         self._properties = properties

@@ -21,7 +21,7 @@ With ``refresh.topics.enabled=false``, topics are refreshed only once. ``sync.to
 ``sync.topic.acls.enabled`` switch the last two steps off.
 
 A step that fails stays due, so the next turn repeats it. The steps after it wait. The assignment last published stays
-in force meanwhile: the tasks keep copying while an admin call fails.
+valid: the tasks keep copying while an admin call fails.
 
 The outcome of a turn determines the state of the flow:
 

@@ -14,7 +14,16 @@ from mkdocs.__main__ import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "pages"
-CONTENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs", "examples", "benchmarks/README.md")
+CONTENTS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    ".pre-commit-hooks.yaml",
+    "docs",
+    "examples",
+    "benchmarks/README.md",
+)
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from itertools import pairwise
@@ -103,6 +105,13 @@ def test_the_architecture_page_names_every_package() -> None:
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
     # then
     assert sorted((top | inner) - named - {"__init__"}) == []
+
+
+@pytest.mark.process
+def test_first_program_of_the_readme_prints_its_record(capfd: pytest.CaptureFixture[str]) -> None:
+    program = python_of("README.md", containing="klamm.Broker(control=True)")
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert capfd.readouterr().out == "[b'1']\n"
 
 
 @pytest.mark.process
@@ -256,7 +265,7 @@ def test_settings_of_the_gateways_page_are_understood(snippet: Snippet) -> None:
     assert settings.broker_hosts is not None or settings.terminates
 
 
-NOT_RUN = re.compile(r"^(make |podman |spark-submit )|\+-{5,}|^A->B|^GROUP ")
+NOT_RUN = re.compile(r"^(make |pip install |podman |spark-submit )|\+-{5,}|^A->B|^GROUP ")
 """Other commands, which CI or tests/unit/test_containers.py run, pictures, and output of commands."""
 
 

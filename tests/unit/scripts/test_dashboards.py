@@ -26,7 +26,7 @@ MONITORING = Path(__file__).parents[3] / "examples" / "monitoring"
 NAME: Final = re.compile(r"\b(?:klamm|kafka_connect|process)_\w+")
 POLICY: Final = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}
 RARE: Final = {"klamm_gateway_bypassing_members"}
-"""Exported once there are such members; tests/interop/test_gateway_bypass.py reads it."""
+"""Exported only while there are such members."""
 RULES: Final = "rules:\n  - name: small\n    partitions: {max: 3}\n"
 
 

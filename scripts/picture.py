@@ -1,0 +1,96 @@
+"""Write docs/images/change.svg: the terminal of a real run that changes a topic and a running producer.
+
+``python scripts/picture.py`` starts a broker, runs the commands that the picture shows, and renders what they print.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from rich.console import Console
+from rich.text import Text
+
+import klamm
+from klamm import cli
+from klamm.clients import KafkaProducer
+
+TARGET: Final = Path(__file__).parents[1] / "docs" / "images" / "change.svg"
+WIDTH: Final = 150
+_HOUR_MS: Final = 3_600_000
+_METRICS: Final = "127.0.0.1:19404"
+_POLL_MS: Final = 3_000
+_STYLES: Final = {
+    r"LOSS|Impact: loss": "bold red",
+    r"pending": "yellow",
+    r"in line": "green",
+}
+IMPACT: Final = "klamm configs --alter --topic orders --add-config retention.ms=1h --validate-only --impact"
+CHANGE: Final = "klamm configs --alter --user-defaults --add-config acks=all"
+CLIENTS: Final = "klamm clients list"
+
+
+def main() -> None:
+    """Run the commands and write the picture."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    with klamm.Broker(control=True, topics={"orders": 1}, config={"metrics.listen": _METRICS}) as broker:
+        fill(broker)
+        changed = threading.Event()
+        producer = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers,
+            client_id="shop",
+            acks=1,
+            enable_idempotence=False,
+            metadata_max_age_ms=_POLL_MS,
+            on_dynamic_config_change=lambda _: changed.set(),
+        )
+        with contextlib.closing(producer):
+            producer.send("orders", b"new").get(timeout=30)
+            show(console, broker, IMPACT)
+            show(console, broker, CHANGE)
+            show(console, broker, CLIENTS)
+            if not changed.wait(30):
+                raise TimeoutError("the producer has not received its configs")
+            producer.send("orders", b"new").get(timeout=30)
+            show(console, broker, CLIENTS, note=f"# the producer requests its configs every {_POLL_MS // 1000} s")
+    TARGET.parent.mkdir(exist_ok=True)
+    picture = console.export_svg(title="klamm", unique_id="klamm")
+    # A picture in a page loads no fonts, so the ones that rich names at a server are left out.
+    picture = re.sub(r"\s*@font-face \{.*?\}", "", picture, flags=re.DOTALL)
+    TARGET.write_text(picture, encoding="utf-8")
+
+
+def fill(broker: klamm.Broker) -> None:
+    """Write records of two days, of which a group has read the older half."""
+    now_ms = time.time_ns() // 1_000_000
+    for hours in range(48, 0, -1):
+        broker.produce("orders", "x" * 10_000, key=f"k{hours}", timestamp=now_ms - hours * _HOUR_MS)
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    with contextlib.closing(admin):
+        admin.alter_group_offsets("billing", {TopicPartition("orders", 0): OffsetAndMetadata(24, "", -1)})
+
+
+def show(console: Console, broker: klamm.Broker, command: str, *, note: str = "") -> None:
+    """Run a command, and print it with its output."""
+    address = ["--metrics", _METRICS] if command == CLIENTS else ["--bootstrap-server", broker.bootstrap_servers]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        cli.main([*shlex.split(command)[1:], *address])
+    if note:
+        console.print(Text(note, style="dim"))
+    console.print(Text(f"$ {command}", style="bold"))
+    text = Text(output.getvalue().rstrip() + "\n")
+    for pattern, style in _STYLES.items():
+        text.highlight_regex(re.compile(pattern), style)
+    console.print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 PYTHON_BIN := .venv/bin
 WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
 WITH_COMPILER := $(PYTHON_BIN)/python scripts/with_tools.py compiler --
+WITH_GO := $(PYTHON_BIN)/python scripts/with_tools.py go --
 WITH_IMAGE_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py buildah --
 WITH_BENCH_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven compiler --
 WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium compiler --
@@ -24,7 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # What the first set-up installs at the same time as the Python packages. The commands below check it again.
 demo: TOOLS := java maven
 test orders: TOOLS := java maven chromium compiler
-soak kafka-release: TOOLS := java maven
+soak: TOOLS := java maven go
+kafka-release: TOOLS := java maven
 bench bench-quick: TOOLS := java maven compiler
 wheel: TOOLS := compiler
 images: TOOLS := buildah
@@ -116,7 +118,7 @@ soak: setup
 		tests/interop/test_config_order.py tests/interop/test_resources_in_line.py tests/interop/test_assignors_like_kafka.py tests/interop/test_impact_bounds.py
 	for release in $(OLDER_RELEASES); do \
 		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
-	$(WITH_COMPILER) python -m scripts.client_suites
+	$(WITH_GO) python -m scripts.client_suites
 	@$(MAKE) --no-print-directory orders
 
 # The last two run the files that share Kafka, Spark or a browser in one process, in an order and in its reverse: so each

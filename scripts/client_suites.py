@@ -2,8 +2,7 @@
 
 Usage: ``python -m scripts.client_suites [SUITE...]``. A suite is fetched by the package manager of its language, in the
 version that is pinned here, into ``.cache/client-suites``. Its row of the table is written anew. A result that is worse
-than the one in the table fails the run. Needed on the path: ``go`` for franz-go and sarama, ``npm``, ``gcc`` and
-``make`` for librdkafka.
+than the one in the table fails the run. Needed on the path: ``go``, which ``scripts/with_tools.py go`` installs.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ _LIMIT_S: Final = 1_800.0
 """Time limit of one suite."""
 _START_S: Final = 30.0
 _GO_RESULT: Final = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+)", re.MULTILINE)
-_RDKAFKA_RESULT: Final = re.compile(r"^\|\s*([0-9]{4}_\w+)\s*\|\s*(PASSED|FAILED|SKIPPED)", re.MULTILINE)
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -128,13 +126,24 @@ def run_tests(words: Sequence[str | Path], log: Path, *, cwd: Path, environment:
     return _ANSI.sub("", log.read_text(encoding="utf-8", errors="replace"))
 
 
+def run_go(words: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None) -> bytes:
+    """Run Go, which downloads the release that a module requires; return its output.
+
+    Raises:
+        CalledProcessError: Go failed.
+    """
+    environment = {**os.environ, "GOTOOLCHAIN": "auto", **(environment or {})}
+    return subprocess.run(
+        ["go", *map(str, words)], cwd=folder, env=environment, stdout=subprocess.PIPE, check=True
+    ).stdout
+
+
 def go_module(module: str, version: str, folder: Path) -> Path:
     """Return a writable copy of a Go module's source."""
     target = folder / "source"
     if not target.exists():
-        words = ["go", "mod", "download", "-json", f"{module}@v{version}"]
-        downloaded = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, check=True)
-        shutil.copytree(json.loads(downloaded.stdout)["Dir"], target, copy_function=shutil.copyfile)
+        downloaded = run_go(["mod", "download", "-json", f"{module}@v{version}"], folder)
+        shutil.copytree(json.loads(downloaded)["Dir"], target, copy_function=shutil.copyfile)
         subprocess.run(["chmod", "-R", "u+w", target], check=True)
     return target
 
@@ -142,7 +151,7 @@ def go_module(module: str, version: str, folder: Path) -> Path:
 def go_test(package: Path, program: Path, *tags: str) -> Path:
     """Build the tests of a Go package; return the program."""
     flags = ["-tags", ",".join(tags)] if tags else []
-    subprocess.run(["go", "test", "-c", *flags, "-o", program, "."], cwd=package, check=True)
+    run_go(["test", "-c", *flags, "-o", program, "."], package)
     return program
 
 
@@ -167,11 +176,8 @@ def run_sarama(folder: Path) -> Result:
     """Run the functional tests against five broker ids behind toxiproxy, which the tests expect on fixed ports."""
     package = go_module("github.com/IBM/sarama", SARAMA, folder)
     program = go_test(package, folder / "sarama.test", "functional")
-    subprocess.run(
-        ["go", "install", f"github.com/Shopify/toxiproxy/v2/cmd/server@v{TOXIPROXY}"],
-        env={**os.environ, "GOBIN": str(folder)},
-        check=True,
-    )
+    toxiproxy = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{TOXIPROXY}"
+    run_go(["install", toxiproxy], folder, {"GOBIN": str(folder)})
     ports = range(29_091, 29_096)
     configs = ("auto.create.topics.enable=false", "group.initial.rebalance.delay.ms=0", "default.replication.factor=2")
     advertised = [f"localhost:{port}" for port in ports]
@@ -194,35 +200,9 @@ def run_sarama(folder: Path) -> Result:
     return Result.of({name: outcome for outcome, name in _GO_RESULT.findall(text)})
 
 
-def run_librdkafka(folder: Path) -> Result:
-    """Run librdkafka's own tests, which the package node-rdkafka carries with its source."""
-    source = folder / "package" / "deps" / "librdkafka"
-    if not (source / "tests" / "test-runner").exists():
-        subprocess.run(["npm", "pack", f"node-rdkafka@{NODE_RDKAFKA}"], cwd=folder, check=True)
-        subprocess.run(["tar", "xzf", f"node-rdkafka-{NODE_RDKAFKA}.tgz"], cwd=folder, check=True)
-        for words in (
-            ["./configure", "--disable-gssapi", "--disable-curl"],
-            ["make", "-j2", "libs"],
-            ["make", "-j2", "-C", "tests", "build"],
-        ):
-            subprocess.run(words, cwd=source, check=True, stdout=subprocess.DEVNULL)
-    tests = source / "tests"
-    with broker(folder / "broker.log", count=3, configs=("num.partitions=4",)) as addresses:
-        (tests / "test.conf").write_text(f"bootstrap.servers={','.join(addresses)}\ntest.topic.random=true\n")
-        text = run_tests(
-            ["./test-runner", "-p1", "-Q"],
-            folder / "tests.log",
-            cwd=tests,
-            environment={"TEST_KAFKA_VERSION": "4.0.0", "CI": "true"},
-        )
-    return Result.of(dict(_RDKAFKA_RESULT.findall(text)))
-
-
 FRANZ_GO: Final = "1.22.3"
 SARAMA: Final = "1.61.1"
 TOXIPROXY: Final = "2.5.0"
-NODE_RDKAFKA: Final = "3.6.1"
-LIBRDKAFKA: Final = "2.12.0"
 
 SUITES: Final = (
     Suite(

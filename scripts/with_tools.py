@@ -1,6 +1,6 @@
-"""Run a command with the virtual environment, and what it needs of Java, Maven, Chromium and a compiler, on its PATH.
+"""Run a command with the virtual environment, and what it needs of Java, Maven and so on, on its PATH.
 
-Usage: ``python scripts/with_tools.py [java] [maven] [chromium] [compiler] [buildah] -- COMMAND...``
+Usage: ``python scripts/with_tools.py [java] [maven] [chromium] [compiler] [go] [buildah] -- COMMAND...``
 
 What is missing is installed by the system's package manager where that is permitted (as root, or with a sudo that asks
 for no password). Where it is not, Java missing ends the run with the command to type; others missing are only told: the
@@ -11,6 +11,7 @@ skipped, and fail in CI.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 BIN: Final = Path(sys.prefix) / "bin"
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 """Programs that drive as Chromium does."""
+MIN_GO: Final = (1, 21)
+"""Oldest release of Go that downloads the release which a module requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class PackageManager:
     chromium: tuple[str, ...] = ("chromium",)
     compiler: tuple[str, ...] = ("gcc", "python3-devel")
     """All of them, as long as something is missing."""
+    go: tuple[str, ...] = ("go",)
     refresh: tuple[str, ...] = ()
     """Command that renews the package lists; empty when installing does that by itself."""
     needs_root: bool = True
@@ -53,16 +57,19 @@ MANAGERS: Final = (
         refresh=("apt-get", "update", "-q"),
         java=("openjdk-17-jre-headless", "openjdk-21-jre-headless"),
         compiler=("build-essential", "python3-dev"),
+        go=("golang-go",),
     ),
     PackageManager(
         program="dnf",
         install=("dnf", "install", "-y"),
         java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
+        go=("golang",),
     ),
     PackageManager(
         program="yum",
         install=("yum", "install", "-y"),
         java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
+        go=("golang",),
     ),
     PackageManager(
         program="apk",
@@ -117,6 +124,16 @@ def has_compiler() -> bool:
     """Tell whether the C compiler that this Python builds with is there, and this Python's headers."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return shutil.which(compiler) is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+
+def has_go() -> bool:
+    """Return whether Go is there, in release ``MIN_GO`` or newer."""
+    go = shutil.which("go")
+    if go is None:
+        return False
+    version = subprocess.run([go, "version"], check=False, capture_output=True, text=True).stdout
+    release = re.search(r"\bgo(\d+)\.(\d+)", version)
+    return release is not None and (int(release[1]), int(release[2])) >= MIN_GO
 
 
 def has_buildah() -> bool:
@@ -197,6 +214,14 @@ def ensure_compiler(manager: PackageManager | None) -> None:
         say(f"a C compiler or Python's headers were not found: the wheel cannot be built. To have them: {hint}")
 
 
+def ensure_go(manager: PackageManager | None) -> None:
+    """Install Go if possible; print how to install it if not."""
+    release = ".".join(map(str, MIN_GO))
+    lost = f"Go {release} or newer was not found: the test suites of Go clients cannot run"
+    otherwise = f"install Go {release} or newer and put go on the PATH"
+    _ensure_if_possible(has_go, manager, manager.go if manager else (), lost=lost, otherwise=otherwise)
+
+
 def ensure_buildah(manager: PackageManager | None) -> None:
     """Install buildah if possible; print how to install it if not. Where there is debootstrap, install that as well."""
     if manager and manager.program == "apt-get" and shutil.which("debootstrap") is None:
@@ -218,6 +243,7 @@ _ENSURE: Final = {
     "maven": ensure_maven,
     "chromium": ensure_chromium,
     "compiler": ensure_compiler,
+    "go": ensure_go,
     "buildah": ensure_buildah,
 }
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.client_suites import PAGE, SUITES, Result, Suite, is_worse, row, with_row
+from scripts.client_suites import PAGE, ROOT, SUITES, Result, Suite, is_worse, row, with_row
+from scripts.with_tools import has_go
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RESULT = Result.of({"a": "PASS", "b": "FAILED", "c": "PASSED", "d": "SKIP"})
 SUITE = Suite(name="lib", version="1.0", run=lambda _: RESULT, remark="b needs docker")
@@ -44,3 +49,25 @@ def test_page_has_a_row_for_each_suite_that_is_run() -> None:
         (line,) = (line for line in lines if line.startswith(f"| {suite.name} |"))
         assert line.split("|")[2].strip() == suite.version
         assert line.endswith(f"{suite.remark} |")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("version", "is_enough"),
+    [("go1.19.8", False), ("go1.21.0", True), ("go1.26.8", True), ("go2.0", True), ("devel", False)],
+)
+def test_go_must_be_a_release_that_downloads_newer_ones(
+    version: str, is_enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not has_go()
+    go = tmp_path / "go"
+    go.write_text(f"#!/bin/sh\necho 'go version {version} linux/amd64'\n", encoding="utf-8")
+    go.chmod(0o755)
+    assert has_go() is is_enough
+
+
+def test_soak_installs_go_for_the_suites() -> None:
+    lines = (ROOT / "Makefile").read_text(encoding="utf-8").split("\n")
+    assert "\t$(WITH_GO) python -m scripts.client_suites" in lines
+    assert "WITH_GO := $(PYTHON_BIN)/python scripts/with_tools.py go --" in lines

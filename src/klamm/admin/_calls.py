@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from klamm.admin.types import AlterConfigOp, ConfigEntry, OpType
 from klamm.kafka_client.errors import api_error
@@ -29,6 +30,8 @@ Scalar: TypeAlias = str | int | float
 """A config value. True and False are sent as ``true`` and ``false``."""
 ConfigValue: TypeAlias = Scalar | Iterable[Scalar]
 """A config value, or the elements of a list config."""
+NO_LEADERS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
+"""Default of ``leaders``: the call looks them all up."""
 
 
 class AdminCalls:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 from klamm.admin import _topics
-from klamm.admin._calls import AdminCalls
+from klamm.admin._calls import NO_LEADERS, AdminCalls
 from klamm.admin.results import PerKeyResult
 from klamm.admin.types import by_topic
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request, fetched_partitions
@@ -49,11 +49,21 @@ class LeaderCalls(AdminCalls):
     """Admin calls to the leaders of partitions, and about transactions."""
 
     def describe_producers(
-        self, partitions: Collection[TopicPartition], *, timeout_ms: int | None = None
+        self,
+        partitions: Collection[TopicPartition],
+        *,
+        leaders: Mapping[TopicPartition, int] = NO_LEADERS,
+        timeout_ms: int | None = None,
     ) -> PerKeyResult[TopicPartition, tuple[ActiveProducer, ...]]:
-        """Return the producers of partitions, except those without idempotence. Served from Kafka 2.8 on."""
+        """Return the producers of partitions, except those without idempotence. Served from Kafka 2.8 on.
+
+        Args:
+            partitions: The partitions.
+            leaders: As in ``list_offsets``.
+            timeout_ms: Limit for this call in milliseconds. None means the client's own.
+        """
         result: PerKeyResult[TopicPartition, tuple[ActiveProducer, ...]] = PerKeyResult(partitions)
-        self._start(result, functools.partial(_producers, result=result), timeout_ms=timeout_ms)
+        self._start(result, functools.partial(_producers, leaders=leaders, result=result), timeout_ms=timeout_ms)
         return result
 
     def list_transactions(self, *, timeout_ms: int | None = None) -> Outcome[Mapping[int, str]]:
@@ -66,6 +76,7 @@ class LeaderCalls(AdminCalls):
         *,
         max_bytes: int,
         partition_max_bytes: int,
+        leaders: Mapping[TopicPartition, int] = NO_LEADERS,
         timeout_ms: int | None = None,
     ) -> PerKeyResult[TopicPartition, memoryview]:
         """Return raw record batches from an offset on, without waiting for new ones. The last batch may be truncated.
@@ -75,17 +86,22 @@ class LeaderCalls(AdminCalls):
             max_bytes: Limit for the response of each leader in bytes. Partitions that exceed it get no batches. The
                 first batch of a response is returned whole, however large it is.
             partition_max_bytes: Limit per partition in bytes.
+            leaders: As in ``list_offsets``.
             timeout_ms: Limit for this call in milliseconds. None means the client's own.
         """
         result: PerKeyResult[TopicPartition, memoryview] = PerKeyResult(offsets)
         limits = FetchLimits(max_bytes, partition_max_bytes, min_bytes=0, max_wait_ms=0)
-        work = functools.partial(_batches, offsets=dict(offsets), limits=limits, result=result)
+        work = functools.partial(_batches, offsets=dict(offsets), limits=limits, leaders=leaders, result=result)
         self._start(result, work, timeout_ms=timeout_ms)
         return result
 
 
 async def _producers(
-    pool: ConnectionPool, deadline: Deadline, *, result: PerKeyResult[TopicPartition, tuple[ActiveProducer, ...]]
+    pool: ConnectionPool,
+    deadline: Deadline,
+    *,
+    leaders: Mapping[TopicPartition, int],
+    result: PerKeyResult[TopicPartition, tuple[ActiveProducer, ...]],
 ) -> None:
     async def ask(
         node_id: int | None, partitions: list[TopicPartition], attempt: Deadline
@@ -107,7 +123,7 @@ async def _producers(
             for entry in topic.partitions
         }
 
-    await _ask_leaders("DescribeProducers", pool, deadline, ask, result)
+    await _ask_leaders("DescribeProducers", pool, deadline, ask, leaders=leaders, result=result)
 
 
 def _state(producer: DescribeProducersResponse.ProducerState) -> ActiveProducer:
@@ -138,6 +154,7 @@ async def _batches(
     *,
     offsets: Mapping[TopicPartition, int],
     limits: FetchLimits,
+    leaders: Mapping[TopicPartition, int],
     result: PerKeyResult[TopicPartition, memoryview],
 ) -> None:
     async def ask(
@@ -159,7 +176,7 @@ async def _batches(
             for entry in fetched_partitions(response, {}, with_topic_ids=False, read_committed=False)
         }
 
-    await _ask_leaders("Fetch", pool, deadline, ask, result)
+    await _ask_leaders("Fetch", pool, deadline, ask, leaders=leaders, result=result)
 
 
 async def _ask_leaders(
@@ -167,8 +184,10 @@ async def _ask_leaders(
     pool: ConnectionPool,
     deadline: Deadline,
     ask: Ask[TopicPartition, _Value],
+    *,
+    leaders: Mapping[TopicPartition, int],
     result: PerKeyResult[TopicPartition, _Value],
 ) -> None:
-    find = functools.partial(_topics.find_leaders, pool, deadline)
+    find = _topics.leader_lookup(pool, deadline, leaders)
     call = KeyedCall(what=what, ask=ask, settle=result.settle, find=find, retriable=RETRIABLE_LEADER_CODES)
     await call.run(pool, deadline, result.values())

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ListOffsetsResult,
     )
     from klamm.kafka_client.pool.calls import Deadline
+    from klamm.kafka_client.pool.keyed_calls import Find
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
@@ -230,6 +231,7 @@ async def list_offsets(
     specs: Mapping[TopicPartition, int],
     *,
     read_committed: bool,
+    leaders: Mapping[TopicPartition, int],
     result: ListOffsetsResult,
 ) -> None:
     """Request offsets from the leader of each partition. A leader that moved is looked up again until the deadline."""
@@ -266,17 +268,30 @@ async def list_offsets(
             for found in topic.partitions
         }
 
-    find = functools.partial(find_leaders, pool, deadline)
+    find = leader_lookup(pool, deadline, leaders)
     call = KeyedCall(what="ListOffsets", ask=ask, settle=result.settle, find=find, retriable=RETRIABLE_LEADER_CODES)
     await call.run(pool, deadline, specs)
 
 
-async def find_leaders(
-    pool: ConnectionPool, deadline: Deadline, partitions: list[TopicPartition]
-) -> Mapping[TopicPartition, int | KafkaApiError]:
-    """Return the leader of each partition, or an error."""
-    response = await _metadata(pool, deadline, sorted({partition.topic for partition in partitions}))
-    return _leaders(response, partitions)
+def leader_lookup(
+    pool: ConnectionPool, deadline: Deadline, leaders: Mapping[TopicPartition, int]
+) -> Find[TopicPartition]:
+    """Return a function that looks up leaders with a Metadata request, except those that the caller has looked up.
+
+    A leader of the caller's is used once. A partition that has to be retried is looked up, since its leader has moved.
+    """
+    unused = dict(leaders)
+
+    async def find(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int | KafkaApiError]:
+        places: dict[TopicPartition, int | KafkaApiError] = {
+            partition: unused.pop(partition) for partition in partitions if partition in unused
+        }
+        if missing := [partition for partition in partitions if partition not in places]:
+            response = await _metadata(pool, deadline, sorted({partition.topic for partition in missing}))
+            places |= _leaders(response, missing)
+        return places
+
+    return find
 
 
 def _leaders(

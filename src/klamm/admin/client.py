@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
-from klamm.admin._calls import AdminCalls, ConfigValue, operations
+from klamm.admin._calls import NO_LEADERS, AdminCalls, ConfigValue, operations
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
 from klamm.admin._leader_calls import LeaderCalls
@@ -369,11 +369,22 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         specs: Mapping[TopicPartition, int],
         *,
         read_committed: bool = False,
+        leaders: Mapping[TopicPartition, int] = NO_LEADERS,
         timeout_ms: int | None = None,
     ) -> ListOffsetsResult:
-        """Return offsets by ``OffsetSpec`` or by timestamp in milliseconds, from the leader of each partition."""
+        """Return offsets by ``OffsetSpec`` or by timestamp in milliseconds, from the leader of each partition.
+
+        Args:
+            specs: Requested offset of each partition.
+            read_committed: Whether LATEST means the last stable offset.
+            leaders: Node ids of leaders from a recent ``describe_topics``. The others are looked up, and those that
+                turn out to have moved.
+            timeout_ms: Limit for this call in milliseconds. None means the client's own.
+        """
         result = ListOffsetsResult(specs)
-        work = functools.partial(_topics.list_offsets, specs=specs, read_committed=read_committed, result=result)
+        work = functools.partial(
+            _topics.list_offsets, specs=specs, read_committed=read_committed, leaders=leaders, result=result
+        )
         self._start(result, work, timeout_ms=timeout_ms)
         return result
 

@@ -100,6 +100,8 @@ class _Collector:
         self._max_s = max_s
         self._now_ms = int(time.time() * 1000)
         self._unknown: list[str] = []
+        self._leaders: dict[TopicPartition, int] = {}
+        """Leaders of the partitions concerned, looked up once."""
 
     def facts(self, changes: Sequence[Change]) -> ClusterFacts:
         names, facts = frozenset[str](), ClusterFacts(now_ms=self._now_ms)
@@ -108,6 +110,12 @@ class _Collector:
             names = frozenset(self._admin.list_topics(include_internal=True).result())
             everything = concerns_inheriting_topics(changes)
             topics = self._topics(names if everything else concerned & names)
+            self._leaders = {
+                TopicPartition(name, p.partition): p.leader
+                for name, topic in topics.items()
+                for p in topic.partitions
+                if p.leader >= 0
+            }
             facts = replace(facts, topics=topics, topic_names=names)
             effects = config_effects(changes, facts)
             topics = self._with_offsets(topics, needs(changes, effects), effects)
@@ -163,7 +171,7 @@ class _Collector:
     def _with_offsets(
         self, topics: _Topics, needed: Mapping[str, Need], effects: Mapping[str, TopicConfigs]
     ) -> _Topics:
-        places = [place for place in _places(topics, needed, Need.OFFSETS) if _leader(topics, place) >= 0]
+        places = [place for place in _places(topics, needed, Need.OFFSETS) if place in self._leaders]
         if not places:
             return topics
         cutoffs = {
@@ -172,13 +180,14 @@ class _Collector:
             if place.topic in effects and effects[place.topic].number("retention.ms") >= 0
         }
         offsets = {
-            spec: self._admin.list_offsets(dict.fromkeys(places, spec))
+            spec: self._admin.list_offsets(dict.fromkeys(places, spec), leaders=self._leaders)
             for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST, 0)
         }
-        by_time = self._admin.list_offsets({place: max(cutoff, 0) for place, cutoff in cutoffs.items()})
+        since = {place: max(cutoff, 0) for place, cutoff in cutoffs.items()}
+        by_time = self._admin.list_offsets(since, leaders=self._leaders)
         starts, ends, oldest = (self._available("log offsets", result) for result in offsets.values())
         kept = self._available("log offsets by time", by_time)
-        sizes = self._sizes(topics)
+        sizes = self._sizes()
 
         def with_offsets(topic: str, p: PartitionFacts) -> PartitionFacts:
             place = TopicPartition(topic, p.partition)
@@ -196,9 +205,9 @@ class _Collector:
 
         return _mapped(topics, with_offsets)
 
-    def _sizes(self, topics: _Topics) -> dict[TopicPartition, dict[int, int]]:
+    def _sizes(self) -> dict[TopicPartition, dict[int, int]]:
         """Return the size of each replica in bytes, by partition and node id."""
-        leaders = {p.leader for topic in topics.values() for p in topic.partitions if p.leader >= 0}
+        leaders = set(self._leaders.values())
         sizes: dict[TopicPartition, dict[int, int]] = {}
         for node, directories in self._available("log sizes", self._admin.describe_log_dirs(leaders)).items():
             for directory in directories.values():
@@ -210,7 +219,7 @@ class _Collector:
     def _with_clients(self, facts: ClusterFacts, needed: Mapping[str, Need]) -> ClusterFacts:
         topics = facts.topics
         if places := _places(topics, needed, Need.PRODUCERS):
-            topics = self._with_producers(topics, [place for place in places if _leader(topics, place) >= 0])
+            topics = self._with_producers(topics, [place for place in places if place in self._leaders])
         if places := _places(topics, needed, Need.BATCHES):
             topics = self._with_batches(topics, places)
         facts = replace(facts, topics=topics)
@@ -219,7 +228,7 @@ class _Collector:
         return facts
 
     def _with_producers(self, topics: _Topics, places: list[TopicPartition]) -> _Topics:
-        described = self._admin.describe_producers(places)
+        described = self._admin.describe_producers(places, leaders=self._leaders)
         names = self._optional("transactional ids", self._admin.list_transactions()) or {}
         producers = self._available("active producers", described)
 
@@ -247,14 +256,14 @@ class _Collector:
         wanted = {
             place: max(p.start_offset, p.end_offset - _NEWEST_RECORDS)
             for place in places
-            if (p := topics[place.topic].partitions[place.partition]).record_count
+            if place in self._leaders and (p := topics[place.topic].partitions[place.partition]).record_count
         }
         read, deadline, left = dict[TopicPartition, memoryview](), time.monotonic() + self._max_s, self._max_bytes
         queue = list(wanted)
         while queue and left > 0 and time.monotonic() < deadline:
             # A leader fills its response in the order of the request. Partitions that got nothing are asked again.
             some = queue[:_PARTITIONS_PER_FETCH]
-            leaders = {_leader(topics, place) for place in some}
+            leaders = {self._leaders[place] for place in some}
             limit_ms = max(1, int((deadline - time.monotonic()) * 1000))
             fetched = self._available(
                 "the newest batches",
@@ -262,6 +271,7 @@ class _Collector:
                     {place: wanted[place] for place in some},
                     max_bytes=min(left // len(leaders), _MAX_RESPONSE_BYTES),
                     partition_max_bytes=_MAX_PARTITION_BYTES,
+                    leaders=self._leaders,
                     timeout_ms=limit_ms,
                 ),
             )
@@ -350,10 +360,6 @@ def _places(topics: _Topics, needed: Mapping[str, Need], need: Need) -> list[Top
         if need in needed.get(name, Need(0))
         for p in topic.partitions
     ]
-
-
-def _leader(topics: _Topics, place: TopicPartition) -> int:
-    return topics[place.topic].partitions[place.partition].leader
 
 
 def _mapped(topics: _Topics, change: Callable[[str, PartitionFacts], PartitionFacts]) -> _Topics:

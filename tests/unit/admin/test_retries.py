@@ -62,7 +62,7 @@ from klamm.protocol.messages.list_config_resources import ListConfigResourcesRes
 from klamm.protocol.messages.list_groups import ListGroupsResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsResponse
 from klamm.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
-from klamm.protocol.messages.metadata import MetadataResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchResponse
@@ -413,3 +413,23 @@ def test_a_topic_whose_leader_is_not_known_yet_is_asked_for_again(broker: StubBr
     # then
     assert found[PARTITION].offset == 5
     assert len(states) == 1
+
+
+@pytest.mark.parametrize(
+    ("codes", "lookups"),
+    [((0,), 0), ((ErrorCode.NOT_LEADER_OR_FOLLOWER, 0), 1)],
+    ids=["leader is current", "leader has moved"],
+)
+def test_given_leader_is_looked_up_only_after_it_moved(
+    broker: StubBroker, admin: AdminClient, codes: tuple[int, ...], lookups: int
+) -> None:
+    # given
+    responses = [_offsets(code) for code in codes]
+    broker.answer(2, lambda _: responses.pop(0))
+    earlier = len(broker.requests(3))
+    # when
+    offsets = admin.list_offsets({PARTITION: -1}, leaders={PARTITION: NODE_ID}).result(30)
+    # then
+    requests: list[Any] = [request.read(MetadataRequest) for request in broker.requests(3)[earlier:]]
+    assert sum(bool(request.topics) for request in requests) == lookups
+    assert offsets[PARTITION].offset == 5

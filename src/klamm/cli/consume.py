@@ -6,6 +6,7 @@ Flags, properties and stdout are those of Kafka 4.3's ConsoleConsumer, with the 
 - Conflicting flags exit with 2. An error while consuming exits with 1; Kafka's tool logs the error and exits with 0.
 - Without ``--group`` no group is created: the consumer reads all partitions on its own. Kafka's tool invents a group.
 - ``--formatter`` takes only DefaultMessageFormatter and NoOpMessageFormatter, and a deserializer is one of Kafka's own.
+- ``--last`` and ``--from-time`` are additional: the first record to read, by number or by time.
 - ``-o json`` prints one line of JSON per record, ``-o yaml`` one document.
 """
 
@@ -18,7 +19,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, add_timeout, whole_number
+from klamm.cli.arguments import INT32_MAX, TO_HELP, ToolParser, add_common, add_timeout, moment_ms, whole_number
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
@@ -66,6 +67,18 @@ def parser() -> ToolParser:
     found.add_value(
         "--offset", metavar="OFFSET", help="with --partition: earliest, latest (default) or the first offset to read"
     )
+    found.add_value(
+        "--last",
+        type=whole_number(INT32_MAX, lowest=0),
+        metavar="N",
+        help="begin with the last N records of each partition, without a group; markers of transactions count",
+    )
+    found.add_value(
+        "--from-time",
+        type=moment_ms,
+        metavar="TIME",
+        help=f"begin with the first record of each partition from this time on, without a group; {TO_HELP}",
+    )
     found.add_switch("--from-beginning", help="begin with the first record if the group has no committed offset")
     found.add_value("--group", metavar="GROUP", help="read as a member of this group and commit offsets")
     found.add_value("--max-messages", type=whole_number(INT32_MAX), metavar="N", help="end after this many records")
@@ -112,12 +125,25 @@ def _check(flags: ToolParser, options: argparse.Namespace) -> None:
             flags.error("Options from-beginning and offset cannot be specified together.")
     elif options.offset is not None:
         flags.error("The partition is required when offset is specified.")
+    _check_start(flags, options)
     if options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
     if options.formatter not in (None, *_FORMATTERS):
         flags.error(f"--formatter {options.formatter}: expected {_FORMATTERS[0]} or {_NO_OUTPUT}")
     if options.isolation_level not in (None, *_ISOLATION_LEVELS):
         flags.error(f"--isolation-level {options.isolation_level}: expected {' or '.join(_ISOLATION_LEVELS)}")
+
+
+def _check_start(flags: ToolParser, options: argparse.Namespace) -> None:
+    """Exit with 2 if ``--last`` or ``--from-time`` is combined with another flag for the first record to read."""
+    for flag, value in (("--last", options.last), ("--from-time", options.from_time)):
+        if value is None:
+            continue
+        others = {"--include": options.include, "--offset": options.offset, "--group": options.group}
+        others["--from-beginning"] = options.from_beginning or None
+        others["--from-time"] = options.from_time if flag == "--last" else None
+        if given := [name for name, other in others.items() if other is not None]:
+            flags.error(f"{flag} cannot be combined with {', '.join(given)}")
 
 
 def parse_offset(text: str | None, *, from_beginning: bool) -> int:
@@ -171,11 +197,20 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
             f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', please remove one option"
         )
     group = group_of(flags, options, properties)
+    if group is not None and (options.last is not None or options.from_time is not None):
+        flags.error("--last and --from-time cannot be combined with a group, which has its own offsets")
     with connect(options, properties=properties) as admin:  # reports servers that do not answer
         admin.describe_cluster().result()
     from klamm.cli.console.receiver import Interest, RecordReceiver  # noqa: PLC0415  # --help needs no network library
 
-    interest = Interest(topic=options.topic, include=options.include, partition=options.partition, offset=offset)
+    interest = Interest(
+        topic=options.topic,
+        include=options.include,
+        partition=options.partition,
+        offset=offset,
+        last=options.last,
+        from_ms=options.from_time,
+    )
     receiver = RecordReceiver(interest, _settings(options, properties, group), flush=sys.stdout.flush)
     try:
         with _terminable(), receiver:

@@ -128,3 +128,34 @@ def test_gateway_without_fetch_names_alternative(
     assert (
         "127.0.0.1:19092 serves no Fetch, as a gateway with --admin-only: name the brokers" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_listed"),
+    [
+        (("--principal", "anna"), True),
+        (("--principal", "User:anna"), True),
+        (("--principal", "bob"), False),
+        (("--key", "flush.ms"), True),
+        (("--key", "flush"), False),
+        (("--since", "1970-01-01T00:00:00Z"), True),
+        (("--since", "1970-01-01T00:00:01Z"), False),
+        (("--key", "flush.ms", "--principal", "bob"), False),
+    ],
+)
+def test_history_lists_only_matching_changes(
+    topics: dict[str, Exception | None],
+    read: list[Any],
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+    is_listed: bool,  # pytest passes it by name
+) -> None:
+    # given
+    topics[TOPIC] = None
+    # when
+    code = cli.main(["configs", "history", *SERVER, *flags])
+    # then
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert ("flush.ms" in printed) == is_listed
+    assert ("No change matches --since, --principal and --key." in printed) != is_listed

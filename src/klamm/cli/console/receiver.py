@@ -43,6 +43,10 @@ class Interest:
     """The only partition to read, without a group. None for all partitions."""
     offset: int
     """First offset to read of that partition; -2 for the earliest, -1 for the latest."""
+    last: int | None = None
+    """Number of offsets before the end of each partition at which to begin, without a group. None: not given."""
+    from_ms: int | None = None
+    """Time of the first record to read of each partition, in milliseconds since the epoch. None: not given."""
 
 
 class RecordReceiver:
@@ -83,7 +87,9 @@ class RecordReceiver:
             self._consumer.subscribe(pattern=_whole(interest.include or ""))
             return
         check_topic_name(interest.topic)  # kafka-python raises a plain ValueError
-        if interest.partition is None:
+        if interest.last is not None or interest.from_ms is not None:
+            self._seek(interest, interest.topic)
+        elif interest.partition is None:
             self._consumer.subscribe([interest.topic])
         else:
             partition = TopicPartition(interest.topic, interest.partition)
@@ -94,6 +100,33 @@ class RecordReceiver:
                 self._consumer.seek_to_end(partition)
             else:
                 self._consumer.seek(partition, interest.offset)
+
+    def _seek(self, interest: Interest, topic: str) -> None:
+        """Assign the partitions, and begin a number of offsets before the end of each one, or at a time.
+
+        Raises:
+            RequestError: The topic or the partition does not exist, or the cluster rejects a request.
+        """
+        try:
+            numbers = self._consumer.partitions_for_topic(topic)
+            if not numbers:
+                raise RequestError(f"Topic {topic} does not exist")
+            if interest.partition is not None and interest.partition not in numbers:
+                raise RequestError(f"Topic {topic} has no partition {interest.partition}")
+            chosen = numbers if interest.partition is None else {interest.partition}
+            partitions = [TopicPartition(topic, number) for number in sorted(chosen)]
+            self._consumer.assign(partitions)
+            begins = self._consumer.end_offsets(partitions)
+            if interest.last is not None:
+                starts = self._consumer.beginning_offsets(partitions)
+                begins = {each: max(starts[each], end - interest.last) for each, end in begins.items()}
+            else:  # a partition without a record of this time or later begins at its end
+                times = self._consumer.offsets_for_times(dict.fromkeys(partitions, interest.from_ms))
+                begins |= {each: at.offset for each, at in times.items() if at is not None and at.offset >= 0}
+        except KafkaError as error:
+            raise RequestError(explain_client_error(error)) from error
+        for partition, offset in begins.items():
+            self._consumer.seek(partition, offset)
 
     def __enter__(self) -> Self:
         """Return the object itself."""

@@ -131,6 +131,9 @@ def _parser(command: str, action: str, epilog: str) -> ToolParser:
     if action == "history":
         at_most = whole_number(ALL_LINES, lowest=1)
         flags.add_argument("--limit", type=at_most, default=100, metavar="N", help="lines at most (default 100)")
+        flags.add_value("--since", type=moment_ms, metavar="TIME", help=f"only changes from this time on: {TO_HELP}")
+        flags.add_value("--principal", metavar="NAME", help="only changes by this principal: alice or User:alice")
+        flags.add_value("--key", metavar="NAME", help="only changes of this config")
     else:
         flags.add_value("--to", metavar="TIME", required=True, help=TO_HELP)
         flags.add_switch("--validate-only", help="check with the broker and change nothing")
@@ -182,9 +185,14 @@ def _resource(flags: ToolParser, options: argparse.Namespace) -> str | None:
 
 
 def _history(options: argparse.Namespace, target: _Target) -> int:
-    lines = read_changes(options, target.resource, limit=options.limit)
+    is_filtered = any(each is not None for each in (options.since, options.principal, options.key))
+    changes = read_changes(options, target.resource, limit=ALL_LINES if is_filtered else options.limit)
+    lines = [change for change in changes if _is_wanted(change, options)][: options.limit]
     if options.bootstrap_server is not None:
-        _compare(options, lines, [line.resource for line in lines])
+        # the last change of a config counts, even if another principal made it
+        _compare(
+            options, [each for each in changes if options.key in (None, each.name)], [line.resource for line in lines]
+        )
     document = [
         {
             "at": shown_moment(line.at_ms),
@@ -199,8 +207,19 @@ def _history(options: argparse.Namespace, target: _Target) -> int:
         }
         for line in lines
     ]
-    print_result(options.output, document, lambda: [*map(_sentence, lines)] or [_no_change(target.resource)])
+    nothing = _no_change(target.resource, is_filtered=is_filtered)
+    print_result(options.output, document, lambda: [*map(_sentence, lines)] or [nothing])
     return 0
+
+
+def _is_wanted(change: RecordedChange, options: argparse.Namespace) -> bool:
+    """Return whether a change matches ``--since``, ``--principal`` and ``--key``."""
+    wanted = options.principal
+    return (
+        (options.since is None or change.at_ms >= options.since)
+        and (wanted is None or change.principal in (wanted, f"User:{user_name(wanted)}"))
+        and options.key in (None, change.name)
+    )
 
 
 def _compare(
@@ -222,8 +241,9 @@ def _compare(
     return live
 
 
-def _no_change(resource: str | None) -> str:
-    return "No change is recorded." if resource is None else f"No change of {resource} is recorded."
+def _no_change(resource: str | None, *, is_filtered: bool) -> str:
+    subject = "No change" if resource is None else f"No change of {resource}"
+    return f"{subject} matches --since, --principal and --key." if is_filtered else f"{subject} is recorded."
 
 
 def _revert(options: argparse.Namespace, target: _Target) -> int:

@@ -7,8 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections import deque
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -169,10 +168,12 @@ class FlowProgress:
 class _Rate:
     """Record and byte rates of one partition over the last one to two windows."""
 
-    __slots__ = ("_before", "_since")
+    __slots__ = ("_before", "_since", "reported_at")
 
     def __init__(self, now: float) -> None:
         self._before = self._since = (now, 0, 0)
+        self.reported_at = now
+        """Time of the latest report."""
 
     def at(self, now: float, records: int, size: int) -> tuple[float, float]:
         """Return both rates per second.
@@ -232,6 +233,8 @@ class _Totals:
 
 @dataclass(slots=True)
 class _Flow:
+    rate: _Rate
+    """Rate of the counted partitions together."""
     state: FlowState = FlowState.STARTING
     reason: str = ""
     expected: frozenset[tuple[str, int]] | None = None
@@ -251,7 +254,8 @@ class _Flow:
     """Differences between the topic configs of the two clusters. None: not compared yet."""
     records: int = 0
     bytes: int = 0
-    history: deque[tuple[float, int, int]] = field(default_factory=deque)
+    moving: set[tuple[str, int]] = field(default_factory=set)
+    """Partitions with a rate above zero."""
 
 
 class MirrorStatus:
@@ -275,7 +279,7 @@ class MirrorStatus:
         self._clock = clock
         self._counts = functools.cache(counts)
         self._lock = threading.Lock()
-        self._flows = {name: _Flow() for name in flows}
+        self._flows = {name: _Flow(rate=_Rate(clock())) for name in flows}
 
     def set_state(self, flow: str, state: FlowState, reason: str = "") -> None:
         """Change the state of a flow."""
@@ -333,6 +337,7 @@ class MirrorStatus:
         if self._counts(new.flow, new.topic):
             flow.records += new.records - records
             flow.bytes += new.bytes - size
+            flow.rate.at(self._clock(), flow.records, flow.bytes)
         flow.counters[counter] = (new.records, new.bytes)
         if flow.wanted and key not in flow.wanted:
             return  # last report of a task that ends
@@ -370,7 +375,9 @@ class MirrorStatus:
             if new.next_offset < 0:  # a task that has only received the partition
                 reported["next_offset"] = previous.next_offset
         rate = flow.rates.setdefault((new.topic, new.partition), _Rate(now))
+        rate.reported_at = now
         records_per_s, bytes_per_s = rate.at(now, records, size)
+        (flow.moving.add if records_per_s else flow.moving.discard)((new.topic, new.partition))
         reported |= {"records": records, "bytes": size}
         return PartitionStatus(**reported, records_per_s=records_per_s, bytes_per_s=bytes_per_s)
 
@@ -381,12 +388,12 @@ class MirrorStatus:
             return tuple(self._progress(name, flow, now) for name, flow in self._flows.items())
 
     def _progress(self, name: str, flow: _Flow, now: float) -> FlowProgress:
-        flow.history.append((now, flow.records, flow.bytes))
-        while len(flow.history) > 1 and flow.history[0][0] < now - RATE_WINDOW_S:
-            flow.history.popleft()
-        then, records, size = flow.history[0]
-        elapsed = max(now - then, 1e-9)
-        records_per_s = (flow.records - records) / elapsed
+        records_per_s, bytes_per_s = flow.rate.at(now, flow.records, flow.bytes)
+        for key in [key for key in flow.moving if now - flow.rates[key].reported_at > 2 * RATE_WINDOW_S]:
+            # A partition without reports copies nothing, so its latest rate is no longer true.
+            flow.moving.discard(key)
+            if key in flow.partitions:
+                flow.partitions[key] = replace(flow.partitions[key], records_per_s=0.0, bytes_per_s=0.0)
         totals = flow.totals
         lag = None if flow.expected is None or totals.unknown else totals.lag
         if len(flow.order) < len(flow.partitions):
@@ -404,7 +411,7 @@ class MirrorStatus:
             records=flow.records,
             bytes=flow.bytes,
             records_per_s=records_per_s,
-            mb_per_s=(flow.bytes - size) / elapsed / _MEGABYTE,
+            mb_per_s=bytes_per_s / _MEGABYTE,
             lag=lag,
             eta_s=None if lag is None or (lag and not records_per_s) else lag / records_per_s if lag else 0.0,
             partitions=tuple(map(flow.partitions.__getitem__, flow.order)),

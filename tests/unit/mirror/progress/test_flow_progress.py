@@ -111,6 +111,33 @@ def test_rates_cover_recent_seconds() -> None:
     assert (progress.records_per_s, progress.mb_per_s, progress.eta_s) == (500.0, 2.0, 4.0)
 
 
+def test_flow_rate_equals_partition_rate_without_earlier_snapshots() -> None:
+    # given
+    clock = Clock()
+    status = MirrorStatus(["A->B"], clock=clock)
+    status.expect("A->B", [("t", 0)])
+    # when
+    for clock.now in (0.0, 1.0, 2.0, 9.0, 10.0):
+        status.update("s", [row(0, 0, 90_000, records=int(clock.now * 1000))])
+    progress = only(status)
+    # then
+    assert progress.records_per_s == progress.partitions[0].records_per_s == pytest.approx(1000.0)
+
+
+def test_rates_are_zero_after_reports_end() -> None:
+    # given
+    clock = Clock()
+    status = MirrorStatus(["A->B"], clock=clock)
+    clock.now = 1.0
+    status.update("s", [row(0, 0, 90_000, records=1000)])
+    assert only(status).partitions[0].records_per_s > 0
+    # when
+    for clock.now in (12.0, 18.0, 24.0):
+        progress = only(status)
+    # then
+    assert (progress.records_per_s, progress.partitions[0].records_per_s) == (0.0, 0.0)
+
+
 def test_new_session_does_not_count_records_twice() -> None:
     status = MirrorStatus(["A->B"])
     status.update("one", [row(0, 10, 20, records=10)])

@@ -205,7 +205,10 @@ def test_a_config_goes_back_to_the_value_that_the_history_has(
     assert (newest["name"], newest["old"], newest["new"]) == ("acks", None, "1")
     set_for(admins[2], "reverted", "acks", "all")
     assert cli.main(["clients", "revert", *where, "--to", newest["at"]]) == 0
-    assert capsys.readouterr().out.splitlines() == ["~ acks: all -> 1", "Changed: 1."]
+    assert capsys.readouterr().out.splitlines() == [
+        "  ~ acks: all -> 1",
+        "user 'ANONYMOUS', client-id 'reverted': 1 config reverted.",
+    ]
 
 
 def test_the_history_has_changes_of_all_kinds_through_any_gateway(

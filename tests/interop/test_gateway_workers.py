@@ -19,7 +19,7 @@ import klamm
 from klamm.admin import AdminClient
 from klamm.embedded.server_process import BrokerStartError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -28,28 +28,33 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def gateway(klamm_session_broker: klamm.Broker) -> Iterator[klamm.Gateway]:
-    config = {"processes": 2, "metrics.listen": "127.0.0.1:0"}
+def metrics() -> str:
+    """Address of the gateway's metrics. Only the end of a long log is kept, so it cannot be read from there."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def gateway(klamm_session_broker: klamm.Broker, metrics: str) -> Iterator[klamm.Gateway]:
+    config = {"processes": 2, "metrics.listen": metrics}
     with klamm.Gateway(klamm_session_broker.bootstrap_servers, config=config) as gateway:
         yield gateway
 
 
-def fetched(gateway: klamm.Gateway, path: str) -> str:
-    address = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+def fetched(metrics: str, path: str) -> str:
+    with urllib.request.urlopen(f"http://{metrics}{path}", timeout=30) as answer:
         text: str = answer.read().decode()
         return text
 
 
-def metric(gateway: klamm.Gateway, name: str) -> float:
-    page = fetched(gateway, "/metrics")
+def metric(metrics: str, name: str) -> float:
+    page = fetched(metrics, "/metrics")
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
 
 
-def is_ready(gateway: klamm.Gateway) -> bool:
+def is_ready(metrics: str) -> bool:
     """Return whether all processes take connections."""
     with contextlib.suppress(HTTPError):
-        return fetched(gateway, "/ready") == "OK\n"
+        return fetched(metrics, "/ready") == "OK\n"
     return False
 
 
@@ -67,8 +72,8 @@ def served_sockets(pid: int) -> int:
     return count
 
 
-def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gateway) -> None:
-    wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 0, timeout_s=60, what="none of another test")
+def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gateway, metrics: str) -> None:
+    wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 0, timeout_s=60, what="none of another test")
     workers = children(gateway.pid)
     idle = {worker: served_sockets(worker) for worker in workers}
     clients = [WireClient(gateway.bootstrap_servers) for _ in range(10)]
@@ -81,26 +86,26 @@ def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gatewa
             timeout_s=60,
             what="ten connections of two processes",
         )
-        wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 10, timeout_s=60, what="ten connections")
+        wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 10, timeout_s=60, what="ten connections")
     finally:
         for client in clients:
             client.close()
-    wait_until(lambda: metric(gateway, "klamm_gateway_connections") == 0, timeout_s=60, what="none left")
+    wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 0, timeout_s=60, what="none left")
 
 
-def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway) -> None:
+def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway, metrics: str) -> None:
     clients = [WireClient(gateway.bootstrap_servers, client_id="in-both") for _ in range(4)]
     try:
         for client in clients:
             assert client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
         row = 'in-both</td><td class="word">127.0.0.1</td><td class="number">4</td>'
-        wait_until(lambda: row in fetched(gateway, "/"), timeout_s=60, what="one row with four connections")
+        wait_until(lambda: row in fetched(metrics, "/"), timeout_s=60, what="one row with four connections")
         wait_until(
-            lambda: json.loads(fetched(gateway, "/gateway.json"))["silent_processes"] == 0,
+            lambda: json.loads(fetched(metrics, "/gateway.json"))["silent_processes"] == 0,
             timeout_s=60,
             what="both processes to report",
         )
-        assert json.loads(fetched(gateway, "/policies.json"))["configured"] == []
+        assert json.loads(fetched(metrics, "/policies.json"))["configured"] == []
     finally:
         for client in clients:
             client.close()
@@ -109,29 +114,30 @@ def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway) 
 def test_rules_that_became_invalid_are_a_warning(klamm_session_broker: klamm.Broker, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: few, partitions: {max: 4}}]")
+    metrics = f"127.0.0.1:{free_port()}"
     config = {
         "processes": 2,
-        "metrics.listen": "127.0.0.1:0",
+        "metrics.listen": metrics,
         "create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
         "policy.rules.file": str(rules),
         "policy.reload.interval.ms": 20,
     }
-    with klamm.Gateway(klamm_session_broker.bootstrap_servers, config=config) as gateway:
-        wait_until(lambda: is_ready(gateway), timeout_s=60, what="two processes to be ready")
-        assert "klamm_policy_last_reload_successful 1" in fetched(gateway, "/metrics")
+    with klamm.Gateway(klamm_session_broker.bootstrap_servers, config=config):
+        wait_until(lambda: is_ready(metrics), timeout_s=60, what="two processes to be ready")
+        assert "klamm_policy_last_reload_successful 1" in fetched(metrics, "/metrics")
         rules.write_text("rules: [{name: few}]")
         remark = "OK, but the policies were not reloaded: "
-        wait_until(lambda: fetched(gateway, "/ready").startswith(remark), timeout_s=60, what="the failed reload")
-        assert "rules[0]: the rule checks nothing" in fetched(gateway, "/ready")
+        wait_until(lambda: fetched(metrics, "/ready").startswith(remark), timeout_s=60, what="the failed reload")
+        assert "rules[0]: the rule checks nothing" in fetched(metrics, "/ready")
         wait_until(
-            lambda: "klamm_policy_last_reload_successful 0" in fetched(gateway, "/metrics"),
+            lambda: "klamm_policy_last_reload_successful 0" in fetched(metrics, "/metrics"),
             timeout_s=60,
             what="the metrics of both processes",
         )
-        assert "The policies were not reloaded" in fetched(gateway, "/")
+        assert "The policies were not reloaded" in fetched(metrics, "/")
 
 
-def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gateway) -> None:
+def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gateway, metrics: str) -> None:
     producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "log_level": 0})
     producer.produce("through-workers", b"before")
     assert producer.flush(60) == 0
@@ -143,7 +149,7 @@ def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gat
     # then
     assert producer.flush(60) == 0
     wait_until(
-        lambda: len(set(children(gateway.pid)) - set(before)) == 2 and is_ready(gateway),
+        lambda: len(set(children(gateway.pid)) - set(before)) == 2 and is_ready(metrics),
         timeout_s=60,
         what="new processes",
     )
@@ -162,7 +168,8 @@ def test_a_worker_that_cannot_start_is_named_at_the_start(
 def test_requests_in_flight_are_answered_when_the_gateway_stops(
     klamm_session_broker: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
-    config = {"processes": 2, "metrics.listen": "127.0.0.1:0"}
+    metrics = f"127.0.0.1:{free_port()}"
+    config = {"processes": 2, "metrics.listen": metrics}
     gateway = make_klamm_gateway(klamm_session_broker.bootstrap_servers, config=config)
     workers = children(gateway.pid)
     host, _, port = gateway.bootstrap_servers.rpartition(":")
@@ -171,7 +178,7 @@ def test_requests_in_flight_are_answered_when_the_gateway_stops(
         body = b"\xff\xff\xff\xff" + (4000).to_bytes(4) + (1).to_bytes(4) + (1000).to_bytes(4) + b"\0" + bytes(4)
         fetch = b"\0\1\0\4\0\0\0\7\xff\xff" + body
         connection.sendall(len(fetch).to_bytes(4) + fetch)
-        wait_until(lambda: metric(gateway, "klamm_gateway_requests_total") == 1, timeout_s=60, what="a request")
+        wait_until(lambda: metric(metrics, "klamm_gateway_requests_total") == 1, timeout_s=60, what="a request")
         # when
         gateway.stop()
         # then

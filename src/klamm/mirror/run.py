@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.config_providers import resolve
 from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, SparkFailedError, describe
+from klamm.mirror.settings.live_keys import LiveKeys
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import SettingsError, read_properties
@@ -79,7 +80,8 @@ def run(
         settings.log_notes(logger)
         if plan:
             return print_plan(settings, sys.stdout)
-        return _mirror(settings, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)
+        live_keys = LiveKeys(properties_path, overrides)
+        return _mirror(settings, live_keys, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)
     except SettingsError as error:
         sys.stderr.write(f"{properties_path}: {error}\n")
         return EXIT_USAGE
@@ -90,6 +92,7 @@ def run(
 
 def _mirror(
     settings: MirrorSettings,
+    live_keys: LiveKeys,
     *,
     until_caught_up: bool,
     on_progress: Callable[[tuple[FlowProgress, ...]], None] | None,
@@ -99,7 +102,7 @@ def _mirror(
     from klamm.mirror.spark.driver import ControlLoops  # noqa: PLC0415 - the data path is loaded on demand
     from klamm.mirror.spark.spark_run import SparkRun  # noqa: PLC0415
 
-    loops = ControlLoops(settings, join_s=_THREADS_END_S)
+    loops = ControlLoops(settings, join_s=_THREADS_END_S, live_keys=live_keys)
     lines = ProgressLines()
     gave_up = False
     with (

@@ -46,6 +46,7 @@ from klamm.mirror.copy.offset_sync_writer import SyncWriter
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore, SourceOffsetWriter
 from klamm.mirror.copy.start import Start
+from klamm.mirror.copy.throttle import FetchThrottle
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
@@ -95,6 +96,8 @@ class Copier:
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self.throttle = FetchThrottle()
+        """Limit of the bytes per second that this copier fetches."""
         self._pool = BufferPool(max_free_bytes=settings.buffer_bytes)
         self._unstarted = dict.fromkeys(partitions, "starting")
         self._before: dict[PartitionId, PartitionProgress] = {}
@@ -145,6 +148,7 @@ class Copier:
             self._clock,
             on_recreated=self._recreated,
             target_is_far=lambda: _FAR_S <= self._target.round_trip_s < math.inf,
+            throttle=self.throttle,
         )
         self._producer = CopyProducer(
             settings,
@@ -190,7 +194,8 @@ class Copier:
                 self._fetcher.send(now)
             if now >= self._not_before:
                 self._producer.send(now)
-            self._poll(_IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now))
+            due_in_s = _IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now)
+            self._poll(min(due_in_s, self.throttle.wait_s(now) or _IDLE_WAIT_S))
             self._fetcher.sweep(now)
             self._producer.sweep(now)
             self._collect_source_offsets()

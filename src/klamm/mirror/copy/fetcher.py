@@ -59,7 +59,9 @@ if TYPE_CHECKING:
     from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
+    from klamm.kafka_client.data.fetch import FetchLimits
     from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.copy.throttle import FetchThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +99,8 @@ class _Sent(NamedTuple):
     at: float
     keys: frozenset[Key] = frozenset()
     """Partitions in the request. Empty for a fetch session."""
+    is_limited: bool = False
+    """Whether the throttle counts the response. One that was requested before the limit was set does not count."""
 
 
 class Fetcher:
@@ -116,6 +120,7 @@ class Fetcher:
         *,
         on_recreated: Callable[[str], None],
         target_is_far: Callable[[], bool],
+        throttle: FetchThrottle,
     ) -> None:
         """Create a fetcher without partitions.
 
@@ -128,7 +133,9 @@ class Fetcher:
             clock: Monotonic clock in seconds.
             on_recreated: Called with a source topic that was deleted and created again.
             target_is_far: Returns whether the round trip to the target is so long that joining compressed batches pays.
+            throttle: Limit of the fetched bytes.
         """
+        self._throttle = throttle
         self._settings = settings
         self._on_recreated = on_recreated
         self._target_is_far = target_is_far
@@ -175,17 +182,25 @@ class Fetcher:
         self._refresh(now)
         if sum(copy.pending_bytes for copy in self._active.values()) >= self._settings.buffer_bytes:
             return
-        for (leader, lane), wanted in self._wanted(now).items():
+        if self._throttle.wait_s(now) > 0:
+            return
+        behind = self._wanted(now)
+        limits = self._limits(len(self._in_flight) + len(behind) + len(self._sessions))
+        for (leader, lane), wanted in behind.items():
             try:
-                self._send_behind(leader, lane, wanted, now)
+                self._send_behind(leader, lane, wanted, limits, now)
             except ConnectionLostError as error:
                 self._lose(leader, [(entry.topic, entry.partition) for entry in wanted], error, now)
         for leader, session in list(self._sessions.items()):
             if session and (leader, _Lane.CAUGHT_UP) not in self._in_flight:
                 try:
-                    self._send_session(leader, session, now)
+                    self._send_session(leader, session, limits, now)
                 except ConnectionLostError as error:
                     self._lose(leader, list(session), error, now)
+
+    def _limits(self, fetches: int) -> FetchLimits:
+        limits = self._settings.fetch_limits
+        return limits._replace(max_bytes=self._throttle.largest(limits.max_bytes, max(1, fetches)))
 
     def _lose(self, leader: int, keys: Collection[Key], error: ConnectionLostError, now: float) -> None:
         """Let the partitions that are fetched from a node wait. Refresh their metadata: their leader may have moved."""
@@ -276,8 +291,9 @@ class Fetcher:
             return False
         return now >= copy.retry_at and copy.pending_bytes < self._settings.fetch_limits.partition_max_bytes
 
-    def _send_behind(self, leader: int, lane: _Lane, wanted: list[WantedRecords], now: float) -> None:
-        limits = self._settings.fetch_limits
+    def _send_behind(
+        self, leader: int, lane: _Lane, wanted: list[WantedRecords], limits: FetchLimits, now: float
+    ) -> None:
         limits = limits._replace(max_wait_ms=min(limits.max_wait_ms, _SHORT_WAIT_MS))
         request = fetch_request(wanted, limits, read_committed=self._settings.read_committed)
         names = {entry.topic_id: entry.topic for entry in wanted}
@@ -291,8 +307,8 @@ class Fetcher:
 
         self._submit((leader, lane), request, names, on_response, now, keys=frozenset(offsets))
 
-    def _send_session(self, leader: int, session: FetchSessionHandler, now: float) -> None:
-        request = session.request(self._settings.fetch_limits, read_committed=self._settings.read_committed)
+    def _send_session(self, leader: int, session: FetchSessionHandler, limits: FetchLimits, now: float) -> None:
+        request = session.request(limits, read_committed=self._settings.read_committed)
 
         def on_response(response: FetchResponse, memory: FrameBuffer, version: int) -> None:
             if self._sessions.get(leader) is not session:
@@ -334,10 +350,12 @@ class Fetcher:
         version = connection.version_of(FetchRequest, at_most=LAST_VERSION if with_ids else TOPIC_IDS_FROM - 1)
 
         def answered(response: FetchResponse, memory: FrameBuffer) -> None:
-            self._in_flight.pop(lane, None)
+            sent = self._in_flight.pop(lane, None)
+            if sent is not None and sent.is_limited:
+                self._throttle.charge(_size(response))
             on_response(response, memory, version)
 
-        self._in_flight[lane] = _Sent(connection, now, keys)
+        self._in_flight[lane] = _Sent(connection, now, keys, is_limited=self._throttle.limit is not None)
         connection.submit(FetchRequest, version, [encode(request, version)], FetchResponse, answered)
         connection.write()
 
@@ -489,6 +507,11 @@ class Fetcher:
             self._forget_nearest(leader)
             if lane is _Lane.CAUGHT_UP:
                 self._end_session(leader)
+
+
+def _size(response: FetchResponse) -> int:
+    """Return the bytes of all records in a response."""
+    return sum(len(entry.records or b"") for topic in response.responses for entry in topic.partitions)
 
 
 def _is_final(fetched: FetchedPartition, requested_offset: int) -> bool:

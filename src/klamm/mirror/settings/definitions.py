@@ -388,6 +388,12 @@ TASKS_MAX: Final[Setting[int | None]] = Setting(
 ON_SOURCE_LOSS: Final = Setting(
     "klamm.on.source.loss", _choice(OnSourceLoss), OnSourceLoss.STOP, "Reaction to lost source records."
 )
+MAX_BYTES_PER_SECOND: Final[Setting[int | None]] = Setting(
+    "klamm.max.bytes.per.second",
+    _integer(at_least=1, at_most=MAX_LONG),
+    None,
+    "Most bytes of records per second that the flow fetches, as they are stored on the source.",
+)
 EXACTLY_ONCE: Final = Setting("klamm.exactly.once", parse_bool, False, "Whether to copy exactly once.")
 SHARDS: Final = Setting(
     "klamm.exactly.once.shards",

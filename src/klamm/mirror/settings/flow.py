@@ -93,6 +93,8 @@ class FlowSettings:
     """Transaction settings. None: at least once."""
     on_source_loss: OnSourceLoss
     """``klamm.on.source.loss``, a klamm extension."""
+    max_bytes_per_second: int | None = None
+    """``klamm.max.bytes.per.second``, a klamm extension. None: no limit. ``LiveKeys`` has later values."""
     auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
     reset_duration: timedelta = timedelta()
     """Age of the first record that counts with ``by_duration``."""
@@ -177,6 +179,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
         on_source_loss=reader.get(definitions.ON_SOURCE_LOSS),
+        max_bytes_per_second=reader.get(definitions.MAX_BYTES_PER_SECOND),
         auto_offset_reset=auto_offset_reset,
         reset_duration=reset_duration,
         tasks_max=reader.get(definitions.TASKS_MAX),

@@ -13,8 +13,10 @@ announced      Spark asks for ``next``         The number is one above the last 
 dealt          Spark asks for ``groups``       The current shares of all flows are dealt to at most ``slots`` groups.
                                                A group gets the session that ended the previous lease in order. The
                                                timer for ``lease_s`` starts.
-served         a task sends ``task``           The task copies and sends progress. A second task for the same group is
-                                               a retry by Spark: the driver ends the older attempt.
+served         a task sends ``task``           The task copies and sends progress. The driver sends it new limits of
+                                               bytes per second if they changed since the plan, and after each later
+                                               change. A second task for the same group is a retry by Spark: the
+                                               driver ends the older attempt.
 ending         the driver sends ``end``        The tasks stop fetching, wait for produce requests in flight, write
                                                their source offsets, and send ``finished`` with their session.
 done           Spark asks for ``next`` with    Spark has committed the micro-batch.
@@ -87,6 +89,12 @@ class Coordinator:
         self._timer: threading.Timer | None = None
         self._tasks: dict[int, ServerConnection] = {}
         """Connection of the latest task per group number."""
+        self._groups: Sequence[PartitionGroup] = ()
+        """Groups of the newest lease, with the current limits."""
+        self._limits: dict[str, int] = {}
+        """Bytes per second by flow name."""
+        self._dealt_limits: dict[str, int] = {}
+        """Limits that are part of the plan of the newest lease."""
         self._sessions: dict[int, str] = {}
         """Session tokens per group number, from the tasks that ended the newest lease in order."""
         self._ending = False
@@ -144,6 +152,27 @@ class Coordinator:
             self._changed.notify_all()
         self.server.broadcast({"end": lease})
 
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """Set the bytes per second of each flow and send them to the running tasks. The lease continues.
+
+        Args:
+            limits: ``klamm.max.bytes.per.second`` by flow name. Flows without an entry have no limit.
+        """
+        with self._changed:
+            self._limits = dict(limits)
+            self._groups = leases.share_limits(self._groups, limits)
+            numbers = list(self._tasks)
+        for number in numbers:
+            self._send_limits(number)
+
+    def _send_limits(self, number: int) -> None:
+        """Send the current limits to the task of a group."""
+        with self._changed:
+            limits = next((group.limits for group in self._groups if group.number == number), ())
+            connection = self._tasks.get(number)
+        if connection is not None:
+            connection.send({"limits": limits})
+
     def end(self) -> None:
         """End the running lease and announce no further one."""
         with self._changed:
@@ -165,6 +194,8 @@ class Coordinator:
             case {"task": int(group), "lease": int(lease)}:
                 connection.is_task = True
                 self._replace(group, connection, lease)
+                if self._limits != self._dealt_limits:  # the plan of this task is older than the change
+                    self._send_limits(group)
                 self._end_if_stale(connection, lease)
             case {"finished": int(group), "lease": int(lease), "session": str(session)}:
                 self._finish(group, lease, session)
@@ -194,6 +225,8 @@ class Coordinator:
             self._lease = max(self._lease, lease)
             shares: Sequence[FlowShare] = list(self._shares.values())
             groups = leases.partition_groups(shares, slots=self._slots, tasks_max=self._tasks_max)
+            self._dealt_limits = self._limits
+            groups = self._groups = leases.share_limits(groups, self._limits)
             sessions, self._sessions = self._sessions, {}
             self._dealt_version = self._version
             self._start_timer(lease)

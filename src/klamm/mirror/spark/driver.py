@@ -19,6 +19,7 @@ from klamm.mirror.copy.settings import copy_settings, partitions_of
 from klamm.mirror.groups.control import translate_groups
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowState, GroupStatus, MirrorStatus
+from klamm.mirror.settings.definitions import MAX_BYTES_PER_SECOND
 from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare
@@ -31,24 +32,28 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.live_keys import LiveKeys
     from klamm.mirror.settings.mirror import MirrorSettings
     from klamm.mirror.topics.control import Assignment
 
 logger = logging.getLogger(__name__)
 
 _JOIN_S: Final = 10.0
+_LIVE_KEYS_EVERY_S: Final = 1.0
+"""Interval in seconds at which the properties file is read again for its live keys."""
 
 
 class ControlLoops:
     """All parts of a mirror except Spark. A context manager for one run; ``coordinator`` holds the work for Spark."""
 
-    def __init__(self, settings: MirrorSettings, *, join_s: float = _JOIN_S) -> None:
+    def __init__(self, settings: MirrorSettings, *, join_s: float = _JOIN_S, live_keys: LiveKeys | None = None) -> None:
         """Prepare the flows without connecting to a cluster.
 
         Args:
             settings: Settings of the mirror.
             join_s: Maximum time that leaving the context waits for all threads, in seconds. Threads that still
                 run after it are daemon threads and end with the process.
+            live_keys: Keys of the properties file that are followed. None: their first values are kept.
 
         Raises:
             SettingsError: A flow has a client property that klamm does not support.
@@ -61,6 +66,10 @@ class ControlLoops:
         self.status = MirrorStatus(policies, counts=lambda flow, topic: not is_heartbeats_topic(policies[flow], topic))
         bounds = {flow.name: flow.tasks_max for flow in settings.flows if flow.tasks_max is not None}
         self.coordinator = Coordinator(self.status, lease_s=settings.lease.total_seconds(), tasks_max=bounds)
+        limits = {flow.name: flow.max_bytes_per_second for flow in settings.flows}
+        self._limits = {flow: limit for flow, limit in limits.items() if limit is not None}
+        self.coordinator.set_limits(self._limits)
+        self._live_keys = live_keys
         self._ended = threading.Event()
         self._running = contextlib.ExitStack()
 
@@ -118,7 +127,9 @@ class ControlLoops:
             return threading.Thread(target=work, args=(*arguments, self._ended), name=name, daemon=True)
 
         instances = dict.fromkeys((flow.name for flow in self._settings.flows), new_instance())
+        live_keys = [] if self._live_keys is None else [thread("live keys", self._follow, self._live_keys)]
         return [
+            *live_keys,
             *(thread(flow.name, self._control, flow) for flow in self._settings.flows),
             *(thread(f"{flow.name} groups", translate_groups, flow, self.groups) for flow in self._settings.flows),
             *(
@@ -126,6 +137,17 @@ class ControlLoops:
                 for pair in self._settings.heartbeats
             ),
         ]
+
+    def _follow(self, live_keys: LiveKeys, ended: threading.Event) -> None:
+        """Apply changes of the live keys until the mirror ends."""
+        while not ended.wait(_LIVE_KEYS_EVERY_S):
+            limits = live_keys.limits(self._settings.flows)
+            if limits is None or limits == self._limits:
+                continue
+            for flow in sorted({flow for flow, _ in limits.items() ^ self._limits.items()}):
+                logger.info("%s: %s=%s", flow, MAX_BYTES_PER_SECOND.key, limits.get(flow, "(no limit)"))
+            self._limits = limits
+            self.coordinator.set_limits(limits)
 
     def _control(self, flow: FlowSettings, ended: threading.Event) -> None:
         """Run the control loop of a flow in its thread. An unexpected error fails this flow only."""

@@ -49,6 +49,8 @@ class PartitionGroup:
     shares: tuple[FlowShare, ...]
     session: str = ""
     """Session that ended the previous lease of this group in order and may be resumed. Empty: none."""
+    limits: tuple[int | None, ...] = ()
+    """Bytes per second of each share, in the order of ``shares``. None: no limit. Empty: no share has one."""
 
 
 def partition_groups(
@@ -106,6 +108,24 @@ def _parts(share: FlowShare) -> list[FlowShare]:
     ]
 
 
+def share_limits(groups: Sequence[PartitionGroup], limits: Mapping[str, int]) -> tuple[PartitionGroup, ...]:
+    """Divide the limits of the flows over the groups, so that each partition of a flow gets the same part.
+
+    Args:
+        groups: All groups of a lease.
+        limits: Bytes per second by flow name (``klamm.max.bytes.per.second``). Flows without an entry have no limit.
+    """
+    totals: dict[str, int] = {}
+    for share in (share for group in groups for share in group.shares):
+        totals[share.settings.flow] = totals.get(share.settings.flow, 0) + len(share.partitions)
+
+    def part(share: FlowShare) -> int | None:
+        flow = share.settings.flow
+        return max(1, limits[flow] * len(share.partitions) // totals[flow]) if flow in limits else None
+
+    return tuple(replace(group, limits=tuple(part(share) for share in group.shares)) for group in groups)
+
+
 def to_json(group: PartitionGroup) -> dict[str, Any]:
     """Return a group as plain JSON values for the side channel."""
     return asdict(group)
@@ -117,7 +137,9 @@ def from_json(plain: Mapping[str, Any]) -> PartitionGroup:
         FlowShare(settings=_settings(share["settings"]), partitions=tuple(PartitionId(*p) for p in share["partitions"]))
         for share in plain["shares"]
     )
-    return PartitionGroup(number=plain["number"], shares=shares, session=plain["session"])
+    return PartitionGroup(
+        number=plain["number"], shares=shares, session=plain["session"], limits=tuple(plain["limits"])
+    )
 
 
 def _settings(plain: Mapping[str, Any]) -> CopySettings:

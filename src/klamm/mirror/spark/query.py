@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from klamm.config_providers import resolve
 from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.settings.live_keys import LiveKeys
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.driver import ControlLoops
 from klamm.mirror.spark.session import check_session
@@ -105,8 +106,10 @@ def start(
     Raises:
         SettingsError: A setting is invalid or not supported. The message names key, value and what is allowed.
     """
+    live_keys = None
     if isinstance(properties, str | Path):
         keys = read_properties(Path(properties))
+        live_keys = LiveKeys(Path(properties))
     else:
         keys = {key: _as_in_a_file(key, value) for key, value in properties.items()}
     settings = parse_settings(resolve(keys), target_aliases=clusters)
@@ -117,7 +120,7 @@ def start(
     settings.log_notes(logger)
     if settings.spark:
         logger.warning("%s: no effect, because the Spark session already runs", ", ".join(sorted(settings.spark)))
-    return _start(spark, settings)
+    return _start(spark, settings, live_keys)
 
 
 def _as_in_a_file(key: str, value: object) -> str:
@@ -134,11 +137,11 @@ def _as_in_a_file(key: str, value: object) -> str:
             )
 
 
-def _start(spark: SparkSession, settings: MirrorSettings) -> MirrorQuery:
+def _start(spark: SparkSession, settings: MirrorSettings, live_keys: LiveKeys | None) -> MirrorQuery:
     with contextlib.ExitStack() as starting:
         prefix = "klamm-mirror-"
         directory = starting.enter_context(tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True))
-        loops = starting.enter_context(ControlLoops(settings))
+        loops = starting.enter_context(ControlLoops(settings, live_keys=live_keys))
         checkpoint = settings.checkpoint_dir or (Path(directory) / "checkpoint").as_uri()
         stream = MirrorStream(spark, loops.coordinator, checkpoint=checkpoint)
         starting.callback(stream.stop)

@@ -47,6 +47,11 @@ class LeaseSession:
         self.shares = tuple(shares)
         self.copiers = [Copier(share.settings, share.partitions) for share in shares]
 
+    def limit(self, limits: Sequence[int | None]) -> None:
+        """Set the bytes per second of each copier, in the order of ``shares``. None: no limit."""
+        for copier, limit in zip(self.copiers, limits, strict=False):
+            copier.throttle.limit = limit
+
     def close(self) -> None:
         """Close all connections of the copiers."""
         for copier in self.copiers:
@@ -156,6 +161,7 @@ class _Lease:
             while (message := self._channel.receive(timeout_s=0)) is not None:
                 if message.get("end", -1) >= self._lease:
                     self._ended.set()
+                self._session.limit(message.get("limits", ()))
         except OSError:
             self._lose_driver()
 
@@ -182,6 +188,7 @@ def serve(
     log_to_stderr(WORKER_LINE, level=logging.WARNING)
     channel = ChannelClient(address, token)
     session = _resume(group)
+    session.limit(group.limits)
     finished = False
     try:
         channel.send({"task": group.number, "lease": lease, "pid": os.getpid()})

@@ -11,6 +11,7 @@ import pytest
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.copy.throttle import FetchThrottle
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse
@@ -39,6 +40,7 @@ class Rig:
             for n in partitions
         }
         self.active: dict[tuple[str, int], PartitionCopy] = {}
+        self.throttle = FetchThrottle()
         self.fetcher = Fetcher(
             copy_settings("a:1", "b:1", alias="A", continue_after_loss=continue_after_loss),
             cast("Cluster", self.source),
@@ -47,6 +49,7 @@ class Rig:
             lambda: self.now,
             on_recreated=self.recreated.append,
             target_is_far=lambda: False,
+            throttle=self.throttle,
         )
         for key in self.copies:
             self.fetcher.add(key, T_ID)
@@ -400,3 +403,36 @@ def test_old_brokers_get_topic_names() -> None:
     assert (asked.version, asked.request.topics[0].topic) == (11, "t")
     asked.answer(response(part(end=10, records=batch(0, 3))))
     assert rig.copy.fetch_offset == 3
+
+
+def test_throttle_limits_bytes_over_all_partitions_of_copier() -> None:
+    rig = Rig(0, 1, 2, 3)
+    rig.throttle.limit = 1_000_000
+    content = batch(0, value=b"v" * 10_000)
+    copied = 0
+    while rig.now < 10.0:
+        for asked in rig.send(after_s=0.005):
+            assert asked.request.max_bytes <= 500_000
+            entries = []
+            room = asked.request.max_bytes
+            for index in partitions_of(asked):
+                offset = rig.copies["t", index].fetch_offset
+                records = batch(offset, value=b"v" * 10_000) if room > 0 else b""
+                room -= len(content)
+                copied += len(records)
+                entries.append(part(index, end=offset + 1000, records=records))
+            asked.answer(response(*entries))
+        for copy in rig.copies.values():
+            while copy.pending:
+                copy.pending.popleft()
+            copy.pending_bytes = 0
+    assert copied == pytest.approx(10_000_000, rel=0.1)
+
+
+def test_response_of_fetch_before_limit_is_not_charged() -> None:
+    rig = Rig(0)
+    (asked,) = rig.send()
+    rig.throttle.limit = 1
+    asked.answer(response(part(end=9, records=batch(0))))
+    rig.throttle.wait_s(rig.now)
+    assert rig.throttle.wait_s(rig.now) == pytest.approx(0.05)

@@ -214,3 +214,21 @@ def test_shipped_archive_is_importable(tmp_path: Path) -> None:
     told = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, check=True)
     # then
     assert told.stdout.decode().startswith(str(archive))
+
+
+def test_limit_is_divided_by_partitions_and_followed_by_running_tasks(coordinator: Coordinator) -> None:
+    coordinator.set_limits({"A->B": 900})
+    coordinator.publish("A->B", share(3))
+    planner, early, late = client(coordinator), client(coordinator), client(coordinator)
+    plan = ask(planner, ask="groups", lease=1)
+    assert [group["limits"] for group in plan["groups"]] == [[600], [300]]
+    early.send({"task": 0, "lease": 1, "pid": 1})
+    assert early.receive(timeout_s=0.2) is None
+    coordinator.set_limits({"A->B": 90})
+    assert early.receive(timeout_s=WAIT_S) == {"limits": [60]}
+    late.send({"task": 1, "lease": 1, "pid": 2})
+    assert late.receive(timeout_s=WAIT_S) == {"limits": [30]}
+    coordinator.set_limits({})
+    assert early.receive(timeout_s=WAIT_S) == late.receive(timeout_s=WAIT_S) == {"limits": [None]}
+    for channel in (planner, early, late):
+        channel.close()

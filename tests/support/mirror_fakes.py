@@ -14,6 +14,7 @@ from klamm.admin import (
     CreatedTopic,
     CreatePartitionsResult,
     CreateTopicsResult,
+    DeleteTopicsResult,
     DescribeConfigsResult,
     DescribeTopicsResult,
     ErrorCode,
@@ -157,6 +158,12 @@ class FakeCluster(AdminClient):
         return settled(
             CreatePartitionsResult(new_partitions), {name: self.rejects.get(name) for name in new_partitions}
         )
+
+    def delete_topics(self, names: Collection[str], *, timeout_ms: int | None = None) -> DeleteTopicsResult:
+        for name in names:
+            if name not in self.rejects:
+                del self.topics[name]
+        return settled(DeleteTopicsResult(names), {name: self.rejects.get(name) for name in names})
 
     def incremental_alter_configs(
         self,

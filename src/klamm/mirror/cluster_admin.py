@@ -171,6 +171,21 @@ def denied_topics(admin: AdminClient, topics: Collection[str]) -> dict[str, Kafk
     }
 
 
+def missing_topics(admin: AdminClient, topics: Collection[str]) -> frozenset[str]:
+    """Return which topics do not exist for certain. Topics that the principal may not describe are left out."""
+    descriptions = outcomes(admin.describe_topics(topics)) if topics else {}
+    return frozenset(
+        name
+        for name, error in descriptions.items()
+        if isinstance(error, KafkaApiError) and error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+def delete_topics(admin: AdminClient, topics: Collection[str]) -> dict[str, KafkaApiError | None]:
+    """Delete topics, independently of each other."""
+    return rejections(admin.delete_topics(topics)) if topics else {}
+
+
 def topic_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Mapping[str, ConfigEntry] | KafkaApiError]:
     """Return all configs of topics by name, including defaults."""
     resources = [_topic(name) for name in topics]

@@ -19,6 +19,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from klamm.clock import wall_clock_ms
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
@@ -27,12 +28,12 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import SourcePartition
+from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,41 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
             merged.newest |= stored.newest
     offsets = {key: merged.offset(key) for key in merged.newest if key.kind == "source offset"}
     return {(key.topic, key.partition): offset for key, offset in offsets.items() if offset is not None}
+
+
+def mirrored_topics(flow: FlowSettings) -> frozenset[str]:
+    """Return the source topics that the flow has source offsets for.
+
+    Raises:
+        ConnectionLostError, KafkaApiError, ProtocolError: The source offsets cannot be read now.
+    """
+    return frozenset(topic for topic, _ in mirrored_offsets(flow))
+
+
+def forget_topics(flow: FlowSettings, topics: Collection[str]) -> None:
+    """Delete the source offsets and ids of topics, so that topics with these names are mirrored from the beginning.
+
+    Raises:
+        ConnectionLostError, KafkaApiError, ProtocolError: They cannot be deleted now. Repeating the call is safe.
+    """
+    with _target(flow) as cluster:
+        for name in (flow.source_offsets_topic, flow.worker_offsets_topic):
+            if name is None:
+                continue
+            cluster.refresh([name])
+            if name in cluster.topics:
+                stored = _read(cluster, name, flow.source_alias, attempts=_ATTEMPTS)
+                if stored.hidden:
+                    raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
+                _write(
+                    cluster,
+                    name,
+                    [
+                        Record(key=record.key, value=None, timestamp=wall_clock_ms())
+                        for key, record in stored.newest.items()
+                        if key.topic in topics and record.value is not None
+                    ],
+                )
 
 
 @contextlib.contextmanager

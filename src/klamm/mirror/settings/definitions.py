@@ -114,6 +114,15 @@ class OnSourceLoss(StrEnum):
     CONTINUE = "continue"
 
 
+class TopicDeletions(StrEnum):
+    """Values of ``klamm.sync.topic.deletions``: whether remote topics of deleted source topics are deleted."""
+
+    OFF = "off"
+    PLAN = "plan"
+    """The deletions are logged and shown by ``--plan``, and not made."""
+    ON = "on"
+
+
 class WorkerSupport(StrEnum):
     """Values of ``exactly.once.source.support`` (KIP-618)."""
 
@@ -347,6 +356,21 @@ USE_DEFAULTS_FROM: Final = Setting(
 REFRESH_TOPICS: Final = _repetition("refresh.topics", 600, "search for new topics and partitions")
 SYNC_TOPIC_CONFIGS: Final = _repetition("sync.topic.configs", 600, "sync topic configs")
 SYNC_TOPIC_ACLS: Final = _repetition("sync.topic.acls", 600, "sync ACLs")
+TOPIC_DELETIONS: Final = Setting(
+    "klamm.sync.topic.deletions",
+    _choice(TopicDeletions),
+    TopicDeletions.OFF,
+    "Whether to delete remote topics of deleted source topics.",
+)
+TOPIC_DELETIONS_GRACE_S: Final = Setting(
+    "klamm.sync.topic.deletions.grace.seconds",
+    _integer(at_least=0, at_most=_LONGEST_S),
+    3600,
+    "Seconds for which a source topic must be gone before its remote topic is deleted.",
+)
+TOPIC_DELETIONS_PER_HOUR: Final = Setting(
+    "klamm.sync.topic.deletions.max.per.hour", _integer(at_least=1), 10, "Most remote topics deleted within an hour."
+)
 REPLICATION_FACTOR: Final = Setting("replication.factor", parse_count, 2, "Replication factor of new remote topics.")
 ADMIN_TIMEOUT_MS: Final = Setting(
     "admin.timeout.ms", _integer(at_least=1, at_most=MAX_LONG), 60_000, "Time limit of admin calls in milliseconds."

@@ -17,6 +17,7 @@ from klamm.mirror.settings.definitions import (
     OffsetReset,
     OnSourceLoss,
     SyncsLocation,
+    TopicDeletions,
 )
 from klamm.mirror.settings.exactly_once import parse_delivery
 from klamm.mirror.settings.groups import parse_groups
@@ -52,6 +53,18 @@ _NOT_CONFIGS: Final = frozenset({"topic", "partitions", "replication.factor", "c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionSettings:
+    """Settings of the deletion of remote topics, a klamm extension."""
+
+    mode: TopicDeletions = TopicDeletions.OFF
+    """``klamm.sync.topic.deletions``."""
+    grace: timedelta = timedelta(seconds=3600)
+    """``klamm.sync.topic.deletions.grace.seconds``: how long a source topic must be gone."""
+    max_per_hour: int = 10
+    """``klamm.sync.topic.deletions.max.per.hour``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
     """Settings of one enabled flow from ``source`` to ``target``."""
 
@@ -71,6 +84,7 @@ class FlowSettings:
     sync_topic_acls_interval: timedelta
     refresh_topics_enabled: bool
     refresh_topics_interval: timedelta
+    deletions: DeletionSettings = DeletionSettings()
     replication_factor: int
     """Replication factor of new remote topics. -1: the target's default."""
     source_offsets_topic: str
@@ -169,6 +183,11 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         sync_topic_acls_interval=sync_acls_interval,
         refresh_topics_enabled=refresh_topics,
         refresh_topics_interval=refresh_topics_interval,
+        deletions=DeletionSettings(
+            mode=reader.get(definitions.TOPIC_DELETIONS),
+            grace=timedelta(seconds=reader.get(definitions.TOPIC_DELETIONS_GRACE_S)),
+            max_per_hour=reader.get(definitions.TOPIC_DELETIONS_PER_HOUR),
+        ),
         replication_factor=reader.get(definitions.REPLICATION_FACTOR),
         source_offsets_topic=source_offsets_topic,
         worker_offsets_topic=worker_offsets_topic,

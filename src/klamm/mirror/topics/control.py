@@ -10,7 +10,8 @@ check both clusters     first turn, and after each failed turn   fail fast if a 
 create internal topics  once                                     source offsets, offset syncs, heartbeats;
                                                                  then migrate source offsets (``worker_offsets``)
 refresh topics          first turn, then every                   select source topics, create and grow
-                        ``refresh.topics.interval.seconds``      remote topics, publish the assignment
+                        ``refresh.topics.interval.seconds``      remote topics, publish the assignment, delete
+                                                                 remote topics (see ``deletions``)
 sync configs            first turn, then every                   see ``config_sync``
                         ``sync.topic.configs.interval.seconds``
 sync ACLs               first turn, then every                   see ``acl_sync``
@@ -59,6 +60,7 @@ from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
 from klamm.mirror.records.worker_offsets import copy_worker_offsets
 from klamm.mirror.settings.definitions import SyncsLocation
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
+from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 from klamm.retries import Backoff, LoggedReasons
@@ -96,6 +98,7 @@ class FlowControl:
         heartbeats: HeartbeatSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         carry: Callable[[FlowSettings], None] = copy_worker_offsets,
+        deletion: TopicDeletion | None = None,
     ) -> None:
         """Prepare the loop.
 
@@ -110,6 +113,7 @@ class FlowControl:
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
+            deletion: Step that deletes remote topics. None: that of the settings.
         """
         self._settings = settings
         self._heartbeats = heartbeats
@@ -119,6 +123,7 @@ class FlowControl:
         self._publish = publish
         self._clock = clock
         self._carry = carry
+        self._deletion = deletion or TopicDeletion(settings, source, target)
         self._configs = ConfigSync(settings, source, target)
         self._acls = AclSync(settings, source, target)
         self._are_reachable = False
@@ -244,8 +249,10 @@ class FlowControl:
         counts |= self._create(plan.create, selected)
         counts |= self._grow(plan.grow)
         self._status.set_rejected(self._settings.name, self._rejected)
-        self._log_gone(selected)
+        gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
+        handled = self._deletion.run(here, counts, self._clock())
+        self._log_gone({topic: remote_topic for topic, remote_topic in gone.items() if topic not in handled})
 
     def _create(self, names: Sequence[str], selected: Mapping[str, int]) -> dict[str, int]:
         """Create remote topics. Return the partition counts of those that now exist.
@@ -347,8 +354,7 @@ class FlowControl:
             )  # fmt: skip
         self._is_none_selected = is_none
 
-    def _log_gone(self, selected: Collection[str]) -> None:
-        gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
+    def _log_gone(self, gone: Mapping[str, str]) -> None:
         denied = denied_topics(self._source, gone)
         alias = self._settings.source.alias
         for topic, remote_topic in gone.items():

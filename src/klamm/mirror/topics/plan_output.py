@@ -17,6 +17,7 @@ from klamm.mirror.cluster_admin import (
     create_partitions,
     create_topics,
     internal_topic,
+    missing_topics,
     partition_counts,
     shared_topics,
     topic_configs,
@@ -24,8 +25,10 @@ from klamm.mirror.cluster_admin import (
 from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import FlowFailedError
-from klamm.mirror.settings.definitions import SyncsLocation
+from klamm.mirror.records.worker_offsets import mirrored_topics
+from klamm.mirror.settings.definitions import TOPIC_DELETIONS, SyncsLocation, TopicDeletions
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words
+from klamm.mirror.topics.deletions import plan_deletions
 from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 
@@ -134,6 +137,7 @@ def plan_flow(
         # Topics that would be created get their configs in CreateTopics.
         synced = {name: entries for name, entries in described.items() if name not in plan.create}
         lines += _configs(flow, ConfigSync(flow, source, target), synced, target, checks)
+    lines += _deletions(flow, source, here, there)
     if flow.sync_topic_acls_enabled:
         missing = AclSync(flow, source, target).missing(list(selected))
         lines += [f"+ topic {acl.resource_name}: ACL {in_words(acl)}: on the source topic" for acl in missing]
@@ -144,6 +148,24 @@ def plan_flow(
         for name in doubled_aliases(flow, selected)
     ]
     return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.rejected
+
+
+def _deletions(flow: FlowSettings, source: AdminClient, here: Collection[str], there: Collection[str]) -> list[str]:
+    """Return lines for the remote topics of deleted source topics (``klamm.sync.topic.deletions``)."""
+    mode, grace_s = flow.deletions.mode, flow.deletions.grace.total_seconds()
+    if mode is TopicDeletions.OFF or flow.source_offsets_topic not in there:
+        return []
+    planned = plan_deletions(flow, mirrored_topics(flow), here, there)
+    missing = missing_topics(source, planned)
+    is_on = mode is TopicDeletions.ON
+    start, verb = ("-", "deleted") if is_on else (NO_CHANGE, "would be deleted")
+    remedy = "" if is_on else f" with {TOPIC_DELETIONS.key}=on"
+    return [
+        f"{start} topic {remote_topic}: {verb}{remedy}, {grace_s:g} s after the start of the mirror or later: "
+        f"topic {topic} is gone on cluster {flow.source.alias}"
+        for topic, remote_topic in planned.items()
+        if topic in missing
+    ]
 
 
 def _not_before_4_1(topic: str) -> str:

@@ -109,8 +109,8 @@ def plan_topics(
 ) -> TopicPlan:
     """Compare the selected source topics with the topics of the target, both by name with their partition counts.
 
-    Nothing is ever deleted: if a topic was deleted on the source, or created again with fewer partitions, its
-    remote topic does not change.
+    Nothing is deleted here (see ``deletions``): if a topic was deleted on the source, or created again with fewer
+    partitions, its remote topic does not change.
     """
     create = []
     grow = {}

@@ -1,0 +1,190 @@
+"""Deletion of remote topics: between clusters in memory, with a clock of the test."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.mirror.progress.flow_progress import MirrorStatus
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.control import FlowControl
+from klamm.mirror.topics.deletions import TopicDeletion, plan_deletions
+from klamm.properties import SettingsError
+from tests.support.mirror_fakes import FakeCluster, rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from klamm.mirror.settings.flow import FlowSettings
+
+KEY = "klamm.sync.topic.deletions"
+
+
+def flow(**more: str) -> FlowSettings:
+    properties = {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "a:1",
+        "B.bootstrap.servers": "b:1",
+        "A->B.enabled": "true",
+        "topics": "orders.*,users",
+        KEY: "on",
+    }
+    return parse_settings(properties | {key.replace("_", "."): value for key, value in more.items()}).flows[0]
+
+
+class Run:
+    """The control loop of a flow that has source offsets for ``mirrored``. Refreshes the topics once a second."""
+
+    def __init__(self, mirrored: Collection[str], mode: str = "on", **more: str) -> None:
+        keys = {KEY: mode, f"{KEY}.grace.seconds": "60", f"{KEY}.max.per.hour": "2", **more}
+        settings = flow(**{"refresh.topics.interval.seconds": "1", **keys})
+        self.source = FakeCluster(other=1, **dict.fromkeys(mirrored, 1))
+        self.target = FakeCluster(**{f"A.{topic}": 1 for topic in mirrored})
+        self.mirrored = set(mirrored)
+        self.now = 1000.0
+        deletion = TopicDeletion(
+            settings,
+            self.source,
+            self.target,
+            mirrored=lambda _: self.mirrored,
+            forget=lambda _, topics: self.mirrored.difference_update(topics),
+        )
+        self.control = FlowControl(
+            settings,
+            self.source,
+            self.target,
+            status=MirrorStatus([settings.name]),
+            publish=lambda _: None,
+            clock=lambda: self.now,
+            deletion=deletion,
+        )
+        self.control.turn()
+
+    def after(self, seconds: float) -> set[str]:
+        """Refresh the topics after some time. Return the remote topics that are left."""
+        self.now += seconds
+        self.control.turn()
+        return {name for name in self.target.topics if name.startswith("A.")}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "deleted"),
+    [
+        (["other"], ["A.orders"], ["A.orders"]),
+        (["orders", "other"], ["A.orders"], []),  # it exists
+        ([], ["A.orders"], []),  # the source lists nothing
+        (["heartbeats", "__consumer_offsets"], ["A.orders"], []),  # an empty source with a mirror
+        (["other"], ["A.users"], []),  # users has no source offsets
+        (["other"], ["A.heartbeats"], []),
+        (["other"], ["A.private"], []),  # the filters do not select it any more
+    ],
+)
+def test_only_mirrored_topics_that_are_gone_are_planned(
+    source: list[str], target: list[str], deleted: list[str]
+) -> None:
+    mirrored = ["orders", "heartbeats", "private"]
+    assert [*plan_deletions(flow(), mirrored, source, target).values()] == deleted
+
+
+def test_remote_topic_of_another_source_topic_is_kept() -> None:
+    settings = flow(**{"replication.policy.class": "IdentityReplicationPolicy"})
+    assert plan_deletions(settings, ["orders"], ["users"], ["orders", "users"]) == {"orders": "orders"}
+    assert plan_deletions(settings, ["orders"], ["orders", "users"], ["orders", "users"]) == {}
+
+
+def test_remote_topic_is_deleted_after_grace_period_and_forgotten() -> None:
+    run = Run(["orders", "users"])
+    del run.source.topics["orders"]
+    assert run.after(10) == {"A.orders", "A.users"}
+    assert run.after(59) == {"A.orders", "A.users"}
+    assert run.after(1) == {"A.users"}
+    assert run.mirrored == {"users"}
+
+
+def test_topic_that_comes_back_cancels_deletion(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(["orders"])
+    del run.source.topics["orders"]
+    run.after(10)
+    run.source.topics["orders"] = 1
+    run.after(30)
+    del run.source.topics["orders"]
+    run.after(31)
+    assert run.after(59) == {"A.orders"}
+    assert "A->B: topic orders: the deletion of its remote topic is cancelled" in caplog.messages
+    assert run.after(1) == set()
+
+
+def test_topic_that_cannot_be_described_is_kept() -> None:
+    run = Run(["orders"])
+    run.source.denied = {"orders"}
+    run.after(10)
+    assert run.after(100) == {"A.orders"}
+
+
+def test_source_that_lists_no_topic_deletes_nothing() -> None:
+    run = Run(["orders", "users"])
+    run.source.topics.clear()
+    run.after(10)
+    assert run.after(1000) == {"A.orders", "A.users"}
+
+
+def test_deletions_per_hour_are_limited() -> None:
+    run = Run(["orders", "orders2", "orders3", "users"])
+    for name in ("orders", "orders2", "orders3"):
+        del run.source.topics[name]
+    run.after(10)
+    assert run.after(60) == {"A.orders3", "A.users"}
+    assert run.after(3599) == {"A.orders3", "A.users"}
+    assert run.after(1) == {"A.users"}
+
+
+def test_plan_mode_logs_once_and_deletes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(["orders"], "plan")
+    del run.source.topics["orders"]
+    with caplog.at_level(logging.WARNING):
+        assert [run.after(100), run.after(100)] == [{"A.orders"}, {"A.orders"}]
+    assert [line for line in caplog.messages if "orders" in line] == [
+        "A->B: topic orders is gone on cluster A: topic A.orders on cluster B would be deleted after 60 s "
+        f"with {KEY}=on"
+    ]
+
+
+def test_rejected_deletion_is_retried_and_source_offsets_are_kept() -> None:
+    run = Run(["orders"])
+    del run.source.topics["orders"]
+    run.target.rejects["A.orders"] = rejection("TOPIC_AUTHORIZATION_FAILED", "no right")
+    run.after(10)
+    assert run.after(60) == {"A.orders"}
+    assert run.mirrored == {"orders"}
+    run.target.rejects.clear()
+    assert run.after(1) == set()
+
+
+def test_source_offsets_that_cannot_be_deleted_are_deleted_later() -> None:
+    settings = flow(**{f"{KEY}.grace.seconds": "0"})
+    source, target = FakeCluster(other=1), FakeCluster(**{"A.orders": 1})
+    outcomes: list[Exception | None] = [None, ConnectionLostError("away")]
+    forgotten: list[Collection[str]] = []
+
+    def forget(_: FlowSettings, topics: Collection[str]) -> None:
+        if (error := outcomes.pop()) is not None:
+            raise error
+        forgotten.append(topics)
+
+    deletion = TopicDeletion(settings, source, target, mirrored=lambda _: ["orders"], forget=forget)
+    with pytest.raises(ConnectionLostError):
+        deletion.run(source.topics, {"A.orders": 1}, 0.0)
+    deletion.run(source.topics, target.topics, 1.0)
+    assert forgotten == [{"orders"}]
+
+
+def test_default_deletes_nothing_and_wrong_mode_is_rejected() -> None:
+    run = Run(["orders"], "off")
+    del run.source.topics["orders"]
+    run.after(10)
+    assert run.after(100_000) == {"A.orders"}
+    with pytest.raises(SettingsError, match=r"klamm\.sync\.topic\.deletions=yes: expected one of off, plan, on"):
+        flow(**{KEY: "yes"})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client_config_runtime.view import CLIENTS_PAGE, client_documents, clients_document
 from klamm.configs.values import format_value
 from klamm.display import counted
+from klamm.page.changes import MAX_CHANGES, changes_section
 from klamm.page.clients import client_warnings, clients_section
 from klamm.page.html import (
     DETAIL_ROWS,
@@ -36,11 +37,20 @@ from klamm.page.html import (
     warning_list,
 )
 from klamm.page.policies import policies_document, policies_section, policy_warnings
-from klamm.page.topics import config_documents, configs_section, missing_topic, topics_document, topics_section
+from klamm.page.topics import (
+    config_documents,
+    configs_section,
+    is_internal_name,
+    missing_topic,
+    topics_document,
+    topics_section,
+)
 from klamm.page.views import HTML, POLICIES_PAGE, TOPICS_PAGE, json_view
 from klamm.protocol.types import ResourceType
 from klamm.server.time_slice import TimeSlice
+from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.directories import segment_bytes
+from klamm.storage.metadata.history import read_config_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,6 +146,7 @@ class BrokerPage:
             section("Groups", table(await self._groups(text, query, slices), query)),
             clients_section(clients, query),
             policies_section(policies, query),
+            await self._changes_section(query),
         ]
 
     async def _clients(self, *, connected_only: bool = False) -> list[Document]:
@@ -163,6 +174,14 @@ class BrokerPage:
                 found.append(f"The disk of the data directory has only {size_text(room.free)} left")
         return found
 
+    async def _changes_section(self, query: Query) -> str:
+        directory = Path(format_value(self._services.configs.broker_value("log.dirs") or ""))
+        try:
+            changes = await asyncio.to_thread(read_config_history, directory, limit=MAX_CHANGES)
+        except DataDirectoryError as error:
+            return section("Latest changes", f'<p class="soft">{shown(str(error))}</p>')
+        return changes_section(changes, query)
+
     # -- topics
 
     async def _topics(self, query: Query, slices: TimeSlice, size: int) -> Document:
@@ -174,6 +193,7 @@ class BrokerPage:
             async for topic in slices.over(everything)
             if (wanted in topic.name.lower() if name is None else topic.name == name)
         ]
+        topics.sort(key=lambda topic: topic.is_internal or is_internal_name(topic.name))
         first, chosen = page_of(topics, query.get("tp"), size)
         sizes, partial = await self._sizes(chosen, slices)
         documents = []

@@ -6,6 +6,11 @@ import re
 from typing import Final
 
 _UNITS: Final = ((86_400_000, "day", "days"), (3_600_000, "h", "h"), (60_000, "min", "min"), (1_000, "s", "s"))
+_BINARY_SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+_INT64_MAX: Final = 2**63 - 1
+_NUMBER: Final = re.compile("[0-9]{1,19}")
+RETENTION: Final = ("retention.ms", "retention.bytes", "log.retention.ms", "log.retention.bytes")
+"""Configs of the retention of topics and brokers. -1 means unlimited."""
 _MAX_SHOWN_MS: Final = 1_000 * 365 * 86_400_000
 """Longest duration shown in words. A longer one practically means "never", and its number of days is not helpful."""
 _WITH_UNIT: Final = re.compile(r"([0-9]{1,19}) ?([A-Za-z]+)")
@@ -61,6 +66,19 @@ def duration_of(name: str, value: str) -> str | None:
     """Return a config's value in words, or None if it is not in milliseconds or the words add nothing."""
     is_number = value.isascii() and value.isdigit() and len(value) < len(str(2**63))
     return in_words(int(value)) if name.endswith(".ms") and is_number else None
+
+
+def value_in_words(name: str, value: str) -> str | None:
+    """Return a config's value as a duration, a size or ``unlimited``; None if the value is clearer as it is.
+
+    A size is shown only if it is a whole number of a binary unit.
+    """
+    if value == str(_INT64_MAX) or (value == "-1" and name in RETENTION):
+        return "unlimited"
+    if units_of(name) is not SIZE_UNITS or not _NUMBER.fullmatch(value):
+        return duration_of(name, value)
+    size = int(value)
+    return next((f"{size // unit:,} {sign}" for sign, unit in _BINARY_SIZES if size >= unit and not size % unit), None)
 
 
 def with_duration(name: str, value: str) -> str:

@@ -5,6 +5,7 @@
 ``clients``     Connected clients: the configs that they run, should run and can take
 ``policies``    Policies: decisions by mode, rules, the latest decisions, results of audit mode
 ``topics``      Topics, and configs with their values and origins
+``changes``     Latest config changes
 ``views``       Functions that serve a document as JSON
 ==============  ======================================================================================================
 

@@ -35,6 +35,7 @@ DETAIL_ROWS: Final = 100
 """Rows of a table on the page of one topic or group, and in a JSON document."""
 UNKNOWN: Final = "unknown"
 _NUMBER: Final = re.compile("[0-9]{1,9}")
+_NO_ANCHOR: Final = re.compile("[^a-z0-9]+")
 _MAX_ALIKE: Final = 5
 """Warnings of one kind that the page lists."""
 _MAX_TEXT: Final = 300
@@ -49,6 +50,7 @@ _STYLE: Final = """
   --tint: #1e252e; } }
 body { max-width: 1240px; margin: 1.2rem auto; }
 a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
+h2 a, h3 a { color: inherit; }
 h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; overflow-wrap: anywhere; }
 p { margin: .2rem 0 .6rem; overflow-wrap: anywhere; }
 .soft { color: var(--soft); } .bad { color: var(--bad); } .wait { color: var(--wait); }
@@ -160,7 +162,13 @@ def document(title: str, parts: Sequence[str], *, style: str = "", head: str = N
 def section(title: str, content: str, *, note: str = "") -> str:
     """Return a part of the page with a heading, and a note below it; both are plain text."""
     below = f'<p class="soft">{shown(note)}</p>' if note else ""
-    return f"<section><h2>{shown(title)}</h2>{below}\n{content}</section>"
+    return f"<section>{heading(title)}{below}\n{content}</section>"
+
+
+def heading(title: str, *, level: int = 2) -> str:
+    """Return a heading of plain text that links to itself, so that a part of the page has an address."""
+    anchor = _NO_ANCHOR.sub("-", title.lower()).strip("-")
+    return f'<h{level} id="{anchor}"><a href="#{anchor}">{shown(title)}</a></h{level}>'
 
 
 def warning_list(warnings: Sequence[str]) -> str:

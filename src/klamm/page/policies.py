@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import counted
-from klamm.page.html import Cell, Table, section, short, table, time_text
+from klamm.page.html import Cell, Table, heading, section, short, table, time_text
 from klamm.policy.kinds import PolicyMode
 from klamm.policy_runtime.service import MAX_LATEST
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DECISIONS: Final = 10
 """Number of decisions in a table of the page."""
 _MAX_RULES: Final = 25
-_KINDS: Final = {"allow": "good", "refuse": "wait", "override": "wait", "throttle": "wait"}
+_KINDS: Final = {"allow": "good", "refuse": "bad", "override": "wait", "throttle": "wait"}
 _WOULD: Final = {"refuse": "would refuse", "override": "would override", "throttle": "would throttle"}
 """Texts of actions that audit mode did not carry out."""
 _SUMMED: Final = ("decisions", "rules")
@@ -101,14 +101,14 @@ def policies_section(document: Document, query: Query) -> str:
         _titled("Decisions", _counts(document), query),
         _titled(rules, _rules(document), query),
         _titled(audited, _verdicts(document["latest_audited"]), query),
-        _titled("Latest decisions", _verdicts(document["latest"], reason_kind="extra"), query),
+        _titled("Latest decisions", _verdicts(document["latest"]), query),
     ]
     return section("Policies", "\n".join(part for part in parts if part))
 
 
 def _titled(title: str, content: Table, query: Query) -> str:
     """Return a table under a heading; empty HTML for a table without rows."""
-    return f"<h3>{title}</h3>{table(content, query)}" if content.rows else ""
+    return f"{heading(title, level=3)}{table(content, query)}" if content.rows else ""
 
 
 def _configured(document: Document) -> Table:
@@ -156,26 +156,21 @@ def _rules(document: Document) -> Table:
     )
 
 
-def _verdicts(verdicts: Sequence[Document], *, reason_kind: str = "") -> Table:
-    """Return the table of the latest decisions. On a narrow screen it has action and subject.
-
-    Args:
-        verdicts: Decisions, the latest one first.
-        reason_kind: CSS class of the reason.
-    """
+def _verdicts(verdicts: Sequence[Document]) -> Table:
+    """Return the table of the latest decisions, the latest one first."""
     return Table(
         heads=[
-            ("Time", "extra"), ("Policy", "extra"), ("Action", ""), ("Subject", ""), ("Requested by", "extra"),
-            ("Reason", reason_kind),
+            ("Time", ""), ("Policy", "extra"), ("Action", ""), ("Subject", ""), ("Requested by", "extra"),
+            ("Reason", ""),
         ],
         rows=[
             (
-                Cell(time_text(each["at_ms"] / 1000).split(" ")[1], kind="extra"),
+                Cell(time_text(each["at_ms"] / 1000).split(" ")[1]),
                 Cell(each["policy"], kind="word extra"),
                 _action(each),
                 Cell(short(each["subject"]), kind="name"),
                 Cell(f"{each['principal']} ({each['client_id']})", kind="extra"),
-                Cell(each["reason"] or "-", kind=reason_kind),
+                Cell(each["reason"] or "-"),
             )
             for each in islice(verdicts, DECISIONS)
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from klamm.configs.durations import value_in_words
 from klamm.page.html import ROWS, Cell, Table, link_to, section, short, table
 from klamm.protocol.types import ConfigSource
 
@@ -39,6 +40,11 @@ class ShownConfig(Protocol):
     def is_sensitive(self) -> bool:
         """Return whether the value is a secret."""
         ...
+
+
+def is_internal_name(name: str) -> bool:
+    """Return whether a topic belongs to Kafka or klamm. The page lists such topics after those of users."""
+    return name.startswith("__")
 
 
 def config_documents(configs: Iterable[ShownConfig]) -> list[Document]:
@@ -96,7 +102,7 @@ def topics_section(document: Document, query: Query, *, facts: Sequence[Fact], n
 
 def _own(topic: Document) -> str:
     own = [each for each in topic["configs"] or () if each["is_own"]]
-    return ", ".join(f"{each['name']}={_value(each)}" for each in own) or "-"
+    return ", ".join(f"{each['name']}={_words(each) or _value(each)}" for each in own) or "-"
 
 
 def configs_section(configs: Sequence[Document], query: Query) -> str:
@@ -106,7 +112,7 @@ def configs_section(configs: Sequence[Document], query: Query) -> str:
         rows=[
             (
                 Cell(each["name"], kind="name"),
-                Cell(_value(each)),
+                _value_cell(each),
                 Cell(each["origin"], kind="good" if each["is_own"] else ""),
             )
             for each in configs
@@ -114,6 +120,17 @@ def configs_section(configs: Sequence[Document], query: Query) -> str:
         total=len(configs),
     )
     return section("Configs", table(content, query))
+
+
+def _value_cell(config: Document) -> Cell:
+    """Return a value in words, followed by the value itself."""
+    words = _words(config)
+    return Cell(_value(config)) if words is None else Cell(words, remark=_value(config))
+
+
+def _words(config: Document) -> str | None:
+    value = None if config["is_sensitive"] else config["value"]
+    return None if value is None else value_in_words(config["name"], str(value))
 
 
 def _value(config: Document) -> str:

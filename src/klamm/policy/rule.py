@@ -6,20 +6,21 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
+from klamm.configs.durations import RETENTION
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.policy.patterns import NamePattern
 
 ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group", "client", "api")
-_RETENTION: Final = tuple(f"{prefix}retention.{unit}" for prefix in ("", "log.") for unit in ("ms", "bytes"))
-UNLIMITED: Final = frozenset(_RETENTION) | {name.replace("retention", "local.retention") for name in _RETENTION}
+UNLIMITED: Final = frozenset(RETENTION) | {name.replace("retention", "local.retention") for name in RETENTION}
 """Configs for which -1 means unlimited, and thus exceeds any number."""
 REFERENCES: Final[Mapping[tuple[str, str], str]] = {
-    **{(name.replace("retention", "local.retention"), "-2"): name for name in _RETENTION},
+    **{(name.replace("retention", "local.retention"), "-2"): name for name in RETENTION},
     **{
         (name.replace("retention", "remote.copy.lag"), "-1"): name.replace("retention", "local.retention")
-        for name in _RETENTION
+        for name in RETENTION
     },
 }
 """Configs whose value is that of another config, by name and special value."""

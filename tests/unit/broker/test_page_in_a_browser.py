@@ -114,8 +114,8 @@ def test_a_filter_leads_to_a_topic_with_partitions_and_configs(address: str, bro
     page.wait_for("location.search === '?q=SET' && document.readyState === 'complete'")
     # then
     assert page.evaluate("[...document.querySelectorAll('td a')].map(link => link.textContent)") == [
-        "__consumer_offsets",
         "set",
+        "__consumer_offsets",
     ]
     # when
     page.evaluate("[...document.querySelectorAll('td a')].find(link => link.textContent === 'set').click()")
@@ -159,3 +159,16 @@ def test_the_page_can_only_be_read(address: str) -> None:
     assert get(address, "/", "POST").status == 405
     assert get(address, "/other").status == 404
     assert get(address, "/", "HEAD").read() == b""
+
+
+def test_page_lists_latest_changes_and_topics_of_users_first(address: str, browser: Browser) -> None:
+    # when
+    page = browser.open(f"http://{address}/")
+    topics = json.load(get(address, "/topics.json"))["topics"]
+    # then
+    names = [topic["name"] for topic in topics]
+    assert names == sorted(names, key=lambda name: (name.startswith("__"), name))
+    assert names[-1] == "__consumer_offsets"
+    rows = "[...document.querySelectorAll('#latest-changes')].map(h => h.parentElement.textContent).join()"
+    assert "acks" in page.evaluate(rows)
+    assert "all" in page.evaluate(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.configs.durations import in_words, with_duration
+from klamm.configs.durations import in_words, value_in_words, with_duration
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,21 @@ def test_a_duration_is_put_in_words_where_they_are_exact(milliseconds: int, word
 )
 def test_only_configs_in_milliseconds_have_a_duration(name: str, value: str, shown: str) -> None:
     assert with_duration(name, value) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("retention.ms", "604800000", "7 days"),
+        ("retention.ms", "-1", "unlimited"),
+        ("retention.bytes", "-1", "unlimited"),
+        ("flush.messages", "9223372036854775807", "unlimited"),
+        ("segment.bytes", "1073741824", "1 GiB"),
+        ("segment.bytes", "1610612736", "1,536 MiB"),
+        ("max.message.bytes", "1048588", None),
+        ("num.partitions", "-1", None),
+        ("cleanup.policy", "delete", None),
+    ],
+)
+def test_value_in_words(name: str, value: str, words: str | None) -> None:
+    assert value_in_words(name, value) == words

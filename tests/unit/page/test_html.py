@@ -65,3 +65,9 @@ def test_a_table_on_one_page_has_no_pager() -> None:
 def test_sizes_are_in_binary_units(size: int, text: str) -> None:
     assert size_text(size) == text
     assert size_text(size, is_partial=True) == f"{text}+"
+
+
+def test_heading_of_section_links_to_itself() -> None:
+    assert '<h2 id="topic-orders-eu"><a href="#topic-orders-eu">Topic orders.eu</a></h2>' in section(
+        "Topic orders.eu", ""
+    )

@@ -98,3 +98,15 @@ def test_without_policies_the_page_says_so() -> None:
     document = merged_policies([])
     assert "No policy is configured." in policies_section(document, {})
     assert asyncio.run(encoded(document)).startswith('{"configured": [], ')
+
+
+def test_denial_has_another_colour_than_override() -> None:
+    # given
+    decided = {"policy": "create.topic", "mode": "enforce", "count": 1}
+    actions = [{**decided, "action": action} for action in ("refuse", "override")]
+    document = {"configured": [], "decisions": actions, "rules": [], "latest": [], "latest_audited": []}
+    # when
+    html = policies_section(document, {})
+    # then
+    assert '<td class="word bad">refuse</td>' in html
+    assert '<td class="word wait">override</td>' in html

@@ -58,3 +58,14 @@ def test_a_document_is_plain_ascii_that_no_browser_takes_for_a_page() -> None:
     assert content_type == "application/json"
     assert text.isascii()
     assert json.loads(text) == {"version": 0, "topics": [{"name": "\ud800 ä"}], "none": []}
+
+
+def test_values_are_shown_in_words() -> None:
+    # given
+    configs = config_documents([ConfigEntry("retention.ms", "604800000", source=ConfigSource.DYNAMIC_TOPIC_CONFIG)])
+    topic = {"name": "a", "partitions": 1, "configs": configs}
+    # when
+    overview = topics_section(topics_document([topic], total=1, first=0, at_ms=0), {}, facts=[])
+    # then
+    assert "retention.ms=7 days" in overview
+    assert '7 days <span class="soft">604800000</span>' in configs_section(configs, {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import ConfigResource
 from klamm.display import counted
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
-from klamm.page.topics import config_documents
+from klamm.page.topics import config_documents, is_internal_name
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ class UpstreamTopics:
         """Reason why the latest listing failed. The topics of the listing before it are shown."""
 
     async def names(self) -> Sequence[str]:
-        """Return the sorted names of all topics that the gateway's principal may describe."""
+        """Return the names of all topics that the gateway's principal may describe: sorted, internal topics last."""
         async with self._turn:
             if self._now() >= self._next_listing:
                 try:
-                    self._names = sorted(await self._admin.list_topics(include_internal=True, timeout_ms=_ASK_MS))
+                    names = await self._admin.list_topics(include_internal=True, timeout_ms=_ASK_MS)
+                    self._names = sorted(names, key=lambda name: (is_internal_name(name), name))
                 except CLUSTER_ERRORS as error:
                     self.failure = error_words(error)
                     self._next_listing = self._now() + _RETRY_S

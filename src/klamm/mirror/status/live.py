@@ -121,7 +121,10 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
     return WatchServer(
         *address,
         {
-            "/": lambda: ("text/html; charset=utf-8", render(status.snapshot(), status.drift(), groups.snapshot())),
+            "/": lambda: (
+                "text/html; charset=utf-8",
+                render(status.snapshot(), status.drift(), groups.snapshot(), at_s=time.time()),
+            ),
             "/metrics": lambda: (
                 CONTENT_TYPE,
                 metrics_page(status.snapshot(), status.drift(), groups.snapshot()).text(),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
+from klamm.configs.durations import value_in_words
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.page.html import Cell, Table, document, shown, table
+from klamm.page.html import Cell, Table, document, shown, table, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,6 +97,8 @@ def render(
     flows: Sequence[FlowProgress],
     drift: Mapping[str, Sequence[ConfigDifference]],
     groups: Mapping[str, FlowGroups] = MappingProxyType({}),
+    *,
+    at_s: float,
 ) -> str:
     """Return the page as HTML.
 
@@ -101,9 +106,11 @@ def render(
         flows: Progress of the flows.
         drift: Config differences by flow. A flow without an entry has not been compared yet.
         groups: State of the mirrored consumer groups by flow. A flow without an entry does not mirror groups.
+        at_s: Time of the page, in seconds since the epoch.
     """
     body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow))]
     head = '<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>'
+    head += f'<p class="soft">{time_text(at_s)}</p>'
     script = _SCRIPT % (PATIENCE_S * 1000, REFRESH_S * 1000, REFRESH_S * 1000)
     return document("klamm mirror", [head, *body, "</main>"], style=_STYLE, script=script)
 
@@ -116,7 +123,8 @@ def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, gr
     eta = f", done in {_duration(flow.eta_s)}" if flow.eta_s else ""
     state = FlowState(flow.state).value
     return [
-        f'<h2>{name} <span class="{state}">{state}{reason}</span></h2>',
+        f'<h2 id="{escape(flow.flow)}"><a href="#{quote(flow.flow)}">{name}</a>'
+        f' <span class="{state}">{state}{reason}</span></h2>',
         f'<p class="soft">{flow.copied:,} of {flow.total:,} records, {flow.records_per_s:,.0f} records/s, '
         f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
         *_topics(flow),
@@ -267,15 +275,18 @@ def _difference_row(row: ConfigDifference) -> list[Cell]:
     return [
         Cell(row.topic),
         Cell(row.name, kind="wait" if row.is_drift else ""),
-        _value(row.source_value, is_default=row.source_is_default),
-        _value(row.target_value, is_default=row.target_is_default),
+        _value(row.name, row.source_value, is_default=row.source_is_default),
+        _value(row.name, row.target_value, is_default=row.target_is_default),
         *_note(row.rule, span=4),
     ]
 
 
-def _value(value: str | None, *, is_default: bool) -> Cell:
-    text = "-" if value is None else value or '""'
-    return Cell(text, remark="default" if is_default and value is not None else "")
+def _value(name: str, value: str | None, *, is_default: bool) -> Cell:
+    words = None if value is None else value_in_words(name, value)
+    text = "-" if value is None else words or value or '""'
+    remarks = [value] if words and value else []
+    remarks += ["default"] if is_default and value is not None else []
+    return Cell(text, remark=", ".join(remarks))
 
 
 def _duration(seconds: float | None) -> str:

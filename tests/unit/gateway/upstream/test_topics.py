@@ -143,3 +143,8 @@ def test_states_name_partitions_without_a_leader_before_those_out_of_sync() -> N
     topic = {"partitions": 3, "leaderless": 1, "under_replicated": 2, "problem": None}
     assert state_of(topic) == "1 partition without a leader"
     assert state_of({**topic, "leaderless": 0}) == "2 partitions under-replicated"
+
+
+def test_internal_topics_follow_topics_of_users() -> None:
+    topics = UpstreamTopics(cast("AdminClient", FakeAdmin(["__klamm", "a", "_b"])))
+    assert asyncio.run(topics.names()) == ["_b", "a", "__klamm"]

@@ -17,12 +17,18 @@ from tests.support.mirror_status import progress_row
 
 
 def _page(status: MirrorStatus) -> str:
-    return render(status.snapshot(), status.drift())
+    return render(status.snapshot(), status.drift(), at_s=0)
 
 
 def _cells(page: str) -> list[list[str]]:
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page, re.DOTALL)
     return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
+
+
+def test_page_shows_its_time_and_links_to_each_flow() -> None:
+    page = render(MirrorStatus(["A->B"]).snapshot(), {}, at_s=1_790_000_000)
+    assert "2026-09-21 14:13:20 UTC" in page
+    assert '<h2 id="A-&gt;B"><a href="#A-%3EB">' in page
 
 
 def test_topics_are_sorted_by_lag() -> None:
@@ -98,7 +104,7 @@ def test_groups_show_translated_offsets_and_reasons() -> None:
     )  # fmt: skip
     groups = {"A->B": FlowGroups(offsets=(offset,), skipped=(("old", "<all> excluded"),))}
     # when
-    rows = [cells for cells in _cells(render(status.snapshot(), {}, groups)) if cells]
+    rows = [cells for cells in _cells(render(status.snapshot(), {}, groups, at_s=0)) if cells]
     # then
     assert rows == [["g", "A.orders", "1", "7", "6"], ["it has members"], ["old", "&lt;all&gt; excluded"]]
 
@@ -106,7 +112,7 @@ def test_groups_show_translated_offsets_and_reasons() -> None:
 def test_ignored_records_are_shown_with_the_reason() -> None:
     status = MirrorStatus(["A->B"])
     groups = {"A->B": FlowGroups(damage=("mm2-offset-syncs: ignored the record at offset 7: <short>",))}
-    assert "ignored the record at offset 7: &lt;short&gt;" in render(status.snapshot(), {}, groups)
+    assert "ignored the record at offset 7: &lt;short&gt;" in render(status.snapshot(), {}, groups, at_s=0)
 
 
 def _difference(name: str, *, rule: str, is_drift: bool) -> ConfigDifference:

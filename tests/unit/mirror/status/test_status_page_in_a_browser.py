@@ -66,7 +66,7 @@ class Mirror:
             self._server = None
 
     def _page(self) -> tuple[str, str]:
-        return "text/html; charset=utf-8", render(self.status.snapshot(), self.status.drift(), self.groups)
+        return "text/html; charset=utf-8", render(self.status.snapshot(), self.status.drift(), self.groups, at_s=0)
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,0 +1,48 @@
+"""Latest config changes on the page, drawn from the change history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.configs.durations import value_in_words
+from klamm.page.html import Cell, Table, section, short, table, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.history.change import RecordedChange
+    from klamm.page.html import Query
+
+MAX_CHANGES: Final = 10
+"""Number of changes on the page. ``klamm configs history`` shows all of them."""
+
+
+def changes_section(changes: Sequence[RecordedChange], query: Query) -> str:
+    """Return the part of the page with the latest changes, the latest one first."""
+    content = Table(
+        heads=[
+            ("Time", ""), ("Resource", ""), ("Config", ""), ("Before", "extra"), ("After", ""), ("Changed by", "extra"),
+        ],
+        rows=[
+            (
+                Cell(time_text(change.at_ms / 1000)),
+                Cell(short(change.resource), kind="name"),
+                Cell(change.name, kind="name"),
+                Cell(_value(change.name, change.old), kind="extra"),
+                Cell(_value(change.name, change.new)),
+                Cell(_author(change), kind="extra"),
+            )
+            for change in changes
+        ],
+        total=len(changes),
+        empty="No change is recorded.",
+    )  # fmt: skip
+    return section("Latest changes", table(content, query))
+
+
+def _author(change: RecordedChange) -> str:
+    return f"{change.principal} ({change.client_id})" if change.client_id else change.principal
+
+
+def _value(name: str, value: str | None) -> str:
+    return "unset" if value is None else value_in_words(name, value) or value or '""'

@@ -1,0 +1,40 @@
+"""Latest changes on the page."""
+
+from __future__ import annotations
+
+import re
+
+from klamm.history.change import RecordedChange
+from klamm.page.changes import changes_section
+
+HOSTILE = "<script>\x1b[2J"
+
+
+def change(*, name: str = "retention.ms", old: str | None = None, new: str | None = None) -> RecordedChange:
+    return RecordedChange(
+        at_ms=1_790_000_000_000, resource="TOPIC:a", name=name, old=old, new=new, principal="User:bob", client_id="tool"
+    )
+
+
+def test_change_shows_both_values_in_words_and_principal() -> None:
+    # when
+    html = changes_section([change(old="604800000")], {})
+    # then
+    assert re.findall("<td[^>]*>(.*?)</td>", html) == [
+        "2026-09-21 14:13:20 UTC",
+        "TOPIC:<wbr>a",
+        "retention.<wbr>ms",
+        "7 days",
+        "unset",
+        "User:bob (tool)",
+    ]
+
+
+def test_values_of_change_are_escaped() -> None:
+    html = changes_section([change(name=HOSTILE, old=HOSTILE, new=HOSTILE)], {})
+    assert "<script" not in html
+    assert "\x1b" not in html
+
+
+def test_empty_history_is_reported() -> None:
+    assert "No change is recorded." in changes_section([], {})

@@ -227,6 +227,20 @@ def test_unreadable_checkpoints_limit_translation_to_newest_sync(caplog: pytest.
     assert f"{CHECKPOINTS} does not exist, or may not be read: only offsets of records" in caplog.text
 
 
+def test_damaged_syncs_and_checkpoints_are_counted_and_the_latest_of_each_topic_is_shown() -> None:
+    run = Run()
+    run.topics.write(SYNCS, [Record(key=b"?", value=b"?"), Record(key=b"?", value=b"?", offset=1)])
+    run.topics.write(CHECKPOINTS, [Record(key=b"?", value=b"?", offset=7)])
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    groups = run.turn()
+    assert groups.damaged_records == 3
+    of_syncs, of_checkpoints = groups.damage
+    assert of_syncs.startswith(f"{SYNCS}: ignored the record at offset 1: ")
+    assert of_checkpoints.startswith(f"{CHECKPOINTS}: ignored the record at offset 7: ")
+    assert groups.offsets[0].target_offset == 400, "translated by the sync that can be read"
+
+
 def test_groups_are_selected_by_filter_and_topics() -> None:
     """K894-41: at every refresh; what goes away is not shown any more."""
     run = Run(**{"groups.exclude": "secret"})

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import ToolParser, add_timeout
+from klamm.cli.arguments import ToolParser, add_common, add_timeout
 from klamm.cli.clients import fetch
 from klamm.cli.connection import RequestError, connect, guarded, read_client_properties
 from klamm.client_configs.definitions import ClientKind
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(list(arguments))
+    if options.bootstrap_server is None:
+        parser.error("--bootstrap-server must be specified")
     if options.checkpoint is not None and not options.follow:
         parser.error("--checkpoint needs --follow")
     if not 0 < options.every < math.inf:
@@ -129,15 +131,11 @@ def _parser() -> ToolParser:
         help="which client versions support which configs",
         description="Sum up the registrations on Spark.",
     )
-    report.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT[,HOST:PORT]", help="the cluster")
-    report.add_argument(
-        "--command-config", type=Path, metavar="FILE", help="a Java client's properties: security, timeouts"
-    )
+    add_common(report, timeout_ms=None, outputs=("human", "json"))
     add_timeout(
         report,
         f"time limit for the first answer; default.api.timeout.ms of --command-config, else {_REACH_TIMEOUT_MS}",
     )
-    report.add_argument("-o", "--output", choices=("human", "json"), default="human", help="a table, or JSON")
     report.add_argument(
         "--metrics",
         metavar="HOST:PORT[,HOST:PORT]",

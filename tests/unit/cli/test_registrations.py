@@ -46,6 +46,30 @@ def test_report_gets_cluster_and_output_form(
     assert (code, asked) == (0, [(klamm_broker.bootstrap_servers, how)])
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("flags", [("--cluster", "dev"), ("--profile", "dev"), ()])
+def test_report_takes_servers_and_properties_of_profile(
+    flags: tuple[str, ...], klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KLAMM_BOOTSTRAP_SERVER", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (home := tmp_path / "klamm").mkdir()
+    servers = klamm_broker.bootstrap_servers
+    (home / "config.toml").write_text(
+        f'default = "dev"\n[clusters.dev]\nbootstrap_server = "{servers}"\ncommand_config = "dev.properties"\n'
+    )
+    (home / "dev.properties").write_text("client.id=me")
+    asked: list[tuple[str, Any]] = []
+
+    def run(bootstrap_servers: str, _: Any, **how: Any) -> int:
+        asked.append((bootstrap_servers, how["properties"]))
+        return 0
+
+    monkeypatch.setattr(main, "run_report", run)
+    assert registrations.main(["report", *flags]) == 0
+    assert asked == [(servers, {"client.id": "me"})]
+
+
 def client(
     client_id: str, registered: list[str] | None, software: str = "librdkafka", kinds: tuple[str, ...] = ("producer",)
 ) -> dict[str, Any]:

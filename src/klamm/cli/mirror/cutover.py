@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.cli.arguments import add_timeout
 from klamm.config_providers import resolve
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.groups.control import both_sides
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse_settings(resolve(properties))
         settings.check_clients()
-        return _run(_flow(settings.require_flows(), options.flow), options)
+        flow = _flow(settings.require_flows(), options.flow)
+        return _run(flow.with_timeout(options.api_timeout_ms), options)
     except CLUSTER_ERRORS as error:  # before OSError, to which ConnectionError and TimeoutError belong
         sys.stderr.write(f"klamm mirror cutover: {error_text(error)}\n")
         return _NOT_NOW
@@ -125,4 +127,5 @@ def _parser() -> CommandParser:
         "--wait", type=float, default=0.0, metavar="SECONDS",
         help="retry for this long, for example until the last consumer has left",
     )  # fmt: skip
+    add_timeout(parser, "time limit of each call to a cluster; else admin.timeout.ms and request.timeout.ms of FILE")
     return parser

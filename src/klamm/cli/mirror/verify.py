@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.cli.arguments import add_timeout
 from klamm.config_providers import resolve
 from klamm.dataframes.errors import ReadingError
 from klamm.display import counted
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
         wanted = compile_pattern(options.topics)
         settings = parse_settings(resolve(properties), target_aliases=options.clusters)
         settings.check_clients()
-        flows, read_records = settings.require_flows(), not options.offsets_only
+        flows = [flow.with_timeout(options.api_timeout_ms) for flow in settings.require_flows()]
+        read_records = not options.offsets_only
         return max(_flow(flow, wanted, read_records=read_records) for flow in flows)
     except re.error as error:
         sys.stderr.write(f"klamm mirror verify: --topics {options.topics}: expected a regular expression: {error}\n")
@@ -98,4 +100,5 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--offsets-only", action="store_true", help="compare partitions and offsets only, without reading records"
     )
+    add_timeout(parser, "time limit of each call to a cluster; else admin.timeout.ms and request.timeout.ms of FILE")
     return parser

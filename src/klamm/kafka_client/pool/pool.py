@@ -281,7 +281,7 @@ class ConnectionPool:
             except (ConnectionLostError, TimeoutError) as error:
                 if number == len(self._servers):
                     servers = ",".join(self._settings.bootstrap_servers)
-                    raise ConnectionLostError(f"No broker of {servers} responds: {error}") from error
+                    raise ConnectionLostError(f"No broker of {servers} responds: {error_text(error)}") from error
             else:
                 return
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror import filters, naming
 from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from klamm.mirror.settings import definitions
-from klamm.mirror.settings.clients import of_flow
+from klamm.mirror.settings.clients import ClientProperties, of_flow
 from klamm.mirror.settings.definitions import (
     DefaultsFrom,
     IncrementalAlterConfigs,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.filters import ConfigPropertyFilter
     from klamm.mirror.naming import ReplicationPolicy
-    from klamm.mirror.settings.clients import ClientProperties, ClusterSettings
+    from klamm.mirror.settings.clients import ClusterSettings
     from klamm.mirror.settings.exactly_once import ExactlyOnce
     from klamm.mirror.settings.groups import GroupSettings
 
@@ -135,6 +135,16 @@ class FlowSettings:
     def remote_topic(self, topic: str) -> str:
         """Return the name of a source topic on the target."""
         return self.policy.format_remote_topic(self.source_alias, topic)
+
+    def with_timeout(self, timeout_ms: int | None) -> FlowSettings:
+        """Return the flow with a time limit in milliseconds for each call and request. None keeps those of the file."""
+        if timeout_ms is None:
+            return self
+        clients = {
+            name: ClientProperties(client | {"request.timeout.ms": str(timeout_ms)}, client.origins, client.places)
+            for name, client in self.clients.items()
+        }
+        return replace(self, admin_timeout=timedelta(milliseconds=timeout_ms), clients=clients)
 
     @property
     def keeps_names(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from tests.support.processes import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from klamm import Broker
 
 COMMANDS = ("verify", "cutover g", "status", "--plan")
 
@@ -67,6 +71,23 @@ def test_unavailable_clusters_are_reported_at_once(
     assert time.monotonic() - began < 20
     told = capsys.readouterr()
     assert "Connection refused" in told.out + told.err
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["verify", "cutover g"])
+@pytest.mark.parametrize("silent", ["A", "B"])
+def test_timeout_flag_limits_the_wait_for_a_cluster_that_sends_nothing(
+    command: str, silent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], klamm_broker: Broker
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        servers = {alias: address if alias == silent else klamm_broker.bootstrap_servers for alias in "AB"}
+        lines = "".join(f"{alias}.bootstrap.servers={server}\n" for alias, server in servers.items())
+        file = write(tmp_path, f"A->B.enabled=true\n{lines}")
+        began = time.monotonic()
+        assert cli([*words(command, file), "--timeout", "200"]) == 1
+        assert time.monotonic() - began < 10
+    assert re.search(f"{address}.*: [^ ]", capsys.readouterr().err), "it says why"
 
 
 @pytest.mark.parametrize(

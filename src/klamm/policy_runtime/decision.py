@@ -12,6 +12,9 @@ check    every decision that was not checked in this form is checked         dec
                                                                              policy has overridden a decision, else the
                                                                              caller applies the decisions
 =======  ==================================================================  ===========================================
+
+An override changes the request of one decision. The policy, and any other policy of the request, is then asked about
+the result, even if the override has changed nothing: no override bypasses a second policy.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ async def decide_and_check(
     details: Callable[[Decision], Details],
     check: Callable[[Details, Override | None], Awaitable[Override | None]],
     revision: Revision,
-    override: Callable[[int, Override], None] | None = None,
+    override: Callable[[int, Override], Awaitable[None]] | None = None,
 ) -> list[Decision | KafkaApiError]:
     """Decide on changes and check each one; return the decisions, or the errors of those that are rejected.
 
@@ -75,7 +78,8 @@ async def decide_and_check(
             argument is the override that made the change; None at first. It must not override a change twice.
         revision: Revision of the state that the decisions depend on.
         override: Function that applies an override to the request for the decision with this index. ``decide`` is then
-            called again, and the new decision is checked. None means that ``check`` returns no override.
+            called again, and the new decision is checked, even if it is the same. None means that ``check`` returns no
+            override.
     """
     checked: dict[int, tuple[Details, KafkaApiError | None]] = {}
     overridden: dict[int, Override] = {}
@@ -96,8 +100,10 @@ async def decide_and_check(
                     checked[index] = asked, None
                     if changes is not None and override is not None:
                         overridden[index] = changes
-                        override(index, changes)
+                        await override(index, changes)
+                        del checked[index]
                         is_final = False
+                        continue
             outcomes[index] = checked[index][1] or decision
         if is_final and revision.changes == before:
             return outcomes

@@ -208,12 +208,17 @@ class Policies:
         """
         if kind not in self._by_kind:
             return decide()
+
+        async def override(_: int, changes: Override) -> None:
+            if on_override is not None:
+                on_override(changes)
+
         (outcome,) = await decide_and_check(
             lambda: [decide()],
             details,
             partial(self.check, kind),
             revision,
-            None if on_override is None else lambda _, override: on_override(override),
+            None if on_override is None else override,
         )
         if not isinstance(outcome, KafkaApiError):
             return outcome

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.policy import Override
-from klamm.policy_runtime.decision import Revision, decide_and_check
+from klamm.policy import Override, PolicyFailedError
+from klamm.policy_runtime.decision import TWICE, Revision, decide_and_check
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class OverridingRoom(Room):
         name, value = details
         return None if value <= 10 else Override(reason=f"{name} is too large", num_partitions=10)
 
-    def apply(self, index: int, override: Override) -> None:
+    async def apply(self, index: int, override: Override) -> None:
         self.values[self.names[index]] = override.num_partitions or 0
 
     def judged(self) -> list[tuple[str, int] | KafkaApiError]:
@@ -103,6 +103,22 @@ def test_an_overridden_decision_is_made_and_checked_again() -> None:
     assert room.judged() == [("a", 1), ("b", 10)]
     assert (room.decided, room.asked) == (2, [("a", 1), ("b", 20), ("b", 10)])
     assert room.overridden == [None, None, Override(reason="b is too large", num_partitions=10)]
+
+
+def test_policy_checks_the_result_of_an_override_that_changes_nothing() -> None:
+    room = OverridingRoom({"a": 1})
+    override = Override(reason="as it is", num_partitions=1)
+
+    async def judge(details: tuple[str, int], overridden: Override | None) -> Override | None:
+        await room.judge(details, overridden)
+        if overridden is not None:
+            raise PolicyFailedError(TWICE)
+        return override
+
+    decide = lambda: room.decide("a")  # noqa: E731
+    (outcome,) = asyncio.run(decide_and_check(decide, lambda each: each, judge, room.revision, room.apply))
+    assert isinstance(outcome, PolicyFailedError)
+    assert room.overridden == [None, override]
 
 
 def test_an_error_of_the_decision_itself_is_not_shown_to_the_policy() -> None:

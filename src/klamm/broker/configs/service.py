@@ -326,6 +326,9 @@ class ConfigService:
                         return changes  # the other guards check the changed decision
             return None
 
+        async def override(index: int, changes: Override) -> None:
+            part.override(index, changes)
+
         async with contextlib.AsyncExitStack() as turns:
             for guard in guards:
                 await turns.enter_async_context(guard.turn())
@@ -334,7 +337,7 @@ class ConfigService:
                 details=lambda decision: decision,
                 check=check,
                 revision=self.revision,
-                override=part.override,
+                override=override,
             )
             errors, durable = self._apply(outcomes, author, validate_only=validate_only)
             return [error or part.notes.get(index) for index, error in enumerate(errors)], durable

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from klamm.gateway.relay.filter import Wait
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 from klamm.server.time_slice import run_at_once
@@ -48,6 +49,14 @@ class Allowed(Generic[Part]):
         return None if self.override is None else self.override.note
 
 
+class _PartRejectedError(KafkaApiError):
+    """Rejection of a part, by the policy or by the upstream, with its entry in the response."""
+
+    def __init__(self, entry: object) -> None:
+        super().__init__()
+        self.entry = entry
+
+
 async def judge(
     part: Part,
     ask: Callable[[Part, Override | None], Awaitable[ApiError | Override | None]],
@@ -56,8 +65,8 @@ async def judge(
 ) -> Allowed[Part] | Entry:
     """Ask the policy about a part of a request that the upstream would accept.
 
-    An overridden part is checked once more by the upstream and by the policy. The broker's ``decide_and_check`` does
-    the same, and decides again when its own state has changed.
+    An overridden part is checked once more by the upstream and by the policy (``decide_and_check``). The state of the
+    upstream has no revision here: the caller holds the turns of the resources.
 
     Args:
         part: Part of the request.
@@ -69,16 +78,28 @@ async def judge(
     Returns:
         The part to forward, or its entry in the response.
     """
-    answer = await ask(part, None)
-    if answer is None:
-        return Allowed(part=part)
-    if isinstance(answer, ApiError):
-        return deny(answer)
-    changed = await override(answer)
-    if not isinstance(changed, Allowed):
-        return changed
-    second = await ask(changed.part, answer)
-    return deny(second) if isinstance(second, ApiError) else Allowed(part=changed.part, override=answer)
+    current: Allowed[Part] | _PartRejectedError = Allowed(part=part)
+
+    async def check(allowed: Allowed[Part], overridden: Override | None) -> Override | None:
+        answer = await ask(allowed.part, overridden)
+        if isinstance(answer, ApiError):
+            raise _PartRejectedError(deny(answer))
+        return answer
+
+    async def apply(_: int, changes: Override) -> None:
+        nonlocal current
+        changed = await override(changes)
+        if isinstance(changed, Allowed):
+            current = Allowed(part=changed.part, override=changes)
+        else:
+            current = _PartRejectedError(changed)
+
+    (outcome,) = await decide_and_check(lambda: [current], lambda allowed: allowed, check, Revision(), apply)
+    if isinstance(outcome, Allowed):
+        return outcome
+    if isinstance(outcome, _PartRejectedError):
+        return cast("Entry", outcome.entry)
+    raise outcome
 
 
 async def forward_in_turn(request: Message, context: FilterContext) -> Any:

@@ -1,9 +1,11 @@
 """Build what is published of klamm: a pure wheel, a wheel with compiled record modules (ADR 13) and the sdist.
 
 Usage: ``python scripts/wheel.py [--only KIND ...] [--check] [--try] [FOLDER]``; the folder is ``dist/`` by default.
-``--check`` lets twine check the metadata. ``--try`` installs each file, with what it requires from the package index,
-into a fresh environment and runs ``try_install.py`` there.
+``--check`` builds each file twice, in different directories, compares the bytes, and lets twine check the metadata.
+``--try`` installs each file, with what it requires from the package index, into a fresh environment and runs
+``try_install.py`` there.
 
+The time of all packed files is SOURCE_DATE_EPOCH, which defaults to the time of the commit.
 The compiled wheel is for this system and this version of Python. On Linux, auditwheel examines it and gives it the tag
 of the oldest glibc that it runs with (manylinux).
 """
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 INGREDIENTS: Final = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore")
+BUILD_HOOKS: Final = ("compile_modules.py", "project_metadata.py")
 _MODULE: Final = (sys.executable, "-m")
 
 
@@ -36,12 +39,10 @@ def main(arguments: Sequence[str]) -> None:
     options = _options(arguments)
     if "compiled" in options.only and not has_compiler():
         sys.exit("wheel: needs a C compiler and Python's headers (Debian: apt-get install build-essential python3-dev)")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="klamm-wheel-") as folder:
-        copy = Path(folder, "copy")
-        copy_sources(copy)
-        built = [_BUILDERS[kind](copy, options.folder.resolve()) for kind in options.only]
+    os.environ.setdefault("SOURCE_DATE_EPOCH", _commit_time())
+    built = _build(options.only, options.folder)
     if options.check:
+        check_reproducible(built, lambda folder: _build(options.only, folder))
         _run([*_MODULE, "twine", "check", "--strict", *built])
     for path in built:
         print(f"wheel: {path}" + (f" {_tried(path)}" if options.tries else ""), flush=True)
@@ -51,17 +52,43 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="wheel.py", description=__doc__)
     kinds = list(_BUILDERS)
     parser.add_argument("--only", nargs="+", choices=kinds, default=kinds, help="what to build; all by default")
-    parser.add_argument("--check", action="store_true", help="check the metadata as a package index shows them")
+    parser.add_argument("--check", action="store_true", help="compare with a second build, and check the metadata")
     parser.add_argument("--try", action="store_true", dest="tries", help="install and use each file")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     return parser.parse_args(arguments)
+
+
+def _build(kinds: Sequence[str], into: Path) -> list[Path]:
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="klamm-wheel-") as folder:
+        copy = Path(folder, "copy")
+        copy_sources(copy)
+        return [_BUILDERS[kind](copy, into.resolve()) for kind in kinds]
+
+
+def _commit_time() -> str:
+    """Return the time of the commit in seconds since 1970, or 1980-01-02, which zip can hold, without a repository."""
+    command = ["git", "-C", ROOT, "log", "-1", "--format=%ct"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "315619200"
+
+
+def check_reproducible(built: Sequence[Path], build: Callable[[Path], Sequence[Path]]) -> None:
+    """Build the files a second time and exit if the bytes of any differ."""
+    with tempfile.TemporaryDirectory(prefix="klamm-again-") as folder:
+        for first, second in zip(built, build(Path(folder)), strict=True):
+            if (first.name, first.read_bytes()) != (second.name, second.read_bytes()):
+                sys.exit(f"wheel: {first.name} is not reproducible: a second build has other bytes")
 
 
 def copy_sources(copy: Path) -> None:
     """Copy what a build reads into a new folder."""
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts" / "project_metadata.py", copy / "scripts")
+    for hook in BUILD_HOOKS:
+        shutil.copy(ROOT / "scripts" / hook, copy / "scripts")
     for name in INGREDIENTS:
         shutil.copy(ROOT / name, copy)
 

@@ -45,7 +45,7 @@ def run(installed: Path, command: Sequence[str]) -> subprocess.CompletedProcess[
 
 def test_the_modules_that_are_to_be_compiled_are(installed: Path) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    named = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]["include"]
+    named = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["include"]
     modules = [name.removeprefix("src/").removesuffix(".py").replace("/", ".") for name in named]
     program = f"import importlib\nfor name in {modules}: print(importlib.import_module(name).__file__)"
     found = run(installed, [sys.executable, "-c", program]).stdout.split()
@@ -59,7 +59,7 @@ def test_the_version_says_that_it_is_compiled(installed: Path) -> None:
 
 def test_a_spark_worker_may_have_it_as_source_too(installed: Path) -> None:
     """What is shipped by ``--py-files`` is a zip, from which Python loads no compiled module."""
-    assert (installed / "klamm" / "client" / "joining.py").is_file()
+    assert (installed / "klamm" / "kafka_client" / "data" / "joining.py").is_file()
 
 
 def test_what_is_compiled_passes_the_tests_of_its_source(installed: Path) -> None:

@@ -1,0 +1,56 @@
+"""scripts/wheel.py: reproducible packages. tests/interop/test_wheel.py tests what the compiled wheel does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.scripts import SCRIPTS, load_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOT = SCRIPTS.parent
+sys.path.insert(0, str(SCRIPTS))  # wheel.py imports its neighbour
+try:
+    script: Any = load_script("wheel")
+finally:
+    sys.path.remove(str(SCRIPTS))
+
+
+def build_with(text: str, folder: Path) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    (folder / "klamm.whl").write_text(text)
+    return [folder / "klamm.whl"]
+
+
+def test_a_package_with_the_same_bytes_in_both_builds_is_reproducible(tmp_path: Path) -> None:
+    built = build_with("same", tmp_path / "first")
+    script.check_reproducible(built, lambda folder: build_with("same", folder))
+
+
+def test_a_package_that_holds_its_directory_is_reported(tmp_path: Path) -> None:
+    built = build_with(str(tmp_path), tmp_path / "first")
+    with pytest.raises(SystemExit, match=r"klamm\.whl is not reproducible"):
+        script.check_reproducible(built, lambda folder: build_with(str(folder), folder))
+
+
+@pytest.mark.process
+def test_the_sdist_has_the_time_of_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    subprocess.run([sys.executable, SCRIPTS / "wheel.py", "--only", "sdist", "--", tmp_path], check=True)
+    (built,) = tmp_path.iterdir()
+    with tarfile.open(built) as archive:
+        assert {member.mtime for member in archive.getmembers()} == {1700000000}
+
+
+@pytest.mark.process
+def test_the_commit_sets_the_time_of_a_build() -> None:
+    command = ["git", "-C", ROOT, "log", "-1", "--format=%ct"]
+    committed = subprocess.run(command, capture_output=True, text=True, check=False)
+    expected = "315619200" if committed.returncode else committed.stdout.strip()
+    assert script._commit_time() == expected

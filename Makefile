@@ -32,7 +32,7 @@ wheel: TOOLS := compiler
 images: TOOLS := buildah
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check check-types check-style check-tests check-imports check-docs check-packages docs format wheel images bench bench-quick soak orders kafka-release generate \
+.PHONY: help setup demo test test-fast check check-types check-style check-tests check-imports check-docs check-packages check-workflows sbom docs format wheel images bench bench-quick soak orders kafka-release generate \
 	lock clean
 
 help:
@@ -40,10 +40,11 @@ help:
 	@echo 'make test         set up, then run all checks and all tests'
 	@echo 'make test-fast    the unit tests that start no process: for the inner loop, under a minute'
 	@echo 'make setup        only set up: .venv/bin/klamm'
-	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, links of the docs, the metadata of the packages'
+	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, links of the docs, packages, workflows'
 	@echo 'make format       let ruff mend and format what it can'
 	@echo 'make docs         build the site of these pages in build/site'
 	@echo 'make wheel        build dist/: a compiled wheel, a pure wheel and the sdist; install and try each'
+	@echo 'make sbom         write the packages that the wheel brings as CycloneDX into build/klamm.cdx.json'
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples, and make orders'
@@ -60,7 +61,7 @@ demo: setup
 	@$(WITH_JAVA_AND_MAVEN) python -m examples.demo $(DEMO_FLAGS)
 
 check: setup
-	@$(MAKE) --no-print-directory --jobs=2 check-types check-style check-tests check-imports check-docs check-packages
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-style check-tests check-imports check-docs check-packages check-workflows
 
 check-types:
 	$(PYTHON_BIN)/mypy
@@ -83,6 +84,9 @@ check-docs:
 check-packages:
 	$(PYTHON_BIN)/python scripts/wheel.py --only pure sdist --check -- build/check
 
+check-workflows:
+	$(PYTHON_BIN)/zizmor --quiet --offline .github action.yml
+
 test: check
 	$(WITH_ALL_TOOLS) pytest $(DISTRIBUTED) $(IN_ORDER) $(PYTEST_FLAGS)
 
@@ -98,6 +102,9 @@ docs: setup
 
 wheel: setup
 	@$(WITH_COMPILER) python scripts/wheel.py --check --try
+
+sbom: setup
+	$(PYTHON_BIN)/python scripts/wheel.py --only pure --sbom build/klamm.cdx.json -- build/sbom
 
 images: setup
 	@$(WITH_IMAGE_TOOLS) python scripts/try_images.py

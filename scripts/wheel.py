@@ -1,9 +1,10 @@
 """Build what is published of klamm: a pure wheel, a wheel with compiled record modules (ADR 13) and the sdist.
 
-Usage: ``python scripts/wheel.py [--only KIND ...] [--check] [--try] [FOLDER]``; the folder is ``dist/`` by default.
+Usage: ``python scripts/wheel.py [--only KIND ...] [--check] [--try] [--sbom FILE] [FOLDER]``
+The folder is ``dist/`` by default.
 ``--check`` builds each file twice, in different directories, compares the bytes, and lets twine check the metadata.
 ``--try`` installs each file, with what it requires from the package index, into a fresh environment and runs
-``try_install.py`` there.
+``try_install.py`` there. ``--sbom`` lists what such an environment of the first file holds, as CycloneDX.
 
 The time of all packed files is SOURCE_DATE_EPOCH, which defaults to the time of the commit.
 The compiled wheel is for this system and this version of Python. On Linux, auditwheel examines it and gives it the tag
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str]) -> None:
     if options.check:
         check_reproducible(built, lambda folder: _build(options.only, folder))
         _run([*_MODULE, "twine", "check", "--strict", *built])
+    if options.sbom:
+        write_sbom(built[0], options.sbom)
     for path in built:
         print(f"wheel: {path}" + (f" {_tried(path)}" if options.tries else ""), flush=True)
 
@@ -54,6 +57,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=kinds, default=kinds, help="what to build; all by default")
     parser.add_argument("--check", action="store_true", help="compare with a second build, and check the metadata")
     parser.add_argument("--try", action="store_true", dest="tries", help="install and use each file")
+    parser.add_argument("--sbom", type=Path, metavar="FILE", help="write a list of the first file and its dependencies")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     return parser.parse_args(arguments)
 
@@ -127,9 +131,7 @@ def _hatchling(copy: Path, into: Path, target: str, environment: Mapping[str, st
 def _tried(path: Path) -> str:
     """Install a file into a fresh environment, use it there, and return the version that it reports."""
     with tempfile.TemporaryDirectory(prefix="klamm-try-") as folder:
-        venv.create(folder, with_pip=False)
-        python = Path(folder, "bin", "python")
-        _run([*_MODULE, "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet", path])
+        python = _install(path, Path(folder))
         bare = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         found = json.loads(_run([python, ROOT / "scripts" / "try_install.py"], env=bare))
     expected = {"value": "1", "listed": ["orders"], "has_type_marker": True, "has_licence": True}
@@ -138,6 +140,25 @@ def _tried(path: Path) -> str:
     if wrong or found["version"].endswith("(compiled)") != is_compiled or bool(found["extensions"]) != is_compiled:
         sys.exit(f"wheel: {path.name} was installed and does not work: {found}")
     return f"works: {found['version']} on Python {found['python']}"
+
+
+def _install(path: Path, folder: Path) -> Path:
+    """Install a file and its dependencies into a new environment and return the path of its Python."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    _run([*_MODULE, "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet", path])
+    for record in folder.rglob("direct_url.json"):  # where the file was: a directory that exists only now
+        record.unlink()
+    return python
+
+
+def write_sbom(package: Path, file: Path) -> None:
+    """Write what an environment with the package holds, as CycloneDX JSON."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="klamm-sbom-") as folder:
+        python = _install(package, Path(folder))
+        command = ["cyclonedx_py", "environment", "--output-reproducible", "--output-file", file.resolve(), python]
+        _run([*_MODULE, *command])
 
 
 def _run(command: Sequence[str | Path], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:

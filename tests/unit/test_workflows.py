@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
+from klamm.admin import AdminClient, NewTopic
+from tests.support.processes import free_port
 from tests.support.scripts import SCRIPTS, load_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +22,8 @@ FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 release: Any = load_script("check_release")
 
 FIRST_ON_NODE_24 = {
+    "actions/attest-build-provenance": 4,
+    "actions/attest-sbom": 4,
     "actions/cache": 5,
     "actions/checkout": 5,
     "actions/download-artifact": 7,
@@ -48,6 +56,9 @@ def test_a_workflow_runs_only_what_exists(path: Path) -> None:
             assert re.fullmatch(r"[\w-]+/[\w-]+@[\w./-]+", step["uses"]), step
             continue
         program, argument, *_ = step["run"].removeprefix("sudo ").split()
+        if program == "go":
+            assert re.fullmatch(r"go run \S+/actionlint@v[\d.]+", step["run"]), step
+            continue
         if program == "make":
             assert argument in targets, step
         else:
@@ -81,7 +92,7 @@ def test_a_job_has_a_time_limit_and_few_rights(path: Path) -> None:
         needed = job.get("needs", [])
         assert {needed} if isinstance(needed, str) else set(needed) <= set(workflow["jobs"])
         # only the job that uploads gets an identity, and only in the environment that people approve
-        rights = {"id-token": "write"} if name == "publish" else None
+        rights = {"attestations": "write", "id-token": "write"} if name == "publish" else None
         assert (job.get("permissions"), job.get("environment")) == (rights, "pypi" if rights else None)
 
 
@@ -106,3 +117,54 @@ def test_a_tag_is_released_only_with_its_version_its_changes_and_its_data(tmp_pa
         (tmp_path / "tests" / "data" / f"klamm-1.2.0.{suffix}").touch()
     # then
     assert release.problems("v1.2.0", tmp_path) == []
+
+
+@pytest.mark.process
+def test_the_action_starts_a_broker_and_exports_its_address(tmp_path: Path) -> None:
+    # given a Python whose environments hold this klamm
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(
+        f"""#!{sys.executable}
+import pathlib, sys
+bin = pathlib.Path(sys.argv[3], "bin")
+bin.mkdir(parents=True)
+for name, command in {{"klamm": "exec {sys.executable} -m klamm.cli", "pip": "echo >>{tmp_path}/pip"}}.items():
+    (bin / name).write_text(f'#!/bin/sh\\n{{command}} "$@"\\n')
+    (bin / name).chmod(0o755)
+"""
+    )
+    python.chmod(0o755)
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    (step,) = action["runs"]["steps"]
+    environment = {
+        **os.environ,
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "KLAMM_VERSION": "0.1.0",
+        "KLAMM_PORT": str(free_port()),
+        "KLAMM_PROPERTIES": "num.partitions=3",
+    }
+    # when
+    started = subprocess.run(
+        ["bash", "-e", "-c", f"{step['run']}\necho $broker"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # then
+    assert started.returncode == 0, started.stdout + started.stderr
+    pid = int(started.stdout)
+    try:
+        servers = f"127.0.0.1:{environment['KLAMM_PORT']}"
+        assert (tmp_path / "output").read_text() == f"bootstrap-servers={servers}\n"
+        assert (tmp_path / "pip").read_text() == "install --quiet klamm==0.1.0\n"
+        with AdminClient(servers) as admin:
+            admin.create_topics([NewTopic(name="orders")]).values()["orders"].result()
+            assert len(admin.describe_topics(["orders"]).result()["orders"].partitions) == 3
+    finally:
+        broker = psutil.Process(pid)
+        broker.terminate()
+        broker.wait(30)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
 
 import pytest
+import yaml
 
 from klamm import cli
 from klamm.broker import settings as broker_settings
@@ -240,6 +241,10 @@ def test_the_commands_of_a_page_run_one_after_the_other(
 def test_yaml_files_of_the_pages_are_valid(snippet: Snippet) -> None:
     if snippet.page == "docs/gitops.md":
         assert parse_documents(snippet.text)
+    elif snippet.text.startswith("steps:"):
+        action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+        step, *_ = yaml.safe_load(snippet.text)["steps"]
+        assert step["with"].keys() <= action["inputs"].keys()
     else:
         assert parse_rules(snippet.text, source=where(snippet))
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 import yaml
 

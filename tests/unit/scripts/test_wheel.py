@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import subprocess
 import sys
 import tarfile
@@ -50,7 +52,17 @@ def test_the_sdist_has_the_time_of_the_commit(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.process
 def test_the_commit_sets_the_time_of_a_build() -> None:
-    command = ["git", "-C", ROOT, "log", "-1", "--format=%ct"]
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     committed = subprocess.run(command, capture_output=True, text=True, check=False)
     expected = "315619200" if committed.returncode else committed.stdout.strip()
     assert script._commit_time() == expected
+
+
+@pytest.mark.process
+def test_the_sbom_lists_the_packages_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "_install", lambda *_: sys.executable)
+    script.write_sbom(tmp_path / "klamm.whl", tmp_path / "klamm.cdx.json")
+    written = json.loads((tmp_path / "klamm.cdx.json").read_text())
+    versions = {component["name"]: component["version"] for component in written["components"]}
+    assert written["bomFormat"] == "CycloneDX"
+    assert versions["kafka-python"] == importlib.metadata.version("kafka-python")

@@ -30,12 +30,22 @@ class ImpactExceededError(RequestError):
 def add_impact_flags(parser: ToolParser) -> None:
     """Add ``--impact`` and ``--max-impact``."""
     parser.add_switch("--impact", help="show what the change would do to records and clients; with --validate-only too")
+    add_max_impact_flag(parser)
+
+
+def add_max_impact_flag(parser: ToolParser) -> None:
+    """Add ``--max-impact``."""
     parser.add_value(
         "--max-impact",
         choices=_LEVELS,
         metavar="LEVEL",
         help=f"change nothing and exit with {EXIT_IMPACT} if the impact is worse than LEVEL: {', '.join(_LEVELS)}",
     )
+
+
+def is_excessive(impact: Impact, options: argparse.Namespace) -> bool:
+    """Return whether an impact is worse than ``--max-impact`` allows."""
+    return options.max_impact is not None and impact.level > _LEVELS.index(options.max_impact)
 
 
 def predicted(admin: AdminClient, changes: Sequence[Change], options: argparse.Namespace) -> Impact | None:
@@ -49,7 +59,7 @@ def predicted(admin: AdminClient, changes: Sequence[Change], options: argparse.N
     from klamm.admin.impact import impact_of  # noqa: PLC0415  # only these flags need the rules
 
     impact = impact_of(changes, admin)
-    if options.max_impact is not None and impact.level > _LEVELS.index(options.max_impact):
+    if is_excessive(impact, options):
         print_result(options.output, {"impact": impact.document()}, impact.lines)
         level = impact.level.name.lower()
         raise ImpactExceededError(

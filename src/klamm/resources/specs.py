@@ -26,6 +26,7 @@ from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError, did_you_mean
 from klamm.protocol.errors import InvalidRequestError
 from klamm.resources.acl_text import acl_text
+from klamm.resources.cluster import is_internal
 from klamm.resources.model import ANY_ITERATIONS, DEFAULT_BROKER, Declared, Kind, Secret
 from klamm.security.acls import (
     CLUSTER_NAME,
@@ -154,6 +155,8 @@ def _marks(place: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _topic(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> Declared:
     place = common["place"]
+    if common["is_absent"] and is_internal(name):
+        raise SettingsError(f"{place}.{STATE}: absent: {name} is an internal topic, which is never deleted from files")
     numbers = {
         PARTITIONS: _count(f"{place}.{PARTITIONS}", spec.get(PARTITIONS), _MAX_PARTITIONS),
         REPLICATION_FACTOR: _count(

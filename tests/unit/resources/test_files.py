@@ -88,6 +88,14 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
             "topics.t.configs.a: None: expected a string, a number, true, false or a list",
         ),
         ("topics: {t: {state: gone}}", "topics.t.state: 'gone': expected present or absent"),
+        (
+            "topics: {__consumer_offsets: {state: absent}}",
+            "topics.__consumer_offsets.state: absent: __consumer_offsets is an internal topic",
+        ),
+        (
+            "topics: {mm2-offset-syncs.b.internal: {state: absent}}",
+            "mm2-offset-syncs.b.internal is an internal topic, which is never deleted from files",
+        ),
         ("topics: {t: {ignore: a}}", "topics.t.ignore: 'a': expected a list of keys"),
         ("topics: {t: {configs: {a: {env: b}}}}", "topics.t.configs.a: expected a value; topics have no secrets"),
         ("brokers: {one: {configs: {}}}", "brokers.one: one: expected the id of a broker in quotes, or default"),

@@ -9,13 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, EXIT_OK
+from klamm.cli import EXIT_FAILED, EXIT_IMPACT, EXIT_OK
 from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
 from klamm.cli.connection import RequestError, connect, guarded
+from klamm.cli.impact import add_max_impact_flag, is_excessive
 from klamm.cli.output import print_error, print_result
 from klamm.cli.profiles import fill_in
 from klamm.display import counted, escaped
-from klamm.impact.findings import Impact, ImpactLevel
+from klamm.impact.findings import Impact
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.resources.diff import Ownership
 from klamm.resources.model import Kind
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from klamm.resources.rules import RulesFile
 
 EXIT_DRIFT: Final = 3
-EXIT_IMPACT: Final = 4
 MAX_DELETES: Final = 10
 OUTPUTS: Final = ("human", "json", "yaml", "markdown")
 _EPILOG: Final = (
@@ -59,11 +59,7 @@ def parser(prog: str) -> ToolParser:
         + (", 3 something differs (--check), 4 the impact is too bad." if is_plan else ", 4 the impact is too bad."),
     )
     add_flags(found)
-    found.add_value(
-        "--max-impact",
-        choices=tuple(level.name.lower() for level in ImpactLevel),
-        help="exit with 4, and apply nothing, if the predicted impact of the changes is worse",
-    )
+    add_max_impact_flag(found)
     if is_plan:
         found.add_switch("--check", help="exit with 3 when anything differs")
         found.add_switch("--offline", help="check the files without a cluster, with the configs of Kafka 4.4")
@@ -138,7 +134,7 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
             plan = _plan(admin, files, ownership, rules, options)
             if options.validate_only or options.max_impact is not None:
                 impacts[files.cluster] = impact = _impact(admin, plan)
-                if not options.validate_only and _is_excessive(impact, options):
+                if not options.validate_only and is_excessive(impact, options):
                     show([(files.cluster, plan)], options, is_done=False, impacts=impacts)
                     print_error(f"{files.path}: the impact is worse than --max-impact {options.max_impact}")
                     return EXIT_IMPACT
@@ -147,7 +143,7 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
     plans = [plan for _, plan in named]
     if any(plan.failed for plan in plans):
         return EXIT_FAILED
-    if any(_is_excessive(impact, options) for impact in impacts.values()):
+    if any(is_excessive(impact, options) for impact in impacts.values()):
         return EXIT_IMPACT
     return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
 
@@ -205,10 +201,6 @@ def _impact(admin: AdminClient, plan: Plan) -> Impact:
         return impact_of(changes, admin) if changes else Impact()
     except CLUSTER_ERRORS as error:
         return Impact(unknown=(f"the cluster's facts cannot be read: {explain(error)}",))
-
-
-def _is_excessive(impact: Impact, options: argparse.Namespace) -> bool:
-    return options.max_impact is not None and impact.level > ImpactLevel[options.max_impact.upper()]
 
 
 def connected(

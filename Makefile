@@ -16,7 +16,7 @@ IN_ORDER := --randomly-dont-reorganize --randomly-seed=1
 SEEDS ?= $(shell seq 20)
 # Releases of Apache Kafka with which the mirror and the clients work as well, and tests that show it.
 OLDER_RELEASES := 3.9.2 4.1.0
-WITH_OLDER_KAFKA := tests/interop/test_mirror_kafka.py \
+WITH_OLDER_KAFKA := tests/interop/test_mirror_kafka.py tests/interop/test_impact_outages.py \
 	tests/interop/test_client_contract.py::test_against_apache_kafka_they_send_nothing_of_it_and_work
 
 # Tests and demo start hundreds of Python processes. Without bytecode each compiles all of klamm, for 0.3 s of CPU.
@@ -122,7 +122,8 @@ soak: setup
 		tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py tests/spark/test_dataframes_like_spark.py \
 		tests/interop/test_consumer_groups.py tests/interop/test_gateway_upgrade.py \
 		tests/interop/test_gateway_client_configs.py \
-		tests/interop/test_config_order.py tests/interop/test_resources_in_line.py tests/interop/test_assignors_like_kafka.py tests/interop/test_impact_bounds.py
+		tests/interop/test_config_order.py tests/interop/test_resources_in_line.py tests/interop/test_assignors_like_kafka.py tests/interop/test_impact_bounds.py \
+		tests/interop/test_impact_outages.py tests/interop/test_impact_outages_soak.py
 	for release in $(OLDER_RELEASES); do \
 		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
 	$(WITH_GO) python -m scripts.client_suites

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+import klamm
 from tests.support.families import FAMILIES, Family
+from tests.support.impact_scene import FAST, Scene
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
 
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.probe import Cluster
+
+
+collect_ignore = [] if os.environ.get("KLAMM_SOAK") else ["test_impact_outages_soak.py"]
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +55,25 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with KlammBroker() as broker:
         yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def fast_kafka(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaCluster]:
+    """Apache Kafka whose background work is fast, of the release of ``--kafka-release``."""
+    with KafkaCluster(properties=FAST, release=request.config.getoption("kafka_release")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module", params=["kafka", "gateway", "klamm"])
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A cluster in which outages are rebuilt: Apache Kafka, the same through a gateway, and klamm."""
+    with contextlib.ExitStack() as stack:
+        if request.param == "klamm":
+            servers = stack.enter_context(KlammBroker(FAST)).bootstrap_servers
+        else:
+            servers = request.getfixturevalue("fast_kafka").bootstrap_servers
+        if request.param == "gateway":
+            servers = stack.enter_context(klamm.Gateway(servers)).bootstrap_servers
+        scene = Scene(servers)
+        stack.callback(scene.admin.close)
+        yield scene

@@ -81,7 +81,7 @@ def impact_of(
 
     Args:
         changes: The changes. Those of resources that do not exist have no impact.
-        admin: Client of the cluster: klamm, its gateway, or Apache Kafka 3.0 or newer.
+        admin: Client of the cluster: klamm, its gateway, or Apache Kafka (tested with 3.9 and 4.4).
         max_sampled_bytes: Limit for the newest batches that are read, in bytes.
         max_sampling_s: Time after which no further batches are requested, in seconds.
 

@@ -11,7 +11,6 @@ from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
-from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
@@ -22,7 +21,7 @@ from klamm.protocol.errors import (
 )
 from klamm.protocol.types import ResourceType
 from klamm.resources.acl_text import acl_text
-from klamm.resources.model import CLUSTER, DEFAULT_BROKER, CurrentValue, Existing, Kind, ResourceKey
+from klamm.resources.model import CLUSTER, DEFAULT_BROKER, CurrentValue, Existing, Kind, ResourceKey, is_internal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -101,11 +100,6 @@ def observe(admin: AdminClient, wanted: Wanted, whole_kinds: Collection[Kind] = 
             ResourceKey(kind, name): existing for name, existing in described.items() if is_whole or name in names
         }
     return Observation(resources=found, failures=failures)
-
-
-def is_internal(topic: str) -> bool:
-    """Return whether a topic belongs to Kafka, to MirrorMaker or to klamm itself, by its name."""
-    return DefaultReplicationPolicy().is_internal_topic(topic)
 
 
 def _with_configs(

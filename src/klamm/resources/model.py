@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.configs.durations import duration_of
+from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError
 
@@ -256,3 +257,8 @@ class ResourceDiff:
 
 def _text(value: str | None) -> str:
     return "none" if value is None else value
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether a topic belongs to Kafka, to MirrorMaker or to klamm itself, by its name."""
+    return DefaultReplicationPolicy().is_internal_topic(topic)

@@ -26,8 +26,7 @@ from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError, did_you_mean
 from klamm.protocol.errors import InvalidRequestError
 from klamm.resources.acl_text import acl_text
-from klamm.resources.cluster import is_internal
-from klamm.resources.model import ANY_ITERATIONS, DEFAULT_BROKER, Declared, Kind, Secret
+from klamm.resources.model import ANY_ITERATIONS, DEFAULT_BROKER, Declared, Kind, Secret, is_internal
 from klamm.security.acls import (
     CLUSTER_NAME,
     Acl,

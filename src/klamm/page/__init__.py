@@ -6,6 +6,7 @@
 ``policies``    Policies: decisions by mode, rules, the latest decisions, results of audit mode
 ``topics``      Topics, and configs with their values and origins
 ``changes``     Latest config changes
+``plot``        Small plots of recent values as inline SVG
 ``views``       Functions that serve a document as JSON
 ==============  ======================================================================================================
 

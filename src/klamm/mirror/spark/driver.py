@@ -113,12 +113,14 @@ class ControlLoops:
         if address is None:
             return contextlib.nullcontext()
         from klamm.mirror.status.live import status_server, watch  # noqa: PLC0415 - loaded only if metrics are served
+        from klamm.mirror.status.samples import Samples  # noqa: PLC0415
 
+        samples = Samples()
         try:
-            server = status_server(address, self.status, self.groups)
+            server = status_server(address, self.status, self.groups, samples)
         except OSError as error:
             raise SettingsError(f"{METRICS_LISTEN}={address[0]}:{address[1]}: {error.strerror}") from error
-        return watch(server, self._settings.flows, self.status)
+        return watch(server, self._settings.flows, self.status, samples)
 
     def _threads(self) -> list[threading.Thread]:
         """Return one control loop and one group thread per flow, and one heartbeat thread per cluster pair."""

@@ -21,6 +21,7 @@ from klamm.mirror.cluster_admin import admin_client, topic_configs
 from klamm.mirror.settings.definitions import IncrementalAlterConfigs
 from klamm.mirror.status.metrics import metrics_page
 from klamm.mirror.status.page import render
+from klamm.mirror.status.samples import SAMPLE_EVERY_S
 from klamm.mirror.topics.plans import config_differences
 from klamm.monitoring.exposition import CONTENT_TYPE
 from klamm.monitoring.http import HttpListener
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         PartitionStatus,
     )
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.status.samples import Samples
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +110,7 @@ _PAUSE_IN_PROPORTION: Final = 50
 _JOIN_S: Final = 5.0
 
 
-def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus) -> WatchServer:
+def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus, samples: Samples) -> WatchServer:
     """Return the server of ``/``, ``/metrics`` and ``/status.json``, bound to its address.
 
     The server runs in a thread of the driver and makes each page from a snapshot, without a lock. Other processes
@@ -123,7 +125,7 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
         {
             "/": lambda: (
                 "text/html; charset=utf-8",
-                render(status.snapshot(), status.drift(), groups.snapshot(), at_s=time.time()),
+                render(status.snapshot(), status.drift(), groups.snapshot(), samples.by_flow(), at_s=time.time()),
             ),
             "/metrics": lambda: (
                 CONTENT_TYPE,
@@ -135,13 +137,14 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
 
 
 @contextlib.contextmanager
-def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStatus) -> Iterator[None]:
-    """Serve the pages and compare the configs of the flows' topics periodically, until the block ends."""
+def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStatus, samples: Samples) -> Iterator[None]:
+    """Serve the pages, compare the configs of the flows' topics and take samples periodically, until the block ends."""
     ended = threading.Event()
     threads = [
         threading.Thread(target=_compare, args=(flow, status, ended), name=f"{flow.name} drift", daemon=True)
         for flow in flows
     ]
+    threads.append(threading.Thread(target=_sample, args=(status, samples, ended), name="samples", daemon=True))
     with server:
         host, port = server.address
         logger.info("Status on http://%s:%d/, metrics on http://%s:%d/metrics", host, port, host, port)
@@ -153,6 +156,13 @@ def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStat
             ended.set()
             for thread in threads:
                 thread.join(_JOIN_S)
+
+
+def _sample(status: MirrorStatus, samples: Samples, ended: threading.Event) -> None:
+    """Take a sample of each flow periodically until ``ended``."""
+    samples.add(time.time(), status.snapshot())
+    while not ended.wait(SAMPLE_EVERY_S):
+        samples.add(time.time(), status.snapshot())
 
 
 def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:

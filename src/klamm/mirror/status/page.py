@@ -12,6 +12,8 @@ from klamm.configs.durations import value_in_words
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.page.html import Cell, Table, document, shown, table, time_text
+from klamm.page.plot import STYLE as PLOT_STYLE
+from klamm.page.plot import plot, plots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         MirroredGroupOffset,
         PartitionStatus,
     )
+    from klamm.mirror.status.samples import Sample
 
 MAX_ROWS: Final = 500
 """Maximum number of rows per table. A page for 10,000 partitions must remain readable."""
@@ -97,6 +100,7 @@ def render(
     flows: Sequence[FlowProgress],
     drift: Mapping[str, Sequence[ConfigDifference]],
     groups: Mapping[str, FlowGroups] = MappingProxyType({}),
+    samples: Mapping[str, Sequence[Sample]] = MappingProxyType({}),
     *,
     at_s: float,
 ) -> str:
@@ -106,16 +110,23 @@ def render(
         flows: Progress of the flows.
         drift: Config differences by flow. A flow without an entry has not been compared yet.
         groups: State of the mirrored consumer groups by flow. A flow without an entry does not mirror groups.
+        samples: Samples of the last 15 minutes by flow, the oldest one first. A flow with less than two has no plots.
         at_s: Time of the page, in seconds since the epoch.
     """
-    body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow))]
+    body = [
+        part
+        for flow in flows
+        for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow), _plots(samples.get(flow.flow, ()), at_s))
+    ]
     head = '<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>'
     head += f'<p class="soft">{time_text(at_s)}</p>'
     script = _SCRIPT % (PATIENCE_S * 1000, REFRESH_S * 1000, REFRESH_S * 1000)
-    return document("klamm mirror", [head, *body, "</main>"], style=_STYLE, script=script)
+    return document("klamm mirror", [head, *body, "</main>"], style=f"{_STYLE}{PLOT_STYLE}", script=script)
 
 
-def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, groups: FlowGroups | None) -> list[str]:
+def _flow(
+    flow: FlowProgress, differences: Sequence[ConfigDifference] | None, groups: FlowGroups | None, plotted: str
+) -> list[str]:
     """Return the section of one flow."""
     name = shown(flow.flow.replace("->", " \u2192 "))
     reason = f": {shown(flow.reason)}" if flow.reason else ""
@@ -127,11 +138,30 @@ def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, gr
         f' <span class="{state}">{state}{reason}</span></h2>',
         f'<p class="soft">{flow.copied:,} of {flow.total:,} records, {flow.records_per_s:,.0f} records/s, '
         f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
+        plotted,
         *_topics(flow),
         *_rejected(flow),
         *_differences(flow.flow, differences),
         *([] if groups is None else _groups(flow.flow, groups)),
     ]
+
+
+def _plots(samples: Sequence[Sample], at_s: float) -> str:
+    """Return the plots of rate, lag and latency of a flow over the last 15 minutes."""
+    rates = [(sample.at_s, sample.records_per_s) for sample in samples]
+    lags = [(sample.at_s, sample.lag) for sample in samples]
+    latencies = [(sample.at_s, sample.latency_ms) for sample in samples]
+    return plots(
+        [
+            plot("Records/s", rates, until_s=at_s, text_of=_count),
+            plot("Lag", lags, until_s=at_s, text_of=_count),
+            plot("Latency", latencies, until_s=at_s, text_of=lambda value: f"{value:,.0f} ms"),
+        ]
+    )
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _topics(flow: FlowProgress) -> list[str]:
@@ -273,8 +303,8 @@ def _drift_first(row: ConfigDifference) -> tuple[bool, str, str]:
 
 def _difference_row(row: ConfigDifference) -> list[Cell]:
     return [
-        Cell(row.topic),
-        Cell(row.name, kind="wait" if row.is_drift else ""),
+        Cell(row.topic, kind="name"),
+        Cell(row.name, kind=f"name {'wait' if row.is_drift else ''}"),
         _value(row.name, row.source_value, is_default=row.source_is_default),
         _value(row.name, row.target_value, is_default=row.target_is_default),
         *_note(row.rule, span=4),

@@ -12,6 +12,7 @@ from klamm.mirror.progress.flow_progress import (
     MirrorStatus,
 )
 from klamm.mirror.status.page import MAX_ROWS, render
+from klamm.mirror.status.samples import SAMPLE_EVERY_S, Samples
 from klamm.mirror.topics.plans import TARGET_DEFAULT
 from tests.support.mirror_status import progress_row
 
@@ -126,3 +127,28 @@ def _difference(name: str, *, rule: str, is_drift: bool) -> ConfigDifference:
         rule=rule,
         is_drift=is_drift,
     )
+
+
+def test_flow_has_plots_of_rate_lag_and_latency() -> None:
+    # given
+    status, samples = MirrorStatus(["A->B"]), Samples()
+    status.expect("A->B", [("orders", 0)])
+    ages = {"replication_latency": [5.0, 1.0, 9.0, 4.0]}
+    status.update("one", [progress_row(end_offset=30, **ages)])
+    status.update("one", [progress_row(end_offset=30, records=10, **ages)])
+    # when
+    for at_s in (100.0, 105.0):
+        samples.add(at_s, status.snapshot())
+    page = render(status.snapshot(), {}, {}, samples.by_flow(), at_s=105.0)
+    # then
+    captions = re.findall("<figcaption[^>]*>(.*?)</figcaption>", page)
+    assert [caption.partition(":")[0] for caption in captions] == ["Records/s", "Lag", "Latency"]
+    assert captions[1:] == ["Lag: 20, highest of 15 min 20", "Latency: 4 ms, highest of 15 min 4 ms"]
+
+
+def test_samples_older_than_fifteen_minutes_are_dropped() -> None:
+    samples, flows = Samples(), MirrorStatus(["A->B"]).snapshot()
+    for number in range(500):
+        samples.add(number * SAMPLE_EVERY_S, flows)
+    kept = samples.by_flow()["A->B"]
+    assert kept[-1].at_s - kept[0].at_s == 900

@@ -36,15 +36,20 @@ def upstream() -> Iterator[klamm.Broker]:
 
 
 @pytest.fixture(scope="module")
-def gateway(upstream: klamm.Broker) -> Iterator[klamm.Gateway]:
-    with klamm.Gateway(upstream.bootstrap_servers, config={"metrics.listen": f"127.0.0.1:{free_port()}"}) as gateway:
+def metrics() -> str:
+    """Address of the gateway's metrics. Only the end of a long log is kept, so it cannot be read from there."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: klamm.Broker, metrics: str) -> Iterator[klamm.Gateway]:
+    with klamm.Gateway(upstream.bootstrap_servers, config={"metrics.listen": metrics}) as gateway:
         yield gateway
 
 
-def scraped(gateway: klamm.Gateway, path: str) -> tuple[int, str]:
-    address = gateway.log_text().partition("Metrics on http://")[2].partition("/")[0]
+def scraped(metrics: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{metrics}{path}", timeout=10) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -163,7 +168,7 @@ def test_many_requests_sent_at_once_are_answered_in_order(gateway: klamm.Gateway
             assert int.from_bytes(answer[:4]) == number
 
 
-def test_a_client_that_does_not_read_is_not_read_from(gateway: klamm.Gateway) -> None:
+def test_a_client_that_does_not_read_is_not_read_from(gateway: klamm.Gateway, metrics: str) -> None:
     request = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff" * 1000
     with connected(gateway) as connection, WireClient(gateway.bootstrap_servers) as other:
         connection.setblocking(False)
@@ -177,18 +182,18 @@ def test_a_client_that_does_not_read_is_not_read_from(gateway: klamm.Gateway) ->
                 blocked_since = blocked_since or time.monotonic()
                 assert other.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
         assert blocked_since is not None, f"{sent} bytes of requests were taken"
-        kept = scraped(gateway, "/metrics")[1].partition('klamm_gateway_kept_bytes{kind="unread"} ')[2].split()[0]
+        kept = scraped(metrics, "/metrics")[1].partition('klamm_gateway_kept_bytes{kind="unread"} ')[2].split()[0]
         assert int(kept) < 2_000_000
 
 
-def test_metrics_count_requests_by_api_and_client_id(gateway: klamm.Gateway) -> None:
+def test_metrics_count_requests_by_api_and_client_id(gateway: klamm.Gateway, metrics: str) -> None:
     with WireClient(gateway.bootstrap_servers, client_id="counted") as client:
         client.ask(MetadataRequest(topics=[]), MetadataResponse, 1)
-        page = scraped(gateway, "/metrics")[1]
+        page = scraped(metrics, "/metrics")[1]
     assert 'klamm_gateway_requests_total{api="METADATA",client_id="counted"} 1\n' in page
     assert "klamm_gateway_upstream_reachable 1\n" in page
-    assert scraped(gateway, "/ready") == (200, "OK\n")
-    assert scraped(gateway, "/live") == (200, "OK\n")
+    assert scraped(metrics, "/ready") == (200, "OK\n")
+    assert scraped(metrics, "/live") == (200, "OK\n")
 
 
 def test_admin_only_serves_no_records(upstream: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway]) -> None:
@@ -225,14 +230,14 @@ def test_a_gateway_starts_from_its_file_while_the_upstream_is_down(
     tmp_path: Path, make_klamm_broker: Callable[..., klamm.Broker], make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     broker = make_klamm_broker()
-    metrics = {"metrics.listen": f"127.0.0.1:{free_port()}"}
-    gateway = make_klamm_gateway(broker.bootstrap_servers, data_dir=tmp_path, config=metrics)
+    metrics = f"127.0.0.1:{free_port()}"
+    gateway = make_klamm_gateway(broker.bootstrap_servers, data_dir=tmp_path, config={"metrics.listen": metrics})
     address = gateway.bootstrap_servers
     gateway.stop()
     broker.kill()
     gateway.start()
     assert gateway.bootstrap_servers == address
-    assert scraped(gateway, "/ready") == (503, "the upstream cannot be reached\n")
+    assert scraped(metrics, "/ready") == (503, "the upstream cannot be reached\n")
     with connected(gateway) as connection:
         assert closed_by_peer(connection)
     broker.start()

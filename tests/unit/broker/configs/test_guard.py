@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
 from klamm.protocol.types import ResourceType
 from tests.support.configs import (
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from klamm.broker.configs.service import ConfigService
     from klamm.configs.operations import ConfigDecision
     from klamm.history.change import Author
-    from klamm.policy import Override
 
 TOPIC = ResourceType.TOPIC
 
@@ -46,7 +46,7 @@ class SlowGuard:
 
     async def check(
         self, decision: ConfigDecision, author: Author, overridden: Override | None, *, validate_only: bool
-    ) -> None:
+    ) -> Override | None:
         assert author is ANNA
         assert not validate_only
         self.seen.append((decision.resource_name, dict(decision.result)))
@@ -56,6 +56,7 @@ class SlowGuard:
             meanwhile()
         if decision.resource_name == self._refuses:
             raise PolicyViolationError("hands off")
+        return None
 
 
 async def alter(service: ConfigService, *alterations: ResourceAlteration) -> list[ErrorCode]:
@@ -152,5 +153,28 @@ def test_guards_are_asked_in_order_and_the_first_error_rejects() -> None:
         assert codes == [ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
         assert {name for name, _ in first.seen} == {"t", "u"}
         assert {name for name, _ in second.seen} == {"u"}, "a change that one guard rejects is not shown to the next"
+
+    asyncio.run(run())
+
+
+class OverridingGuard(SlowGuard):
+    """Sets flush.ms to 5, once."""
+
+    async def check(
+        self, decision: ConfigDecision, author: Author, overridden: Override | None, *, validate_only: bool
+    ) -> Override | None:
+        await super().check(decision, author, overridden, validate_only=validate_only)
+        return Override(reason="flushed", configs={"flush.ms": "5"}) if overridden is None else None
+
+
+def test_override_that_changes_nothing_does_not_bypass_the_next_guard() -> None:
+    async def run() -> None:
+        store = MemoryConfigStore(topics=["t"])
+        first, second = OverridingGuard(), SlowGuard(refuses="t")
+        service = make_service(store, guards=(first, second))
+        codes = await alter(service, topic("t", operation("flush.ms", SET, "5")))
+        assert codes == [ErrorCode.POLICY_VIOLATION]
+        assert len(second.seen) == 1
+        assert store.values(TOPIC, "t") == {}
 
     asyncio.run(run())

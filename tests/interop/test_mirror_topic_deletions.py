@@ -15,6 +15,7 @@ from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import parse_properties
 from tests.support.copiers import copy_all
 from tests.support.mirror import Seen, create_topic, delete_topic, produce, properties, wait_for_records
+from tests.support.processes import wait_until
 
 GRACE_S = 30
 KEYS = f"""
@@ -45,32 +46,36 @@ def test_deleted_source_topic_is_deleted_on_target_and_mirrored_anew() -> None:
                 flow, source, target, status=MirrorStatus([flow.name]), publish=published.append, clock=lambda: now
             )
 
-            def remote_topics() -> set[str]:
+            def refresh(expected: set[str]) -> None:
                 control.turn()
-                return {name for name in target.list_topics().result() if name.startswith("A.")}
+                wait_until(
+                    lambda: {name for name in target.list_topics().result() if name.startswith("A.")} == expected,
+                    timeout_s=10,
+                    what=f"remote topics {expected}",
+                )
 
             for topic in ("orders", "users"):
                 create_topic(here.bootstrap_servers, topic)
                 produce(here.bootstrap_servers, topic, [(0, Seen(b"k", b"first", (), 1))] * 3)
-            assert remote_topics() == {"A.orders", "A.users"}
+            refresh({"A.orders", "A.users"})
             copy_all(copy_settings(flow), *partitions_of(published[-1]))
             assert mirrored_topics(flow) == {"orders", "users"}
             # when: the topic is gone for the grace period
             delete_topic(here.bootstrap_servers, "orders")
             now += 5
-            assert remote_topics() == {"A.orders", "A.users"}
+            refresh({"A.orders", "A.users"})
             (line,) = planned(settings)
             assert line.startswith("- topic A.orders: deleted, 30 s after the start of the mirror or later")
             now += GRACE_S
             # then
-            assert remote_topics() == {"A.users"}
+            refresh({"A.users"})
             assert mirrored_topics(flow) == {"users"}
             assert planned(settings) == []
             # when: it is created again
             create_topic(here.bootstrap_servers, "orders")
             produce(here.bootstrap_servers, "orders", [(0, Seen(b"k", b"second", (), 1))] * 2)
             now += 5
-            assert remote_topics() == {"A.orders", "A.users"}
+            refresh({"A.orders", "A.users"})
             copy_all(copy_settings(flow), *partitions_of(published[-1]))
             # then
             values = [record.value for record in wait_for_records(there.bootstrap_servers, "A.orders", 2)]

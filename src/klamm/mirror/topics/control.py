@@ -251,8 +251,16 @@ class FlowControl:
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
-        handled = self._deletion.run(here, counts, self._clock())
+        handled = self._delete(here, counts)
         self._log_gone({topic: remote_topic for topic, remote_topic in gone.items() if topic not in handled})
+
+    def _delete(self, here: Mapping[str, int], counts: Mapping[str, int]) -> Collection[str]:
+        """Run the step that deletes remote topics. If it fails, the next refresh tries again; all else continues."""
+        try:
+            return self._deletion.run(here, counts, self._clock())
+        except CLUSTER_ERRORS as error:
+            logger.warning("%s: remote topics cannot be deleted now: %s", self._settings.name, error_text(error))
+            return ()
 
     def _create(self, names: Sequence[str], selected: Mapping[str, int]) -> dict[str, int]:
         """Create remote topics. Return the partition counts of those that now exist.

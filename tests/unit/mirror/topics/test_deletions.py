@@ -44,12 +44,13 @@ class Run:
         self.source = FakeCluster(other=1, **dict.fromkeys(mirrored, 1))
         self.target = FakeCluster(**{f"A.{topic}": 1 for topic in mirrored})
         self.mirrored = set(mirrored)
+        self.is_hidden = False
         self.now = 1000.0
         deletion = TopicDeletion(
             settings,
             self.source,
             self.target,
-            mirrored=lambda _: self.mirrored,
+            mirrored=self._read,
             forget=lambda _, topics: self.mirrored.difference_update(topics),
         )
         self.control = FlowControl(
@@ -62,6 +63,11 @@ class Run:
             deletion=deletion,
         )
         self.control.turn()
+
+    def _read(self, _: FlowSettings) -> Collection[str]:
+        if self.is_hidden:
+            raise ConnectionLostError("An open transaction hides source offsets")
+        return self.mirrored
 
     def after(self, seconds: float) -> set[str]:
         """Refresh the topics after some time. Return the remote topics that are left."""
@@ -115,6 +121,18 @@ def test_topic_that_comes_back_cancels_deletion(caplog: pytest.LogCaptureFixture
     assert run.after(59) == {"A.orders"}
     assert "A->B: topic orders: the deletion of its remote topic is cancelled" in caplog.messages
     assert run.after(1) == set()
+
+
+def test_unreadable_source_offsets_delay_deletion_only(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(["orders"])
+    del run.source.topics["orders"]
+    run.after(10)
+    run.is_hidden = True
+    run.source.topics["users"] = 1
+    assert run.after(60) == {"A.orders", "A.users"}
+    assert "A->B: remote topics cannot be deleted now: An open transaction hides source offsets" in caplog.messages
+    run.is_hidden = False
+    assert run.after(1) == {"A.users"}
 
 
 def test_topic_that_cannot_be_described_is_kept() -> None:

@@ -45,7 +45,7 @@ th, td { padding: .25rem .8rem .25rem 0; } td { min-width: 7rem; }
 td.state, td.share { min-width: 0; white-space: nowrap; }
 td.share span { display: inline-block; min-width: 3rem; }
 #away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
-@media (max-width: 42rem) { td { min-width: 0; } td.share span { min-width: 0; } }
+@media (max-width: 42rem) { td { min-width: 0; } td.name { min-width: 5rem; } td.share span { min-width: 0; } }
 """
 _SCRIPT: Final = """
 const away = document.getElementById("away");

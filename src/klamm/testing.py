@@ -217,7 +217,7 @@ def assert_requested(
             return found
         if time.monotonic() > deadline or (times is not None and len(found) > times):
             wanted = "at least one" if times is None else str(times)
-            seen = ", ".join(f"{one.api} v{one.version}" for one in broker.requests()[-_SHOWN:])
+            seen = ", ".join(f"{one.api} v{one.version}" for one in broker.requests()[-_SHOWN:]) or "none"
             raise AssertionError(
                 f"The broker has received {len(found)} such {api} requests, expected {wanted}. Its last ones: {seen}"
             )

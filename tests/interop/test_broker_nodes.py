@@ -70,6 +70,8 @@ def test_metadata_shows_a_broker_that_is_down_as_kafka_does(broker: Broker) -> N
     broker.stop_node(1)
     with pytest.raises(ValueError, match="it is the last live one"):
         broker.stop_node(3)
+    with pytest.raises(ValueError, match="node_id=4: broker ids are 1, 2, 3; brokers=N starts N of them"):
+        broker.stop_node(4)
 
 
 def test_producer_follows_a_leader_that_moves(broker: Broker) -> None:

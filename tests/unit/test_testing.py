@@ -138,3 +138,9 @@ def test_requests_are_counted() -> None:
         assert_requested(broker(), "Produce", times=1)
     with pytest.raises(AssertionError, match="has received 0 such Fetch requests, expected at least one"):
         assert_requested(broker(), "Fetch", within_s=0.03)
+
+
+def test_a_broker_without_requests_is_reported_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Contents, "requests", lambda *args, **conditions: [])
+    with pytest.raises(AssertionError, match="Its last ones: none"):
+        assert_requested(broker(), "Fetch", within_s=0.03)

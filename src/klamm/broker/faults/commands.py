@@ -273,7 +273,8 @@ class Commands:
     def _check_node(self, node_id: int) -> None:
         node_ids = [node.node_id for node in self._services.cluster.nodes]
         if node_id not in node_ids:
-            raise CommandError("value", f"node_id={node_id!r}: expected one of {', '.join(map(str, node_ids))}")
+            allowed = ", ".join(map(str, node_ids))
+            raise CommandError("value", f"node_id={node_id!r}: broker ids are {allowed}; brokers=N starts N of them")
 
     async def _on_partition_count(self, topic: str) -> Answer:
         return Answer(len(self._topic(topic).partitions))

@@ -169,9 +169,13 @@ def test_of_two_operators_at_once_one_gets_the_topic_and_the_other_the_name_of_t
 ) -> None:
     servers = request.getfixturevalue("broker" if kind == "klamm" else kind).bootstrap_servers
     topics = created(servers)
-    words = ("--topic", ",".join(topics), "--add-config", f"retention.ms={_NEW}", "--waves", "100%", "--bake", "30s")
+    words = ("--topic", ",".join(topics), "--waves", "100%", "--bake", "30s")
     logs = [tmp_path / f"{number}.log" for number in range(4)]
-    tools = [launch(servers, "start", *words, log=log) for log in logs]
+    # Each has a value of its own: a late one of the same value would have nothing to do.
+    tools = [
+        launch(servers, "start", *words, "--add-config", f"retention.ms={int(_NEW) + number}", log=log)
+        for number, log in enumerate(logs)
+    ]
     losers: list[Path] = []
     deadline = time.monotonic() + _TIMEOUT_S
     while len(losers) < len(tools) - 1:

@@ -1,4 +1,4 @@
-"""What ``pip install klamm`` without extras brings: a broker, clients, the command line and policies in 25 MB."""
+"""What ``pip install klamm`` without extras brings: a broker, clients, the command line and policies in 28 MiB."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> BaseInstall:
     return install
 
 
-def test_it_takes_at_most_25_mb_with_its_dependencies_and_their_bytecode(installed: BaseInstall) -> None:
+def test_it_takes_at_most_28_mib_with_its_dependencies_and_their_bytecode(installed: BaseInstall) -> None:
     assert installed.distributions == {"cramjam", "crc32c", "google-re2", "kafka-python", "PyYAML"}
-    assert MIB < installed.size_bytes() <= 25 * MIB
+    assert MIB < installed.size_bytes() <= 28 * MIB
 
 
 def test_broker_producer_consumer_policy_and_command_line_work(installed: BaseInstall) -> None:

@@ -173,7 +173,12 @@ async def describe(
             for found in response.results
         }
 
-    find = functools.partial(_quorum.find_current, pool, deadline, node_id) if is_current else None
+    has_broker_configs = any(resource.type is ResourceType.BROKER for resource in resources)
+    find = (
+        functools.partial(_quorum.find_current, pool, deadline, node_id, has_broker_configs=has_broker_configs)
+        if is_current
+        else None
+    )
     call = KeyedCall(what="DescribeConfigs", ask=ask, settle=result.settle, find=find, node_id=node_id)
     await call.run(pool, deadline, resources)
 

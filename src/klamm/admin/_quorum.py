@@ -8,6 +8,7 @@ committed. A broker reports the offset of the last metadata record that it has a
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.kafka_client.errors import RETRIABLE_CODES, api_error
@@ -31,18 +32,28 @@ _METADATA_TOPIC: Final = "__cluster_metadata"
 _EPOCH_SINCE: Final = 3
 _ATTEMPT_MS: Final = 3_000
 """Time that one broker may need to apply the committed metadata. After it another one is tried."""
+_IDLE_MS: Final = 1_000
+"""Time to wait for the next record of an idle controller: twice Kafka's default interval."""
 _FIRST_PAUSE_S: Final = 0.002
 _MAX_PAUSE_S: Final = 0.1
 
 
 async def find_current(
-    pool: ConnectionPool, deadline: Deadline, node_id: int | None, keys: Iterable[Key]
+    pool: ConnectionPool,
+    deadline: Deadline,
+    node_id: int | None,
+    keys: Iterable[Key],
+    *,
+    has_broker_configs: bool = False,
 ) -> dict[Key, int]:
     """Return ``current_node`` for each key, as ``KeyedCall.find`` does."""
-    return dict.fromkeys(keys, await current_node(pool, deadline, node_id))
+    chosen = await current_node(pool, deadline, node_id, has_broker_configs=has_broker_configs)
+    return dict.fromkeys(keys, chosen)
 
 
-async def current_node(pool: ConnectionPool, deadline: Deadline, node_id: int | None = None) -> int:
+async def current_node(
+    pool: ConnectionPool, deadline: Deadline, node_id: int | None = None, *, has_broker_configs: bool = False
+) -> int:
     """Return a broker that has applied all metadata committed before this call.
 
     Args:
@@ -50,6 +61,10 @@ async def current_node(pool: ConnectionPool, deadline: Deadline, node_id: int | 
         deadline: Deadline of the whole wait.
         node_id: The broker to wait for; None for any. A cluster without DescribeQuorum has no metadata log that its
             brokers could lag behind: its controller is returned.
+        has_broker_configs: Whether configs of brokers are read. A broker applies those as the last part of each image
+            of the metadata (``BrokerMetadataPublisher``), after the offset that it reports. It is certain to have done
+            so when it reports a later offset; an idle controller writes a record every
+            ``metadata.max.idle.interval.ms``.
 
     Raises:
         KafkaApiError: The principal may not describe the cluster.
@@ -68,6 +83,9 @@ async def current_node(pool: ConnectionPool, deadline: Deadline, node_id: int | 
             if committed is None:
                 committed = await _committed_offset(link, limit)
             await _wait_until_applied(pool, link, committed, limit)
+            if has_broker_configs:
+                with contextlib.suppress(TimeoutError):  # the controller may be set to write no records while idle
+                    await _wait_until_applied(pool, link, committed + 1, Deadline(min(_IDLE_MS, limit.left_ms())))
         return chosen
 
     return await pool.until_answered(attempt, deadline, what="A broker that has applied the committed metadata")

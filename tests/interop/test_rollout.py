@@ -159,6 +159,20 @@ def test_a_change_that_no_guard_stops_arrives_in_all_topics(servers: str, topics
     assert [len(wave["settings"]) for wave in record["waves"]] == [1, 1, 2]
 
 
+def test_dry_run_reports_a_policy_that_denies_the_topic_of_the_records(tmp_path: Path) -> None:
+    (rules := tmp_path / "rules.yaml").write_text("rules: [{name: names, naming: 'orders-.*'}]")
+    policy = {
+        "create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(rules),
+    }
+    with klamm.Broker(control=True, topics=["orders-1"], config=policy) as broker:
+        words = ("--topic", "orders-1", "--add-config", "retention.ms=8000000", "--dry-run")
+        code, output = run(broker.bootstrap_servers, "start", *words)
+    assert code == 1
+    assert "__klamm_rollouts cannot be created: Rule 'names'" in output
+    assert output.rstrip().endswith("Let the policies allow it")
+
+
 def test_a_dry_run_shows_the_waves_and_changes_nothing(servers: str, topics: list[str]) -> None:
     words = ("--topic", pattern(topics), "--add-config", "retention.ms=3600000", "--waves", "50%,100%")
     code, output = run(servers, "start", *words, "--dry-run")

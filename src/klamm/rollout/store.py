@@ -103,6 +103,14 @@ class RolloutStore:
             return ()
         return sorted(self._records.values(), key=lambda record: record.steps[0].at_ms)
 
+    def check_topic(self) -> None:
+        """Check that the topic of the records exists or could be created.
+
+        Raises:
+            KafkaApiError: It could not, for example because a policy denies its name.
+        """
+        asyncio.run(create_internal_topics(self._admin, {TOPIC: TOPIC_CONFIGS}, validate_only=True))
+
     def add(self, record: RolloutRecord) -> RolloutRecord:
         """Write the first record of a roll-out.
 

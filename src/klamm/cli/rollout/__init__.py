@@ -146,6 +146,7 @@ def _start(options: argparse.Namespace) -> int:
         plan = planned(options, admin)
         record = begun(replace(_owned(plan.record), id=rollout_id), at_ms=wall_clock_ms())
         if options.dry_run:
+            store.check_topic()
             impact = impact_of(changes_of(record.waves), admin)
             document = {**dry_run_document(record, plan.current), "impact": impact.document()}
             print_result(options.output, document, lambda: [*dry_run_lines(record, plan.current), *impact.lines()])

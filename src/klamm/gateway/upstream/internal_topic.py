@@ -247,12 +247,15 @@ class TransactionalTopic:
         self._topic.close()
 
 
-async def create_internal_topics(admin: AdminClient, topics: Mapping[str, Mapping[str, str]]) -> None:
+async def create_internal_topics(
+    admin: AdminClient, topics: Mapping[str, Mapping[str, str]], *, validate_only: bool = False
+) -> None:
     """Create the internal topics that do not exist.
 
     Args:
         admin: Admin client with the gateway's own credentials.
         topics: Configs of each topic.
+        validate_only: Whether the cluster only checks that they could be created.
 
     Raises:
         KafkaApiError: A topic does not exist and cannot be created.
@@ -262,12 +265,16 @@ async def create_internal_topics(admin: AdminClient, topics: Mapping[str, Mappin
     if not missing:
         return
     replicas = min(len((await admin.describe_cluster()).nodes), _MAX_REPLICAS)
-    created = admin.create_topics([NewTopic(name, 1, replicas, configs=dict(topics[name])) for name in missing])
+    created = admin.create_topics(
+        [NewTopic(name, 1, replicas, configs=dict(topics[name])) for name in missing], validate_only=validate_only
+    )
     for name, outcome in created.values().items():
         try:
             await outcome
         except TopicAlreadyExistsError:  # another gateway was faster
             continue
         except KafkaApiError as error:
-            raise api_error(error.error_code, f"{name} cannot be created: {error}") from error
-        logger.info("Internal topic %s was created", name)
+            advice = ". Let the policies allow it" if error.error_code is ErrorCode.POLICY_VIOLATION else ""
+            raise api_error(error.error_code, f"{name} cannot be created: {error}{advice}") from error
+        if not validate_only:
+            logger.info("Internal topic %s was created", name)

@@ -50,7 +50,7 @@ from klamm.protocol.types import ResourceType
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.directories import segment_bytes
-from klamm.storage.metadata.history import read_config_history
+from klamm.storage.metadata.history import read_sound_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -177,10 +177,10 @@ class BrokerPage:
     async def _changes_section(self, query: Query) -> str:
         directory = Path(format_value(self._services.configs.broker_value("log.dirs") or ""))
         try:
-            changes = await asyncio.to_thread(read_config_history, directory, limit=MAX_CHANGES)
+            changes, damaged = await asyncio.to_thread(read_sound_history, directory, limit=MAX_CHANGES)
         except DataDirectoryError as error:
             return section("Latest changes", f'<p class="soft">{shown(str(error))}</p>')
-        return changes_section(changes, query)
+        return changes_section(changes, query, damaged=damaged)
 
     # -- topics
 

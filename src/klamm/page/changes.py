@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.durations import value_in_words
+from klamm.display import counted
 from klamm.page.html import Cell, Table, section, short, table, time_text
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ MAX_CHANGES: Final = 10
 """Number of changes on the page. ``klamm configs history`` shows all of them."""
 
 
-def changes_section(changes: Sequence[RecordedChange], query: Query) -> str:
-    """Return the part of the page with the latest changes, the latest one first."""
+def changes_section(changes: Sequence[RecordedChange], query: Query, *, damaged: int = 0) -> str:
+    """Return the part of the page with the latest changes, the latest one first, and the number of damaged entries."""
     content = Table(
         heads=[
             ("Time", ""), ("Resource", ""), ("Config", ""), ("Before", "extra"), ("After", ""), ("Changed by", "extra"),
@@ -37,7 +38,8 @@ def changes_section(changes: Sequence[RecordedChange], query: Query) -> str:
         total=len(changes),
         empty="No change is recorded.",
     )  # fmt: skip
-    return section("Latest changes", table(content, query))
+    remark = f'<p class="soft">{counted(damaged, "history item")} damaged and not shown</p>' if damaged else ""
+    return section("Latest changes", table(content, query) + remark)
 
 
 def _author(change: RecordedChange) -> str:

@@ -37,4 +37,10 @@ def test_values_of_change_are_escaped() -> None:
 
 
 def test_empty_history_is_reported() -> None:
-    assert "No change is recorded." in changes_section([], {})
+    html = changes_section([], {})
+    assert "No change is recorded." in html
+    assert "damaged" not in html
+
+
+def test_number_of_damaged_entries_is_shown() -> None:
+    assert "2 history items damaged and not shown" in changes_section([], {}, damaged=2)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 def read_config_history(
     data_dir: Path, *, resource: str | None = None, limit: int = 1000
 ) -> tuple[RecordedChange, ...]:
-    """Return the newest entries of a broker's change history, newest first.
+    """Return the newest entries of a broker's change history, newest first. Damaged ones are logged and left out.
 
     Args:
         data_dir: Data directory of the broker, which may be running.
@@ -41,6 +41,20 @@ def read_config_history(
 
     Raises:
         DataDirectoryError: The directory does not exist, or is not a broker's data directory.
+    """
+    entries, damaged = read_sound_history(data_dir, resource=resource, limit=limit)
+    if damaged:
+        logger.warning("%s is damaged: %s skipped", data_dir / METADATA_FILE_NAME, counted(damaged, "history item"))
+    return entries
+
+
+def read_sound_history(
+    data_dir: Path, *, resource: str | None = None, limit: int = 1000
+) -> tuple[tuple[RecordedChange, ...], int]:
+    """Return the newest entries that are not damaged, as ``read_config_history`` does, and the number of damaged ones.
+
+    Raises:
+        DataDirectoryError: As there.
     """
     path = data_dir / METADATA_FILE_NAME
     if not path.is_file():
@@ -56,10 +70,8 @@ def read_config_history(
             entries = read_history(database, resource=resource, limit=limit)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise DataDirectoryError(f"Cannot read {path}: {error}") from error
-    readable = tuple(entry for entry in entries if entry.is_readable)
-    if len(readable) < len(entries):
-        logger.warning("%s is damaged: %s skipped", path, counted(len(entries) - len(readable), "history item"))
-    return readable
+    sound = tuple(entry for entry in entries if entry.is_readable)
+    return sound, len(entries) - len(sound)
 
 
 def _uri(path: Path) -> str:

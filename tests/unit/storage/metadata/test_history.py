@@ -15,7 +15,7 @@ from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource,
 from klamm.history.change import HIDDEN, UNKNOWN, RecordedChange
 from klamm.history.revert import Reversal, plan_revert
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata.history import read_config_history
+from klamm.storage.metadata.history import read_config_history, read_sound_history
 from klamm.storage.metadata.statements import HISTORY_STEP
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.metadata import load_history
@@ -92,6 +92,7 @@ def test_damaged_history_entry_is_skipped(tmp_path: Path, caplog: pytest.LogCapt
         database.commit()
     assert read_config_history(tmp_path) == (line(2, "sound"),)
     assert "1 history item skipped" in caplog.text
+    assert read_sound_history(tmp_path) == ((line(2, "sound"),), 1)
 
 
 def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:

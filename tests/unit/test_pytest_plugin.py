@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -12,8 +14,12 @@ pytestmark = pytest.mark.process
 
 pytest_plugins = ["pytester"]
 
-MOST_S = 0.4
-"""Processor time of a test with a fresh broker, all in all."""
+MAX_RATIO = 14
+"""Processor time of a test with a fresh broker, relative to an interpreter that imports what any server needs.
+
+It was 9 to 10 on machines of which one took three times as long as the other.
+"""
+REFERENCE = "import asyncio, json, logging, sqlite3, ssl"
 
 
 def test_fixtures_have_three_scopes_and_leave_no_faults(pytester: pytest.Pytester) -> None:
@@ -221,12 +227,16 @@ def test_kafka_python_adds_no_warnings_to_the_report(pytester: pytest.Pytester) 
 def test_a_fresh_broker_costs_little() -> None:
     """Processor time, not the clock: other tests run at the same time, and may slow down this one."""
     costs: list[float] = []
-    while not costs or (min(costs) > MOST_S and len(costs) < 10):
+    references: list[float] = []
+    while not costs or (min(costs) > MAX_RATIO * min(references) and len(costs) < 10):
         before = _cpu_s()
         with klamm.Broker(control=True) as broker:
             broker.create_topic("orders")
         costs.append(_cpu_s() - before)
-    assert min(costs) <= MOST_S
+        before = _cpu_s()
+        subprocess.run([sys.executable, "-c", REFERENCE], check=True)
+        references.append(_cpu_s() - before)
+    assert min(costs) <= MAX_RATIO * min(references)
 
 
 def _cpu_s() -> float:

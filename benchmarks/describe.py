@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measure import Measurement, Plan, alternate, percentile, wait_for
-from benchmarks.sides import apache_kafka, klamm_broker
+from benchmarks.measure import Measurement, Plan, percentile, wait_for
+from benchmarks.sides import on_both
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tests.support.wire import WireClient
@@ -26,17 +26,9 @@ _WARM_UP_S: Final = 10.0
 def run(plan: Plan) -> Iterator[Measurement]:
     """Measure klamm and Apache Kafka as shipped."""
     duration_s = 3.0 if plan.quick else 30.0
-
-    def with_klamm() -> Mapping[str, float]:
-        with klamm_broker() as broker:
-            return _load(broker, duration_s)
-
-    def with_kafka() -> Mapping[str, float]:
-        with apache_kafka() as cluster:
-            return _load(cluster, duration_s)
-
-    sides = {"klamm": with_klamm, "Apache Kafka": with_kafka}
-    yield from alternate(sides, benchmark=BENCHMARK, plan=plan, rounds=plan.rounds(3))
+    yield from on_both(
+        lambda cluster: _load(cluster, duration_s), benchmark=BENCHMARK, plan=plan, rounds=plan.rounds(3)
+    )
 
 
 def _load(cluster: Cluster, duration_s: float) -> Mapping[str, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measure import Measurement, Plan, alternate, percentile
-from benchmarks.sides import apache_kafka, klamm_broker
+from benchmarks.measure import Measurement, Plan, percentile
+from benchmarks.sides import on_both
 from klamm.admin import AdminClient, NewTopic, ResourceType
 from klamm.admin.impact import impact_of
 from klamm.impact.changes import ConfigAltered
@@ -27,17 +27,7 @@ _LOWERED: Final = ConfigAltered(
 def run(plan: Plan) -> Iterator[Measurement]:
     """Measure a prediction on klamm and on Apache Kafka as shipped."""
     times = 3 if plan.quick else 20
-
-    def with_klamm() -> Mapping[str, float]:
-        with klamm_broker() as broker:
-            return _predict(broker, times)
-
-    def with_kafka() -> Mapping[str, float]:
-        with apache_kafka() as cluster:
-            return _predict(cluster, times)
-
-    sides = {"klamm": with_klamm, "Apache Kafka": with_kafka}
-    yield from alternate(sides, benchmark=BENCHMARK, plan=plan, rounds=plan.rounds(3))
+    yield from on_both(lambda cluster: _predict(cluster, times), benchmark=BENCHMARK, plan=plan, rounds=plan.rounds(3))
 
 
 def _predict(cluster: Cluster, times: int) -> Mapping[str, float]:

@@ -9,12 +9,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.measure import alternate
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
 from tests.support.wheel import install_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from benchmarks.measure import Measurement, Plan
+    from tests.support.probe import Cluster
 
 # What Kafka's own start scripts pass to the JVM.
 _SHIPPED_JVM: Final = (
@@ -45,6 +49,24 @@ def klamm_broker() -> KlammBroker:
 
 
 @functools.cache
+def on_both(
+    measure: Callable[[Cluster], Mapping[str, float]], *, benchmark: str, plan: Plan, rounds: int
+) -> Iterator[Measurement]:
+    """Measure klamm and Apache Kafka as shipped, each with a cluster of its own per round."""
+
+    def with_klamm() -> Mapping[str, float]:
+        with klamm_broker() as broker:
+            return measure(broker)
+
+    def with_kafka() -> Mapping[str, float]:
+        with apache_kafka() as cluster:
+            return measure(cluster)
+
+    yield from alternate(
+        {"klamm": with_klamm, "Apache Kafka": with_kafka}, benchmark=benchmark, plan=plan, rounds=rounds
+    )
+
+
 def with_wheel() -> Mapping[str, str]:
     """Return the environment in which Python imports klamm from its wheel, with compiled record modules."""
     folder = tempfile.TemporaryDirectory(prefix="klamm-bench-wheel-")

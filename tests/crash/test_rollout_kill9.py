@@ -109,9 +109,7 @@ def finish(servers: str, topics: Sequence[str], guard: Sequence[str], log: Path)
 
 
 @pytest.mark.parametrize("guard", [(), _FAILS], ids=["done", "reverted"])
-def test_a_tool_that_is_killed_again_and_again_is_resumed(
-    broker: KlammBroker, tmp_path: Path, guard: Sequence[str]
-) -> None:
+def test_killed_tool_is_resumed_repeatedly(broker: KlammBroker, tmp_path: Path, guard: Sequence[str]) -> None:
     servers, log, chance = broker.bootstrap_servers, tmp_path / "tool.log", random.Random(len(guard))
     left = _KILLS
     while left > 0:
@@ -143,15 +141,13 @@ def play(
 
 
 @pytest.mark.parametrize("guard", [(), _FAILS], ids=["done", "reverted"])
-def test_a_broker_that_is_killed_delays_a_roll_out_only(
-    broker: KlammBroker, tmp_path: Path, guard: Sequence[str]
-) -> None:
+def test_killed_broker_only_delays_a_roll_out(broker: KlammBroker, tmp_path: Path, guard: Sequence[str]) -> None:
     chance = random.Random(len(guard))
     for _ in range(_KILLS_OF_SERVERS):
         play(lambda: broker.bootstrap_servers, lambda: broker.restart(kill=True), tmp_path / "log", guard, chance)
 
 
-def test_a_gateway_that_is_killed_delays_a_roll_out_only(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_killed_gateway_only_delays_a_roll_out(kafka: KafkaCluster, tmp_path: Path) -> None:
     chance = random.Random(3)
     with klamm.Gateway(kafka.bootstrap_servers) as gateway:
 
@@ -164,7 +160,7 @@ def test_a_gateway_that_is_killed_delays_a_roll_out_only(kafka: KafkaCluster, tm
 
 
 @pytest.mark.parametrize("kind", ["klamm", "kafka"])
-def test_of_two_operators_at_once_one_gets_the_topic_and_the_other_the_name_of_the_first(
+def test_concurrent_starts_are_rejected_with_the_running_roll_out(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     servers = request.getfixturevalue("broker" if kind == "klamm" else kind).bootstrap_servers

@@ -173,7 +173,7 @@ def test_dry_run_reports_a_policy_that_denies_the_topic_of_the_records(tmp_path:
     assert output.rstrip().endswith("Let the policies allow it")
 
 
-def test_a_dry_run_shows_the_waves_and_changes_nothing(servers: str, topics: list[str]) -> None:
+def test_dry_run_shows_the_waves_and_leaves_configs_unchanged(servers: str, topics: list[str]) -> None:
     words = ("--topic", pattern(topics), "--add-config", "retention.ms=3600000", "--waves", "50%,100%")
     code, output = run(servers, "start", *words, "--dry-run")
     assert code == 0, output
@@ -237,7 +237,7 @@ def test_a_retention_that_strands_a_group_is_reverted_in_its_first_wave(servers:
     assert of(servers, f"TOPIC:{topics[0]}")["wave"] == 0
 
 
-def test_a_revert_leaves_what_others_changed_alone_and_names_it(servers: str, topics: list[str]) -> None:
+def test_revert_keeps_and_names_changes_by_others(servers: str, topics: list[str]) -> None:
     with AdminClient(servers) as admin:
         first, second = sorted(topics)[:2]
         admin.alter_topic_configs(first, set={"retention.ms": 9_000_000}).result()

@@ -9,6 +9,7 @@ import re
 import subprocess
 import urllib.parse
 import urllib.request
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import OffsetSpec
@@ -59,16 +60,7 @@ class Probe:
         figures = self._figures(guard, record, record.wave)
         baselines = record.baselines.get(guard.text, ())
         before = baselines[record.wave] if 0 <= record.wave < len(baselines) else None
-        return judge(
-            guard,
-            Figures(
-                now=figures.now,
-                before=before,
-                unchanged=figures.unchanged,
-                trouble=figures.trouble,
-                failure=figures.failure,
-            ),
-        )
+        return judge(guard, replace(figures, before=before))
 
     def before(self, guard: Guard, record: RolloutRecord) -> tuple[tuple[float | None, ...], GuardResult]:
         """Return the figures before a roll-out for the clients of each wave, and whether the roll-out may begin."""

@@ -67,7 +67,7 @@ def test_a_metric_may_be_an_increase_with_labels() -> None:
         ("command:", "the command is missing"),
     ],
 )
-def test_a_wrong_guard_is_an_error_that_names_it_and_what_is_allowed(text: str, message: str) -> None:
+def test_invalid_guard_is_rejected_with_the_allowed_forms(text: str, message: str) -> None:
     with pytest.raises(SettingsError) as raised:
         parse_guard(text)
     assert str(raised.value).startswith(f"--guard {text!r}: ")

@@ -133,6 +133,6 @@ def test_a_record_is_the_same_after_json() -> None:
 
 
 @pytest.mark.parametrize("document", [{}, {"waves": 1}, {"waves": [{}], "steps": []}])
-def test_a_document_that_is_no_record_is_an_error(document: dict[str, object]) -> None:
+def test_document_that_is_not_a_record_is_rejected(document: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not the record of a roll-out"):
         from_document(document)

@@ -84,7 +84,7 @@ def test_a_guard_that_fails_reverts_all_waves(wave: int) -> None:
     assert here.at_ms == 30 * wave, "it is reverted at once"
 
 
-def test_a_guard_that_fails_before_the_first_wave_holds_and_nothing_is_changed() -> None:
+def test_guard_that_fails_before_the_first_wave_holds_the_roll_out() -> None:
     here = world([FAILED])
     record = here.runner().run(here.record)
     assert (record.state, here.touched) == (RolloutState.HELD, [])
@@ -136,7 +136,7 @@ def test_a_change_by_another_before_the_next_wave_holds_the_roll_out() -> None:
     assert present(here)["TOPIC:b"] == {}
 
 
-def test_a_process_whose_roll_out_was_taken_over_writes_nothing_more() -> None:
+def test_process_stops_after_another_has_taken_over_its_roll_out() -> None:
     here = world([PASSED, PASSED, PASSED])
     first = here.record
     here.calls_left = 6

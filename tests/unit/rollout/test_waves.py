@@ -35,7 +35,7 @@ def test_the_first_topics_are_the_same_in_every_roll_out() -> None:
     assert first.settings == again.settings
 
 
-def test_explicit_waves_take_what_their_patterns_match() -> None:
+def test_explicit_waves_contain_matching_entities() -> None:
     waves = waves_by_name(TOPICS, ["t1,t2", "t1.*", ".*"])
     assert [len(wave.settings) for wave in waves] == [2, 10, 8]
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from klamm.impact.findings import Impact
 
 _Reverted: TypeAlias = "tuple[PolicyOverride | None, Impact | None]"
-"""What a policy stored instead of reverted values, and the predicted impact if it was requested."""
+"""Values that a policy stored in place of the reverted ones, and the predicted impact if it was requested."""
 
 ALL_LINES: Final = 1_000_000
 _SCRAM: Final = "SCRAM"

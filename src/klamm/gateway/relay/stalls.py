@@ -9,7 +9,7 @@ Limit                  Effect
 ``ENDED_S``            A client that has closed its side gets no responses after this time. Clients close a connection
                        as a whole, for example when a response takes longer than ``request.timeout.ms``. A client that
                        has sent a part of a request that is decoded, and no more for this time, is closed, too.
-``MOST_UNREAD_BYTES``  While all connections together keep more bytes, those on which nothing has moved for
+``MAX_UNREAD_BYTES``  While all connections together keep more bytes, those on which nothing has moved for
                        ``SHORT_S`` are closed, the largest first. Clients that read slowly, but do read, stay.
 =====================  ==============================================================================================
 """
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 STUCK_S: Final = 600.0
 ENDED_S: Final = 30.0
-MOST_UNREAD_BYTES: Final = 256 * 1024 * 1024
+MAX_UNREAD_BYTES: Final = 256 * 1024 * 1024
 SHORT_S: Final = 2.0
 INTERVAL_S: Final = 1.0
 _CHECKS_OF_ALL: Final = 10
 """Number of intervals after which all connections are checked, even though few bytes are kept."""
 
 
-def close_stalled(shared: Shared, now: float, *, most_bytes: int = MOST_UNREAD_BYTES) -> None:
+def close_stalled(shared: Shared, now: float, *, most_bytes: int = MAX_UNREAD_BYTES) -> None:
     """Close the connections that have exceeded a limit."""
     for relay in shared.connections:
         relay.expire(now, STUCK_S, ENDED_S)
@@ -50,5 +50,5 @@ async def watch_stalls(shared: Shared) -> None:
     while True:
         await asyncio.sleep(INTERVAL_S)
         check = (check + 1) % _CHECKS_OF_ALL
-        if check == 0 or shared.memory.backlog.kept_bytes > MOST_UNREAD_BYTES:
+        if check == 0 or shared.memory.backlog.kept_bytes > MAX_UNREAD_BYTES:
             close_stalled(shared, loop.time())

@@ -210,7 +210,7 @@ def test_schema_is_json_with_the_keys_of_the_file(name: str, key: str, run: Run)
     assert key in json.loads(out)["properties"]
 
 
-def test_plan_without_any_server_says_what_is_missing(run: Run, tmp_path: Path) -> None:
+def test_plan_without_servers_names_the_missing_flag(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_text("topics: {}")
     code, _, err = run("plan", str(tmp_path / "file.yaml"))
     assert code == cli.EXIT_USAGE

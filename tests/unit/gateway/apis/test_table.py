@@ -43,7 +43,7 @@ def test_features_withhold_apis_and_limit_versions() -> None:
     assert (served[0].first_version, served[0].last_version) == (0, 12)
 
 
-def test_nothing_below_the_features_names_an_api() -> None:
+def test_modules_below_the_features_name_no_api() -> None:
     root = Path(apis.__file__).parents[1]
     features = {"apis", "policies", "history", "client_configs"}
     sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in features]

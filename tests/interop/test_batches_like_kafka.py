@@ -26,12 +26,14 @@ KAFKAS_CODES: Final[Mapping[str, list[int]]] = json.loads(
     Path(__file__).parent.with_name("support").joinpath("kafka_batch_answers.json").read_text()
 )
 """Error codes of Apache Kafka 4.4 by case, one for each of the topics below. The last test asks Kafka again."""
+_KEPT: Final = ("retention.ms", SET, "-1")
+"""The records are old, and looked at after they were written."""
 TOPICS: Final = {
-    "plain": (),
-    "compact": (("cleanup.policy", SET, "compact"),),
-    "lz4": (("compression.type", SET, "lz4"),),
-    "append": (("message.timestamp.type", SET, "LogAppendTime"),),
-    "recent": (("message.timestamp.before.max.ms", SET, "86400000"),),
+    "plain": (_KEPT,),
+    "compact": (_KEPT, ("cleanup.policy", SET, "compact")),
+    "lz4": (_KEPT, ("compression.type", SET, "lz4")),
+    "append": (_KEPT, ("message.timestamp.type", SET, "LogAppendTime")),
+    "recent": (_KEPT, ("message.timestamp.before.max.ms", SET, "86400000")),
 }
 UNKNOWN_SERVER_ERROR, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = -1, 32, 76, 87
 
@@ -57,8 +59,7 @@ def answers_of(address: str, prefix: str) -> dict[str, list[Answer]]:
     with WireClient(address) as client, KeptUp(address) as broker:
         for topic, configs in TOPICS.items():
             client.create_topic(prefix + topic)
-            if configs:
-                client.alter_topic(prefix + topic, configs)
+            client.alter_topic(prefix + topic, configs)
         broker.wait_for_effect()
         return {case.name: [answer(client, prefix, topic, case.batch) for topic in TOPICS] for case in cases()}
 

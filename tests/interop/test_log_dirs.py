@@ -14,6 +14,7 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
+from tests.support.record_times import RECENT_MS
 from tests.support.security import PASSWORDS, sasl_settings
 from tests.support.wire import RefusedError, WireClient
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 TOPIC = "log-dirs"
 WRITTEN, EMPTY = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 ON_BOTH = TopicPartition("log-dirs-both", 0)
-RECORD = bytes(encode_batch([Record(None, b"x" * 1000, (), 1_600_000_000_000)]))
+RECORD = bytes(encode_batch([Record(None, b"x" * 1000, (), RECENT_MS)]))
 
 
 @pytest.fixture(scope="module")

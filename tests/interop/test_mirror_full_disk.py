@@ -13,11 +13,12 @@ from klamm.mirror.progress.partition_progress import CopyState
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RECORDS = [Seen(None, b"%04d" % at + bytes(2_000), (), 1_700_000_000_000) for at in range(400)]
+RECORDS = [Seen(None, b"%04d" % at + bytes(2_000), (), RECENT_MS) for at in range(400)]
 ROOM_BYTES = 300_000
 """For each file; the partition's first is to hold more."""
 

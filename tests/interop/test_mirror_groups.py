@@ -16,6 +16,7 @@ from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, wait_for_records
 from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.processes import wait_until
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def flow_of(source: klamm.Broker, target: klamm.Broker, more: str = "", *, topic
 
 
 def numbered(count: int, first: int = 0) -> list[tuple[int, Seen]]:
-    return [(0, Seen(b"k", b"%d" % number, (), 1_700_000_000_000 + number)) for number in range(first, first + count)]
+    return [(0, Seen(b"k", b"%d" % number, (), RECENT_MS + number)) for number in range(first, first + count)]
 
 
 def checkpoints(target: klamm.Broker, count: int) -> list[Checkpoint]:

@@ -34,6 +34,7 @@ from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, read
 from tests.support.mirror_groups import Copying
 from tests.support.mirrormaker import java_virtual_machine
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ class Topics:
         return flow
 
     def write(self, topic: str, *records: tuple[bytes, bytes | None]) -> None:
-        seen = ((partition_for_key(key, PARTITIONS), Seen(key, value, (), 1_700_000_000_000)) for key, value in records)
+        seen = ((partition_for_key(key, PARTITIONS), Seen(key, value, (), RECENT_MS)) for key, value in records)
         produce(self.target, topic, seen)
 
     def stored(self) -> StoredSourceOffsets:
@@ -191,7 +192,7 @@ def test_flow_with_new_own_topic_resumes(target: str) -> None:
         create_topic(here, topic, 2, {"retention.ms": "-1"})
         workers = properties(here, target, topics=topic)
         own = workers + f"A->B.offsets.storage.topic = {topic}-own\n"
-        records = [Seen(b"k", b"%d" % number, (), 1_700_000_000_000) for number in range(60)]
+        records = [Seen(b"k", b"%d" % number, (), RECENT_MS) for number in range(60)]
         for file, some in ((workers, records[:20]), (own, records[20:40]), (own, records[40:])):
             # when
             produce(here, topic, ((partition, record) for record in some for partition in (0, 1)))
@@ -208,7 +209,7 @@ def test_verify_reads_missing_source_offsets_from_worker_topic(target: str) -> N
         topics = Topics(target, "verified")
         topic = topics.name
         flow = topics.flow(source.bootstrap_servers, topic)
-        records = [Seen(b"k", b"%d" % number, (), 1_700_000_000_000) for number in range(10)]
+        records = [Seen(b"k", b"%d" % number, (), RECENT_MS) for number in range(10)]
         for address, name in ((source.bootstrap_servers, topic), (target, f"A.{topic}")):
             create_topic(address, name, 3, {"retention.ms": "-1"})
             produce(address, name, ((partition, record) for record in records for partition in range(3)))

@@ -13,6 +13,7 @@ from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.formats import OffsetSync
 from tests.support.copiers import copy_all, copy_settings
 from tests.support.mirror import Seen, create_topic, produce, read
+from tests.support.record_times import RECENT_MS
 
 PARTITIONS = 60
 TAKES = {"cleanup.policy": "compact", "max.message.bytes": "1500"}
@@ -33,7 +34,7 @@ def test_first_source_offsets_are_split_into_batches(address: str, shards: int) 
         (syncs, 1, TAKES),
     ):
         create_topic(address, name, count, {"retention.ms": "-1", **configs})
-    produce(address, topic, [(at, Seen(None, b"%d" % at, (), 1_700_000_000_000)) for at in range(PARTITIONS)])
+    produce(address, topic, [(at, Seen(None, b"%d" % at, (), RECENT_MS)) for at in range(PARTITIONS)])
     settings = copy_settings(address, address, alias=alias, shards=shards)
     settings = replace(settings, syncs=SyncSettings(topic=syncs, connection=settings.target, lag_max=100))
     partitions = [PartitionId(topic, at, remote) for at in range(PARTITIONS)]

@@ -29,6 +29,7 @@ from tests.support.mirror_fakes import FakeCluster
 from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.mirrormaker import MirrorMaker, java_virtual_machine
 from tests.support.processes import wait_until
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ def kafka(real_kafka: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 def numbered(first: int, count: int) -> list[tuple[int, Seen]]:
-    return [(0, Seen(b"k", b"%d" % number, (), 1_700_000_000_000 + number)) for number in range(first, first + count)]
+    return [(0, Seen(b"k", b"%d" % number, (), RECENT_MS + number)) for number in range(first, first + count)]
 
 
 def test_mirror_client_reads_checkpoints_and_heartbeats(java: None) -> None:

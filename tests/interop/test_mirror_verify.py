@@ -17,13 +17,12 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status import verify
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from klamm.mirror.settings.flow import FlowSettings
-
-TIME_MS = 1_700_000_000_000
 
 
 class Mirrored:
@@ -39,7 +38,7 @@ class Mirrored:
         (self.flow,) = parse_settings(parse_properties(properties(address, address, more, topics=self.topic))).flows
 
     def write(self, topic: str, *numbers: int) -> None:
-        produce(self.address, topic, [(0, Seen(None, b"%d" % number, (), TIME_MS)) for number in numbers])
+        produce(self.address, topic, [(0, Seen(None, b"%d" % number, (), RECENT_MS)) for number in numbers])
 
     def write_both(self, *numbers: int) -> None:
         for topic in (self.topic, self.remote_topic):
@@ -51,14 +50,14 @@ class Mirrored:
         producer.init_transactions(10)
         producer.begin_transaction()
         for value in values:
-            producer.produce(self.remote_topic, value, partition=0, timestamp=TIME_MS)
+            producer.produce(self.remote_topic, value, partition=0, timestamp=RECENT_MS)
         assert producer.flush(10) == 0
         return producer
 
     def stand_at(self, offset: int) -> None:
         """Say that the record at an offset was mirrored last."""
         key = key_bytes(SourcePartition("A", self.topic, 0))
-        produce(self.address, self.positions, [(0, Seen(key, value_bytes(offset), (), TIME_MS))])
+        produce(self.address, self.positions, [(0, Seen(key, value_bytes(offset), (), RECENT_MS))])
 
     def verify(self) -> tuple[int, str]:
         """Return how many records are the same on both sides, and what is wrong."""

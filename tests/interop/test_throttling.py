@@ -13,6 +13,7 @@ import klamm
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
 from klamm.protocol.records import Record, encode_batch
 from tests.interop.test_client_quotas import alter
+from tests.support.record_times import RECENT_MS
 from tests.support.wire import WireClient, request_frame
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_a_producer_of_librdkafka_is_slowed_down_and_gets_the_delay(broker: klam
 def test_a_consumer_is_slowed_down(broker: klamm.Broker) -> None:
     with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
         client.create_topic("t")
-        batch = bytes(encode_batch([Record(None, b"x" * 500_000, (), 1_600_000_000_000)]))
+        batch = bytes(encode_batch([Record(None, b"x" * 500_000, (), RECENT_MS)]))
         for _ in range(12):
             client.produce("t", 0, batch)
         limit(broker, ("user", None), consumer_byte_rate=RATE)

@@ -15,6 +15,7 @@ from klamm.dataframes.options import WriteOptions, write_options
 from klamm.dataframes.rows import rows_of
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from tests.support.mirror import create_topic, read
+from tests.support.record_times import RECENT_MS
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings
 from tests.support.shared_cluster import unique
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from klamm.dataframes.rows import Rows
     from tests.support.kafka import KafkaCluster
 
-TIME_MS = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
 """The records are old."""
 
@@ -49,7 +49,7 @@ def row(topic: str, partition: int | None, key: bytes | None, value: bytes) -> R
         "key": pa.array([key], pa.binary()),
         "value": pa.array([value], pa.binary()),
         "partition": pa.array([partition], pa.int32()),
-        "timestamp": pa.array([TIME_MS * 1000], pa.timestamp("us", tz="UTC")),
+        "timestamp": pa.array([RECENT_MS * 1000], pa.timestamp("us", tz="UTC")),
     }
     return rows_of(pa.RecordBatch.from_pydict(columns), topic)
 

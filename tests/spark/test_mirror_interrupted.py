@@ -15,6 +15,7 @@ from klamm.admin import AdminClient, OffsetSpec, TopicPartition
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, read
 from tests.support.processes import wait_until
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +128,7 @@ def test_mirror_stops_in_time_without_target(mirror: MirrorProcess, brokers: tup
     processes = family(mirror)
     os.kill(target.pid, signal.SIGSTOP)
     try:
-        produce(source.bootstrap_servers, "t", [(0, Seen(None, b"in flight", (), 1_700_000_000_000))])
+        produce(source.bootstrap_servers, "t", [(0, Seen(None, b"in flight", (), RECENT_MS))])
         time.sleep(1)
         # when
         since = time.monotonic()
@@ -154,7 +155,7 @@ def test_dead_jvm_is_logged_and_replaced(mirror: MirrorProcess, brokers: tuple[K
     # when
     jvm.kill()
     mirror.wait_for("Spark's JVM")
-    produce(source.bootstrap_servers, "t", [(0, Seen(None, b"after", (), 1_700_000_000_000))])
+    produce(source.bootstrap_servers, "t", [(0, Seen(None, b"after", (), RECENT_MS))])
     arrived = read(target.bootstrap_servers, "A.t", {0: before + 1}, timeout_s=180)[0]
     processes = family(mirror)
     since = signal_twice(mirror, "every process")

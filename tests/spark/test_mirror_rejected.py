@@ -11,13 +11,14 @@ from klamm.cli.mirror import main as klamm_mirror
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce
 from tests.support.processes import free_port
+from tests.support.record_times import RECENT_MS
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-RECORDS = [(0, Seen(None, b"v", (), 1_700_000_000_000))]
+RECORDS = [(0, Seen(None, b"v", (), RECENT_MS))]
 
 
 @pytest.fixture(scope="module")

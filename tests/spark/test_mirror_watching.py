@@ -13,6 +13,7 @@ from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, wait_for_records
 from tests.support.mirror_groups import commit, committed
 from tests.support.processes import wait_until
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,10 +55,10 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
     with KlammBroker() as source, KlammBroker() as target:
         here, there = source.bootstrap_servers, target.bootstrap_servers
         create_topic(here, "watched", 2, {"retention.ms": "-1", "min.insync.replicas": "2"})
-        records = [(number % 2, Seen(None, b"v" * 100, (), 1_700_000_000_000 + number)) for number in range(200)]
+        records = [(number % 2, Seen(None, b"v" * 100, (), RECENT_MS + number)) for number in range(200)]
         produce(here, "watched", records)
         create_topic(here, "orders", 1, {"retention.ms": "-1"})
-        produce(here, "orders", [(0, Seen(b"k", b"%d" % number, (), 1_700_000_000_000)) for number in range(500)])
+        produce(here, "orders", [(0, Seen(b"k", b"%d" % number, (), RECENT_MS)) for number in range(500)])
         commit(here, "billing", "orders", 321)
         # when
         with MirrorProcess(properties(here, there, _SETTINGS, topics="watched,orders"), tmp_path) as mirror:
@@ -82,7 +83,7 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
             assert mirror.stop() == 0
         verify = ["verify", str(tmp_path / "mm2.properties"), "--topics", "watched"]
         verified = klamm_mirror(verify), capsys.readouterr().out
-        stray = Seen(b"k", b"from somebody else", (), 1_700_000_000_000)
+        stray = Seen(b"k", b"from somebody else", (), RECENT_MS)
         produce(there, "A.watched", [(1, stray)])
         spoiled = klamm_mirror(verify)
         spoiled_words = capsys.readouterr().out

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from klamm.admin import AdminClient
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, read
+from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     import pytest
@@ -28,7 +29,7 @@ def test_readme_file_mirrors_between_two_brokers(tmp_path: Path, request: pytest
             text = text.replace(example, broker.bootstrap_servers)
         for topic in ("orders", "payments.eu", "other"):
             create_topic(source.bootstrap_servers, topic, 1)
-        produce(source.bootstrap_servers, "orders", [(0, Seen(b"k", b"v", (), 1_700_000_000_000))])
+        produce(source.bootstrap_servers, "orders", [(0, Seen(b"k", b"v", (), RECENT_MS))])
         # when
         with MirrorProcess(text, tmp_path, "--until-caught-up") as mirror:
             code = mirror.wait()

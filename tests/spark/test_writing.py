@@ -23,6 +23,7 @@ from tests.support import spark_processes
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.processes import start_process
+from tests.support.record_times import RECENT_MS
 from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "masked_stream.py"
 FROM, TO, BATCH = (unique(f"written-{name}-") for name in ("from", "to", "batch"))
-NOON_MS = 1_700_000_000_123
 FOREVER = {"retention.ms": "-1"}
 """The records are old."""
 COLUMNS = "key binary, value binary, headers array<struct<key:string,value:binary>>, partition int, timestamp timestamp"
@@ -59,7 +59,7 @@ def servers(request: pytest.FixtureRequest) -> str:
 
 def table(spark: SparkSession) -> DataFrame:
     register(spark)
-    noon = datetime.datetime.fromtimestamp(NOON_MS / 1000, tz=datetime.UTC)
+    noon = datetime.datetime.fromtimestamp(RECENT_MS / 1000, tz=datetime.UTC)
     rows: list[tuple[Any, ...]] = [
         (b"k", b"v", [("h", b"x"), ("n", None)], 1, noon),
         (None, None, None, 0, noon),
@@ -80,8 +80,8 @@ def test_batch_write_keeps_records_unchanged(spark: SparkSession, servers: str) 
     save(table(spark), servers, topic=BATCH, **{"kafka.compression.type": "gzip"})
     # then
     found = read(servers, BATCH, {0: 1, 1: 2})
-    assert found[0] == [Seen(None, None, (), NOON_MS)]
-    assert found[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), NOON_MS), Seen(b"\xff", b"", (), NOON_MS)]
+    assert found[0] == [Seen(None, None, (), RECENT_MS)]
+    assert found[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), RECENT_MS), Seen(b"\xff", b"", (), RECENT_MS)]
 
 
 def test_topic_column_and_default_partitioner(spark: SparkSession, broker: KlammBroker) -> None:
@@ -139,12 +139,12 @@ def test_repeated_batch_id_is_written_once(spark: SparkSession, servers: str, tm
     # given
     for name in (FROM, TO):
         create_topic(servers, name, 2, FOREVER)
-    produce(servers, FROM, [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10)])
+    produce(servers, FROM, [(at % 2, Seen(b"k", b"%d" % at, (), RECENT_MS)) for at in range(10)])
     start(spark, servers, tmp_path).awaitTermination()
     for note in (tmp_path / "commits").iterdir():
         if note.name.lstrip(".").startswith("0"):
             note.unlink()
-    produce(servers, FROM, [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10, 14)])
+    produce(servers, FROM, [(at % 2, Seen(b"k", b"%d" % at, (), RECENT_MS)) for at in range(10, 14)])
     # when
     start(spark, servers, tmp_path).awaitTermination()
     # then
@@ -178,7 +178,7 @@ def test_killed_stream_writes_each_record_once(spark: SparkSession, broker: Klam
     for name in ("orders", "public"):
         create_topic(servers, name, 2, FOREVER)
     value = b'{"state":"paid","number":%d,"card":"4111111111111111"}'
-    produce(servers, "orders", [(at % 2, Seen(b"k", value % at, (), NOON_MS)) for at in range(4000)])
+    produce(servers, "orders", [(at % 2, Seen(b"k", value % at, (), RECENT_MS)) for at in range(4000)])
     checkpoint = tmp_path / "checkpoint"
     command: list[str | Path] = [sys.executable, EXAMPLE, servers, "orders", "public", checkpoint]
     # when

@@ -33,7 +33,8 @@ class AdminWithoutRights:
     async def list_topics(self, **_: Any) -> Collection[str]:
         return {TOPIC, REGISTRATIONS_TOPIC}
 
-    def create_topics(self, topics: Collection[Any]) -> CreateTopicsResult:
+    def create_topics(self, topics: Collection[Any], *, validate_only: bool) -> CreateTopicsResult:
+        assert not validate_only
         assert [topic.name for topic in topics] == [HISTORY_TOPIC]
         result = CreateTopicsResult([HISTORY_TOPIC])
         result.fail(HISTORY_TOPIC, TopicAuthorizationError("Not authorized to access topics"))

@@ -19,26 +19,30 @@ started, the injected faults, its last requests and the end of its log.
 
 from __future__ import annotations
 
+import inspect
 import re
 import secrets
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from klamm.embedded.broker import Broker
     from klamm.embedded.gateway import Gateway
 
+__tracebackhide__ = True
 _MADE: Final = pytest.StashKey["list[Broker]"]()
 _MODULE: Final = "klamm.embedded.broker"
 _SHARED: Final = ("klamm_module_broker", "klamm_session_broker")
 _MARKER: Final = "klamm"
-_SHOWN_REQUESTS: Final = 20
-"""Last requests of a broker in the report of a failed test."""
+_SHOWN_LINES: Final = 20
+"""Last requests of a broker in the report of a failed test. Equal ones in a row share a line."""
 _MAX_CHARACTERS: Final = 100
 """Characters of a test's name in the name of its topic, which Kafka limits to 249."""
 
@@ -74,14 +78,41 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _marked(node: pytest.Item) -> dict[str, Any]:
-    """Return the arguments of all markers of a test; those of the nearest marker win, also for each config."""
+    """Return the arguments of all markers of a test; those of the nearest marker win, also for each config.
+
+    A wrong argument fails the test.
+    """
     options: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers(_MARKER))):
-        if marker.args:
-            raise pytest.UsageError(f"@pytest.mark.{_MARKER} takes named arguments only: topics, config, brokers ...")
+        _check(marker)
         config = {**options.get("config", {}), **marker.kwargs.get("config", {})}
         options |= {**marker.kwargs, **({"config": config} if config else {})}
     return options
+
+
+def _check(marker: pytest.Mark) -> None:
+    """Fail the test, with a message and no traceback, for a marker with an argument that a broker cannot take."""
+    from klamm.embedded.broker import Broker  # noqa: PLC0415
+    from klamm.embedded.controls import new_topics  # noqa: PLC0415
+    from klamm.properties import did_you_mean  # noqa: PLC0415
+
+    allowed = inspect.signature(Broker).parameters
+    if marker.args:
+        _fail(f"{', '.join(map(repr, marker.args))}: takes named arguments only", allowed)
+    for name in marker.kwargs:
+        if name not in allowed:
+            _fail(f"{name}=...: there is no such argument{did_you_mean(name, allowed)}", allowed)
+    if not isinstance(config := marker.kwargs.get("config", {}), Mapping):
+        _fail(f"config={config!r}: expected a mapping", ())
+    try:
+        new_topics(marker.kwargs.get("topics", ()))
+    except (TypeError, ValueError) as error:
+        _fail(str(error), ())
+
+
+def _fail(fault: str, allowed: Iterable[str]) -> NoReturn:
+    names = ", ".join(allowed)
+    pytest.fail(f"@pytest.mark.{_MARKER}: {fault}" + (f". Allowed: {names}" if names else ""), pytrace=False)
 
 
 @pytest.fixture
@@ -97,18 +128,20 @@ def klamm_broker(klamm_broker_options: Mapping[str, Any], request: pytest.Fixtur
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Create the topics of the marker on a shared broker before the test runs.
 
-    Raises:
-        pytest.UsageError: The marker has other arguments, which a running broker cannot take.
+    Other arguments of the marker, which a running broker cannot take, fail the test.
     """
     fixtures = getattr(item, "funcargs", {})
     shared = next((fixtures[name] for name in _SHARED if name in fixtures), None)
     options = {} if shared is None or "klamm_broker" in fixtures else _marked(item)
-    if options.keys() - {"topics"}:
-        raise pytest.UsageError(f"@pytest.mark.{_MARKER}: a shared broker takes topics only, use klamm_broker instead")
-    topics = options.get("topics", ())
-    for topic in topics:
-        if shared is not None and not shared.has_topic(topic):
-            shared.create_topic(topic, partitions=topics[topic] if isinstance(topics, dict) else 1)
+    if other := options.keys() - {"topics"}:
+        _fail(f"{', '.join(sorted(other))}: a shared broker takes topics only, use klamm_broker instead", ())
+    if shared is None or not options:
+        return
+    from klamm.embedded.controls import new_topics  # noqa: PLC0415 - a run that uses no fixture of ours pays nothing
+
+    for topic, arguments in new_topics(options["topics"]).items():
+        if not shared.has_topic(topic):
+            shared.create_topic(topic, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +167,8 @@ def make_klamm_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..., 
         def make(**options: Any) -> Broker:
             broker = _broker(**options)
             made.append(broker)
-            return stack.enter_context(broker)
+            stack.callback(broker.stop)
+            return broker.start()
 
         yield make
 
@@ -213,7 +247,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 def _exchanges(broker: Broker) -> list[tuple[str, str]]:
     """Return the injected faults and the last requests as sections of a report; none if the broker cannot be asked."""
     try:
-        faults, requests = broker.faults(), broker.requests()[-_SHOWN_REQUESTS:]
+        faults, requests = broker.faults(), broker.requests()
     except RuntimeError:  # it is paused, or has ended
         return []
     lines = [
@@ -223,7 +257,9 @@ def _exchanges(broker: Broker) -> list[tuple[str, str]]:
         + (f": {request.fault}" if request.fault else "")
         for request in requests
     ]
-    sections = [(f"last requests of {broker!r}", "\n".join(lines))] if lines else []
+    folded = [(line, sum(1 for _ in equal)) for line, equal in groupby(lines)][-_SHOWN_LINES:]
+    shown = "\n".join(line if count == 1 else f"{count:,} x {line}" for line, count in folded)
+    sections = [(f"last requests of {broker!r}", shown)] if lines else []
     return [*sections, (f"injected faults of {broker!r}", "\n".join(faults))] if faults else sections
 
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 
+from klamm.display import counted
 from klamm.embedded.controls import BrokerFault, MemberAssignment, SeenRequest, StoredRecord
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from klamm.embedded.broker import Broker
     from klamm.embedded.controls import IsolationLevel
 
+__tracebackhide__ = True
 __all__ = [
     "BrokerFault",
     "MemberAssignment",
@@ -77,7 +79,6 @@ def assert_topic_contains(
         TypeError: An expected value, key or header is not bytes, text, None or a function.
         ValueError: ``in_order`` for a topic with several partitions without ``partition``.
     """
-    __tracebackhide__ = True
     for expected in (*values, *(() if key is ... else (key,)), *(headers or {}).values()):
         if not (expected is None or isinstance(expected, bytes | str) or callable(expected)):
             raise TypeError(f"expected bytes, str, None or a function that accepts bytes, got {expected!r}")
@@ -126,7 +127,6 @@ def assert_assigned(
             message shows the assignments of the group.
         LookupError: A topic does not exist.
     """
-    __tracebackhide__ = True
     expected = {(topic, index) for topic in topics for index in range(broker.partition_count(topic))}
     deadline = time.monotonic() + within_s
     while True:
@@ -141,7 +141,7 @@ def assert_assigned(
                 for member in group
             )
             raise AssertionError(
-                f"Group {group_id} has {len(group)} members, expected {members or 'at least one'}."
+                f"Group {group_id} has {counted(len(group), 'member')}, expected {members or 'at least one'}."
                 f" Partitions without a member: {missing}\n{shown}"
             )
         time.sleep(_PAUSE_S)
@@ -173,7 +173,6 @@ def assert_committed_offset(
     Raises:
         AssertionError: The group has another offset, or none. The message shows the offsets of the group.
     """
-    __tracebackhide__ = True
     deadline = time.monotonic() + within_s
     while (found := broker.committed_offsets(group_id)).get((topic, partition)) != offset:
         if time.monotonic() > deadline:
@@ -209,7 +208,6 @@ def assert_requested(
     Raises:
         AssertionError: There are too few requests, or too many. The message shows the last requests of the broker.
     """
-    __tracebackhide__ = True
     deadline = time.monotonic() + within_s
     while True:
         found = broker.requests(api, topic=topic, partition=partition, client_id=client_id)
@@ -219,7 +217,8 @@ def assert_requested(
             wanted = "at least one" if times is None else str(times)
             seen = ", ".join(f"{one.api} v{one.version}" for one in broker.requests()[-_SHOWN:]) or "none"
             raise AssertionError(
-                f"The broker has received {len(found)} such {api} requests, expected {wanted}. Its last ones: {seen}"
+                f"The broker has received {counted(len(found), f'such {api} request')}, expected {wanted}."
+                f" Its last ones: {seen}"
             )
         time.sleep(_PAUSE_S)
 
@@ -285,7 +284,7 @@ def _shown(records: Sequence[StoredRecord] | None) -> str:
         f"  {one.partition}:{one.offset} key={one.key!r} value={one.value!r}{_header_text(one)}"
         for one in records[-_SHOWN:]
     ]
-    return "\n".join([f"(the last {len(lines)} of its {len(records)} records follow)", *lines])
+    return "\n".join([f"(the last {len(lines)} of its {counted(len(records), 'record')} follow)", *lines])
 
 
 def _header_text(record: StoredRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -111,6 +112,93 @@ def test_marker_changes_the_broker_and_a_failure_shows_faults_and_requests(pytes
         ["*injected faults of*", "*Produce: error='NOT_COORDINATOR', topic='orders' (0 requests)*"]
     )
     result.stdout.fnmatch_lines(["*a shared broker takes topics only*"])
+
+
+def test_failed_command_or_assertion_shows_only_the_line_of_the_test(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile(
+        """
+        import pytest
+        from klamm.testing import assert_topic_contains
+
+        @pytest.mark.parametrize("call", [
+            lambda broker: broker.inject("Produce", error="NO_ERROR_OF_KAFKA"),
+            lambda broker: broker.records("orders", isolation_level="all"),
+            lambda broker: broker.delete_topic("orders"),
+            lambda broker: broker.advance_clock(-1),
+            lambda broker: assert_topic_contains(broker, "orders", b"1", within_s=0),
+        ])
+        def test_fails(klamm_session_broker, call):
+            call(klamm_session_broker)
+
+        def test_start_fails(make_klamm_broker):
+            make_klamm_broker(config={"unclean.leader.election.enable": "maybe"})
+        """
+    )
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly", "--tb=short")
+    # then
+    result.assert_outcomes(failed=6)
+    places = {line.split(":")[0] for line in result.outlines if re.match(r"[^ :]+[.]py:[0-9]+: ", line)}
+    assert places == {next(pytester.path.glob("test_*.py")).name}
+    result.stdout.fnmatch_lines(["E*NO_ERROR_OF_KAFKA*", "E*isolation_level='all'*", "E*lacks b'1'*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("topic=['orders']", "topic=...: there is no such argument; did you mean topics?. Allowed: brokers, topics, *"),
+        ("['orders']", "*'orders'*: takes named arguments only. Allowed: brokers, topics, *"),
+        ("config=['a']", "config=*'a'*: expected a mapping"),
+        ("topics=3", "topics=3: expected a list of names or a mapping, got int"),
+        (
+            "topics={'orders': {'replicas': 2}}",
+            "topics: orders has the unknown argument 'replicas', expected some of partitions, replication_factor, *",
+        ),
+    ],
+)
+def test_wrong_argument_of_the_marker_is_named(arguments: str, message: str, pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.klamm({arguments})
+        def test_is_not_run(klamm_broker):
+            assert False, "the test was run"
+        """
+    )
+    # when
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
+    # then
+    result.stdout.fnmatch_lines([f"@pytest.mark.klamm: {message}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*the test was run*")
+    result.stdout.no_fnmatch_line("*TypeError*")
+
+
+def test_report_folds_equal_requests_in_a_row(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile(
+        """
+        from tests.support.wire import WireClient
+        from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+        from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+
+        def test_fails(klamm_broker):
+            klamm_broker.inject(delay=0.0001)
+            with WireClient(klamm_broker.bootstrap_servers, client_id="c") as wire:
+                for _ in range(1200):
+                    wire.ask(MetadataRequest(topics=[]), MetadataResponse, 12)
+                wire.ask(FindCoordinatorRequest(key="g", key_type=0), FindCoordinatorResponse, 2)
+            raise RuntimeError
+        """
+    )
+    # when
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
+    # then
+    result.stdout.fnmatch_lines(["1,199 x Metadata v12 from c to broker *", "FindCoordinator v2 from c to broker *"])
+    result.stdout.fnmatch_lines(["*delay*(1 request)"])
 
 
 def test_a_command_that_was_interrupted_fails_only_its_own_test(pytester: pytest.Pytester) -> None:

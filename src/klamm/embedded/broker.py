@@ -5,20 +5,22 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.embedded.channel import ControlChannel
-from klamm.embedded.controls import BrokerControls
+from klamm.embedded.controls import BrokerControls, create_topic, new_topics
 from klamm.embedded.server import ANY_PORT, EmbeddedServer
 from klamm.embedded.server_process import BrokerStartError, ServerProcess
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from klamm.embedded.controls import Topics
+
+__tracebackhide__ = True
 _CANNOT_LISTEN: Final = "cannot listen on"
 _PORTS: Final = range(20_000, 32_000)
 """Range in which free ports are searched. It is below the range that operating systems use for outgoing connections.
@@ -43,7 +45,8 @@ class Broker(EmbeddedServer, BrokerControls):
 
     Args:
         brokers: Number of broker ids to present, each on its own port.
-        topics: Topics to create in a new data directory: names, or numbers of partitions by name. Needs ``control``.
+        topics: Topics to create in a new data directory: names; or by name the number of partitions, or a mapping with
+            the arguments of ``create_topic``. Needs ``control``.
         config: Broker settings with Kafka's names, as in server.properties. True and False become true and false.
             ``group.initial.rebalance.delay.ms`` defaults to 0, so that a first consumer does not wait 3 s for others.
         data_dir: Data directory. None means a temporary directory.
@@ -56,8 +59,9 @@ class Broker(EmbeddedServer, BrokerControls):
             broker then runs on asyncio's event loop, even where uvloop is installed.
 
     Raises:
-        ValueError: ``brokers`` is less than one, ``config`` has a key that an argument sets, or ``topics`` are given
-            without ``control``.
+        TypeError: ``topics`` are neither names nor a mapping.
+        ValueError: ``brokers`` is less than one, ``config`` has a key that an argument sets, ``topics`` have an unknown
+            argument or are given without ``control``.
     """
 
     _arguments_by_config = MappingProxyType({"log.dirs": "data_dir", "log.dir": "data_dir"})
@@ -66,7 +70,7 @@ class Broker(EmbeddedServer, BrokerControls):
         self,
         *,
         brokers: int = 1,
-        topics: Mapping[str, int] | Iterable[str] = (),
+        topics: Topics = (),
         config: Mapping[str, object] | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         listen: str = ANY_PORT,
@@ -76,7 +80,7 @@ class Broker(EmbeddedServer, BrokerControls):
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: must be at least 1")
-        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(_names(topics), 1)
+        self._topics = new_topics(topics)
         if self._topics and not control:
             raise ValueError("topics: only a broker with control=True creates topics")
         super().__init__(
@@ -159,11 +163,11 @@ class Broker(EmbeddedServer, BrokerControls):
         """Create the topics of the arguments, unless the data directory has them.
 
         Raises:
-            ValueError: A topic's name or number of partitions is not allowed.
+            ValueError: The name, the number of partitions or replicas, or a config of a topic is not allowed.
         """
         try:
-            for topic, partitions in self._topics.items():
-                child.create_topic(topic, partitions)
+            for topic, arguments in self._topics.items():
+                child.create_topic(topic, arguments)
         except BaseException:
             child.end(0.0)
             raise
@@ -171,12 +175,6 @@ class Broker(EmbeddedServer, BrokerControls):
     def _arguments(self, data_dir: Path, listen: str) -> list[str]:
         arguments = ["--data-dir", str(data_dir), "--brokers", str(self._brokers), "--listen", listen]
         return arguments + self._set_flags()
-
-
-def _names(topics: Iterable[str]) -> Iterable[str]:
-    if isinstance(topics, str):
-        raise TypeError(f"topics={topics!r}: expected a list of names or a mapping, got a string")
-    return topics
 
 
 def _with_free_ports(listeners: str, count: int) -> str:
@@ -235,10 +233,10 @@ class _Child(ServerProcess):
         if self.channel is not None:
             self.channel.started()
 
-    def create_topic(self, topic: str, partitions: int) -> None:
+    def create_topic(self, topic: str, arguments: Mapping[str, Any]) -> None:
         """Create a topic unless it exists. Needs a control channel."""
         if self.channel is not None and not self.channel.call("has_topic", topic=topic)[0]:
-            self.channel.call("create_topic", topic=topic, partitions=partitions, replication_factor=1, configs={})
+            create_topic(self.channel, topic, **arguments)
 
     def _close_channel(self) -> None:
         if self.channel is not None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from klamm.embedded.server_process import above_standard
 
+__tracebackhide__ = True
 _SIZE: Final = struct.Struct(">I")
 _TIMEOUT_S: Final = 60.0
 _ERRORS: Final = {"value": ValueError, "lookup": LookupError}

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
     from typing import TypeAlias
 
     from klamm.embedded.channel import ControlChannel
 
     IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+    Topics: TypeAlias = Mapping[str, int | Mapping[str, Any]] | Iterable[str]
+    """Topics to create: names, or by name the number of partitions or the arguments of ``create_topic``."""
     Headers: TypeAlias = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
+__tracebackhide__ = True
+"""Let pytest show the line of the test that failed, not the lines below it. ``--full-trace`` shows them."""
 _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
 
@@ -451,13 +456,12 @@ class BrokerControls:
         Raises:
             ValueError: The topic exists, or its name, its number of partitions or replicas or a config is not allowed.
         """
-        texts = {name: config_text(value) for name, value in (configs or {}).items()}
-        self._call(
-            "create_topic",
-            topic=topic,
+        create_topic(
+            self._control_channel(),
+            topic,
             partitions=partitions,
             replication_factor=replication_factor,
-            configs=texts,
+            configs=configs or {},
         )
 
     def delete_topic(self, topic: str) -> None:
@@ -472,6 +476,47 @@ class BrokerControls:
 def config_text(value: object) -> str:
     """Return the text of a config's value, as in a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_TOPIC_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({"partitions": 1, "replication_factor": 1, "configs": {}})
+
+
+def create_topic(
+    channel: ControlChannel, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, object]
+) -> None:
+    """Create a topic over a control channel. ``BrokerControls.create_topic`` describes arguments and errors."""
+    channel.call(
+        "create_topic",
+        topic=topic,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        configs={name: config_text(value) for name, value in configs.items()},
+    )
+
+
+def new_topics(topics: Topics) -> dict[str, Mapping[str, Any]]:
+    """Return the arguments of ``create_topic`` by name of the topic.
+
+    Raises:
+        TypeError: It is neither a mapping nor names.
+        ValueError: An argument of a topic does not exist.
+    """
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise TypeError(f"topics={topics!r}: expected a list of names or a mapping, got {type(topics).__name__}")
+    by_name = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+    return {name: _new_topic(name, of) for name, of in by_name.items()}
+
+
+def _new_topic(name: object, of: object) -> Mapping[str, Any]:
+    if not isinstance(name, str):
+        raise TypeError(f"topics: expected names, got {name!r}")
+    arguments = of if isinstance(of, Mapping) else {"partitions": of}
+    if unknown := arguments.keys() - _TOPIC_DEFAULTS.keys():
+        raise ValueError(
+            f"topics: {name} has the unknown argument {', '.join(sorted(map(repr, unknown)))},"
+            f" expected some of {', '.join(_TOPIC_DEFAULTS)}"
+        )
+    return {**_TOPIC_DEFAULTS, **arguments}
 
 
 def _import_path(function: object) -> str:

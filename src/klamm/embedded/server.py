@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from klamm.embedded.server_process import ServerProcess
 
+__tracebackhide__ = True
 ANY_PORT: Final = "127.0.0.1:0"
 """Default address: a free port of the loopback interface."""
 _LISTENERS: Final = "listeners"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+__tracebackhide__ = True
 _STANDARD: Final = 2
 """Highest descriptor of the standard streams."""
 

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 import klamm
+from klamm.admin import AdminClient, ConfigResource, ResourceType
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.process
+
+ORDERS = ConfigResource(ResourceType.TOPIC, "orders")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,24 @@ def batch(value: bytes) -> bytes:
 
 def client(broker: klamm.Broker, client_id: str = "tests") -> WireClient:
     return WireClient(broker.bootstrap_servers, client_id=client_id)
+
+
+def test_topics_of_the_broker_have_replicas_and_configs() -> None:
+    topics = {"orders": {"partitions": 2, "replication_factor": 3, "configs": {"retention.ms": 1000}}, "payments": 4}
+    with (
+        klamm.Broker(control=True, brokers=3, topics=topics) as broker,
+        AdminClient(broker.bootstrap_servers) as admin,
+    ):
+        described = admin.describe_topics(["orders", "payments"]).all().result()
+        configs = admin.describe_configs([ORDERS]).all().result()[ORDERS]
+    numbers = {name: [len(partition.replicas) for partition in topic.partitions] for name, topic in described.items()}
+    assert numbers == {"orders": [3, 3], "payments": [1, 1, 1, 1]}
+    assert configs["retention.ms"].value == "1000"
+
+
+def test_unknown_argument_of_a_topic_is_rejected() -> None:
+    with pytest.raises(ValueError, match="orders has the unknown argument 'replicas', expected some of partitions, "):
+        klamm.Broker(control=True, topics={"orders": {"replicas": 2}})
 
 
 def test_an_error_is_injected_as_often_as_wanted(broker: klamm.Broker) -> None:

@@ -12,6 +12,7 @@ from klamm.broker.groups.coordinator import CLASSIC_TYPE
 from klamm.broker.topics.placement import place
 from klamm.clock import wall_clock_ms
 from klamm.configs.names import check_topic_name
+from klamm.display import counted
 from klamm.faults.fault import FaultError, find_api, parse_fault
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import KafkaApiError
@@ -141,7 +142,9 @@ class Commands:
         return Answer(None if injected is None else injected.count)
 
     async def _on_faults(self) -> Answer:
-        return Answer([f"{injected.fault.description} ({injected.count} requests)" for injected in self._faults])
+        return Answer(
+            [f"{injected.fault.description} ({counted(injected.count, 'request')})" for injected in self._faults]
+        )
 
     async def _on_clear_faults(self) -> Answer:
         self._faults.clear()

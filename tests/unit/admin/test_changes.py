@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import klamm
 
 
-def test_each_argument_is_one_kind_of_operation() -> None:
+def test_keyword_arguments_become_operations() -> None:
     changes = operations(
         set={"retention.ms": 60_000, "preallocate": False},
         append={"cleanup.policy": ["compact", "delete"]},
@@ -33,12 +33,12 @@ def test_each_argument_is_one_kind_of_operation() -> None:
     ]
 
 
-def test_a_single_string_is_no_list_of_keys() -> None:
+def test_single_string_as_delete_list_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"delete=\['retention\.ms'\]"):
         operations(set={}, append={}, subtract={}, delete="retention.ms")
 
 
-def test_a_result_is_awaited_in_a_coroutine_and_waited_for_in_a_thread() -> None:
+def test_result_is_awaitable_and_supports_blocking_wait() -> None:
     # given
     result: PerKeyResult[str, int] = PerKeyResult(["a", "b"])
 
@@ -59,7 +59,7 @@ def test_a_result_is_awaited_in_a_coroutine_and_waited_for_in_a_thread() -> None
     timer.join()
 
 
-def test_an_awaited_result_raises_the_first_error() -> None:
+def test_awaited_result_raises_the_first_error() -> None:
     result: PerKeyResult[str, int] = PerKeyResult(["a"])
     result.fail("a", ValueError("no"))
 

@@ -89,7 +89,7 @@ def test_each_resource_has_its_own_outcome(broker: StubBroker, admin: AdminClien
         outcomes[OTHER].result(5)
 
 
-def test_a_value_that_is_no_text_is_named(admin: AdminClient) -> None:
+def test_non_string_config_value_raises_type_error(admin: AdminClient) -> None:
     number = ConfigEntry("retention.ms", 5)  # type: ignore[arg-type]
     for result in (
         admin.incremental_alter_configs({TOPIC: [AlterConfigOp(number, OpType.SET)]}),
@@ -99,7 +99,7 @@ def test_a_value_that_is_no_text_is_named(admin: AdminClient) -> None:
             result.all().result(5)
 
 
-def test_what_is_sent_is_what_was_asked(broker: StubBroker, admin: AdminClient) -> None:
+def test_incremental_alter_configs_sends_its_arguments(broker: StubBroker, admin: AdminClient) -> None:
     """K339-27: Admin API: incrementalAlterConfigs(map resource -> collection of AlterConfigOp, options) returns
     AlterConfigsResult with a future per resource (and all()).
     """
@@ -122,7 +122,7 @@ def test_what_is_sent_is_what_was_asked(broker: StubBroker, admin: AdminClient) 
     ]
 
 
-def test_without_the_api_the_call_fails_and_nothing_falls_back() -> None:
+def test_missing_api_fails_without_fallback() -> None:
     """K339-40: If the broker does not offer key 44, the admin call fails with an "unsupported version" error; the API
     itself does not silently fall back.
     """
@@ -136,7 +136,7 @@ def test_without_the_api_the_call_fails_and_nothing_falls_back() -> None:
     assert broker.requests(44) == broker.requests(33) == []
 
 
-def test_a_brokers_own_configs_are_asked_of_that_broker(broker: StubBroker, admin: AdminClient) -> None:
+def test_broker_configs_are_sent_to_that_broker(broker: StubBroker, admin: AdminClient) -> None:
     """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     own = ConfigResource(ResourceType.BROKER, str(NODE_ID))
     away = ConfigResource(ResourceType.BROKER, "99")
@@ -161,7 +161,7 @@ def test_a_brokers_own_configs_are_asked_of_that_broker(broker: StubBroker, admi
         outcomes[away].result(5)
 
 
-def test_a_resource_that_the_broker_forgets_fails(broker: StubBroker, admin: AdminClient) -> None:
+def test_resource_missing_from_response_fails(broker: StubBroker, admin: AdminClient) -> None:
     """K339-20: Every requested resource appears once in the response."""
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
     with pytest.raises(KafkaApiError, match="has no entry for this resource"):
@@ -185,7 +185,7 @@ def test_replacing_all_configs_is_deprecated_under_its_old_name(broker: StubBrok
         assert [(config.name, config.value) for config in sent.resources[0].configs] == [("retention.ms", "1")]
 
 
-def test_a_denied_resource_is_an_error_not_an_empty_description(broker: StubBroker, admin: AdminClient) -> None:
+def test_denied_resource_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
     entry = DescribeConfigsResponse.DescribeConfigsResourceResult(
         name="retention.ms",
         value="1",
@@ -233,7 +233,7 @@ def test_topics_are_made_each_on_its_own(broker: StubBroker, admin: AdminClient)
     assert sent.topics[1].num_partitions == sent.topics[1].replication_factor == -1
 
 
-def test_a_controller_that_has_moved_is_looked_up_again(broker: StubBroker, admin: AdminClient) -> None:
+def test_moved_controller_is_looked_up_again(broker: StubBroker, admin: AdminClient) -> None:
     codes = iter([ErrorCode.NOT_CONTROLLER, ErrorCode.NONE])
 
     def answer(_: Request) -> Answer:
@@ -245,20 +245,20 @@ def test_a_controller_that_has_moved_is_looked_up_again(broker: StubBroker, admi
     assert len(broker.requests(37)) == 2
 
 
-def test_a_connection_that_breaks_is_tried_again(broker: StubBroker, admin: AdminClient) -> None:
+def test_broken_connection_is_retried(broker: StubBroker, admin: AdminClient) -> None:
     answers = iter([CLOSE, CLOSE, IncrementalAlterConfigsResponse(responses=[altered()])])
     broker.answer(44, lambda _: next(answers))
     admin.incremental_alter_configs({TOPIC: SET}).all().result(5)
     assert len(broker.requests(44)) == 3
 
 
-def test_an_answer_that_never_comes_is_a_timeout(broker: StubBroker, admin: AdminClient) -> None:
+def test_missing_response_raises_timeout(broker: StubBroker, admin: AdminClient) -> None:
     broker.answer(44, lambda _: SILENCE)
     with pytest.raises(TimeoutError, match="300 ms"):
         admin.incremental_alter_configs({TOPIC: SET}, AlterConfigsOptions(timeout_ms=300)).all().result(5)
 
 
-def test_a_topic_that_is_not_there_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
+def test_unknown_topic_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
     outcomes = admin.describe_topics(["stub", "none"]).values()
     assert outcomes["stub"].result(5).partitions[0].leader == NODE_ID
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -269,7 +269,7 @@ def test_topics_are_listed_by_name(admin: AdminClient) -> None:
     assert list(admin.list_topics().result(5)) == ["stub"]
 
 
-def test_the_cluster_is_described_with_its_features(broker: StubBroker, admin: AdminClient) -> None:
+def test_describe_cluster_returns_nodes_and_features(broker: StubBroker, admin: AdminClient) -> None:
     cluster = admin.describe_cluster().result(5)
     assert (cluster.cluster_id, cluster.controller_id, cluster.nodes[0].port) == ("stub", NODE_ID, broker.port)
     assert dict(cluster.features) == {"client.configs": (1, 1)}
@@ -315,7 +315,7 @@ def test_client_configs_are_altered_per_entity(broker: StubBroker, admin: AdminC
 EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)
 
 
-def test_client_configs_are_described_with_who_registered(broker: StubBroker, admin: AdminClient) -> None:
+def test_described_client_configs_include_compatibility(broker: StubBroker, admin: AdminClient) -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
 
@@ -349,14 +349,14 @@ def test_client_configs_are_described_with_who_registered(broker: StubBroker, ad
     assert (compatibility.client_information, compatibility.supported_configs) == ("a/1", ("acks",))
 
 
-def test_a_refused_filter_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
+def test_rejected_filter_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
     refusal = DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None)
     broker.answer(50, lambda _: refusal)
     with pytest.raises(InvalidRequestError, match="no"):
         admin.describe_client_configs(EVERY_USER).result(5)
 
 
-def test_a_broker_without_the_feature_never_sees_keys_50_and_51() -> None:
+def test_broker_without_client_configs_feature_gets_no_key_50_or_51() -> None:
     """O649-A."""
     alice = ClientConfigEntity.of_user("alice")
     with StubBroker(versions=VERSIONS) as broker, AdminClient(broker.bootstrap_servers, timeout_ms=5_000) as admin:
@@ -367,7 +367,7 @@ def test_a_broker_without_the_feature_never_sees_keys_50_and_51() -> None:
     assert broker.requests(50) == broker.requests(51) == []
 
 
-def test_several_threads_may_ask_at_once(broker: StubBroker, admin: AdminClient) -> None:
+def test_admin_client_is_thread_safe(broker: StubBroker, admin: AdminClient) -> None:
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
     errors: list[BaseException | None] = []
 
@@ -382,7 +382,7 @@ def test_several_threads_may_ask_at_once(broker: StubBroker, admin: AdminClient)
     assert errors == [None] * 40
 
 
-def test_closing_fails_what_is_under_way_and_refuses_what_comes_after(broker: StubBroker) -> None:
+def test_close_fails_pending_calls_and_rejects_new_ones(broker: StubBroker) -> None:
     broker.answer(44, lambda _: SILENCE)
     admin = AdminClient(broker.bootstrap_servers)
     result = admin.incremental_alter_configs({TOPIC: SET})
@@ -395,12 +395,12 @@ def test_closing_fails_what_is_under_way_and_refuses_what_comes_after(broker: St
         admin.describe_cluster()
 
 
-def test_an_unknown_setting_is_refused_by_name() -> None:
+def test_unknown_setting_is_rejected() -> None:
     with pytest.raises(ValueError, match="no_such_setting"):
         AdminClient("127.0.0.1:1", no_such_setting=1)
 
 
-def test_a_broker_that_never_says_a_word_is_a_timeout_that_says_so(broker: StubBroker) -> None:
+def test_silent_broker_raises_timeout(broker: StubBroker) -> None:
     broker.answer(18, lambda _: SILENCE)
     with (
         AdminClient(broker.bootstrap_servers, timeout_ms=300) as admin,

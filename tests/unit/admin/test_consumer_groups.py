@@ -97,9 +97,7 @@ def test_groups_of_both_protocols_are_described(broker: StubBroker) -> None:
         assert isinstance(found["old"].exception(10), KafkaApiError)
 
 
-def test_the_table_of_members_names_those_that_are_not_upgraded_yet(
-    broker: StubBroker, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_member_table_shows_upgraded_column(broker: StubBroker, capsys: pytest.CaptureFixture[str]) -> None:
     words = f"--bootstrap-server {broker.bootstrap_servers} --describe --members --verbose --group next"
     with AdminClient(broker.bootstrap_servers) as admin:
         # when

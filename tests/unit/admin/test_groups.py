@@ -57,7 +57,7 @@ def committed(offset: int, error_code: int = 0, *, group_error: int = 0) -> Offs
     return OffsetFetchResponse(groups=[Group(group_id="g", topics=[topic], error_code=group_error)])
 
 
-def test_an_old_broker_is_asked_for_one_group_at_a_time(old_broker: StubBroker) -> None:
+def test_old_broker_is_queried_one_group_at_a_time(old_broker: StubBroker) -> None:
     # given
     partition = OffsetFetchResponse.OffsetFetchResponsePartition(
         partition_index=3, committed_offset=5, committed_leader_epoch=2, metadata="m"
@@ -77,7 +77,7 @@ def test_an_old_broker_is_asked_for_one_group_at_a_time(old_broker: StubBroker) 
     assert (every.group_id, every.topics) == ("all", None)
 
 
-def test_an_old_broker_reports_by_the_state_that_a_group_does_not_exist(old_broker: StubBroker) -> None:
+def test_dead_group_on_old_broker_is_group_id_not_found(old_broker: StubBroker) -> None:
     # given
     gone = DescribeGroupsResponse.DescribedGroup(group_id="g", group_state="Dead")
     old_broker.answer(15, lambda _: DescribeGroupsResponse(groups=[gone]))
@@ -91,7 +91,7 @@ def test_an_old_broker_reports_by_the_state_that_a_group_does_not_exist(old_brok
     assert failure.value.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_what_an_old_broker_cannot_do_is_not_silently_something_else(old_broker: StubBroker) -> None:
+def test_unsupported_calls_on_old_broker_raise_unsupported_version(old_broker: StubBroker) -> None:
     with AdminClient(old_broker.bootstrap_servers, timeout_ms=30_000) as admin:
         # when
         stable = admin.list_group_offsets({"g": None}, require_stable=True).values()["g"]
@@ -101,7 +101,7 @@ def test_what_an_old_broker_cannot_do_is_not_silently_something_else(old_broker:
         assert isinstance(deleted.exception(), UnsupportedVersionError)
 
 
-def test_a_coordinator_that_moves_or_loads_is_looked_up_again(broker: StubBroker) -> None:
+def test_moved_or_loading_coordinator_is_looked_up_again(broker: StubBroker) -> None:
     # given
     found = [coordinators("g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE), coordinators("g"), coordinators("g")]
     broker.answer(10, lambda _: found.pop(0) if len(found) > 1 else found[0])
@@ -119,7 +119,7 @@ def test_a_coordinator_that_moves_or_loads_is_looked_up_again(broker: StubBroker
     assert {request.api_version for request in broker.requests(9)} == {9}, "names of topics, not ids"
 
 
-def test_a_call_whose_coordinator_is_silent_ends_in_time(broker: StubBroker) -> None:
+def test_silent_coordinator_times_out(broker: StubBroker) -> None:
     # given
     broker.answer(42, lambda _: SILENCE)
     with AdminClient(broker.bootstrap_servers) as admin:
@@ -129,7 +129,7 @@ def test_a_call_whose_coordinator_is_silent_ends_in_time(broker: StubBroker) -> 
         assert isinstance(future.exception(30), TimeoutError)
 
 
-def test_a_refusal_is_reported_per_group_and_per_partition(broker: StubBroker) -> None:
+def test_errors_are_reported_per_group_and_partition(broker: StubBroker) -> None:
     # given
     broker.answer(10, lambda _: coordinators("g", "secret"))
     refused = DeleteGroupsResponse.DeletableGroupResult(
@@ -150,7 +150,7 @@ def test_a_refusal_is_reported_per_group_and_per_partition(broker: StubBroker) -
         assert isinstance(listed.exception(), KafkaApiError), "an offset that may not be seen is not 'no offset'"
 
 
-def test_a_commit_from_outside_has_no_member_and_no_generation(broker: StubBroker) -> None:
+def test_alter_group_offsets_sends_no_member_or_generation(broker: StubBroker) -> None:
     # given
     done = OffsetCommitResponse.OffsetCommitResponsePartition(partition_index=3)
     topic = OffsetCommitResponse.OffsetCommitResponseTopic(name="orders", partitions=[done])
@@ -167,7 +167,7 @@ def test_a_commit_from_outside_has_no_member_and_no_generation(broker: StubBroke
     assert (partition.partition_index, partition.committed_offset, partition.committed_leader_epoch) == (3, 4, 1)
 
 
-def test_an_assignment_is_read_and_anything_else_is_none() -> None:
+def test_malformed_assignment_is_none() -> None:
     # given
     assignment = (
         b"\x00\x03" + b"\x00\x00\x00\x01" + b"\x00\x01t" + b"\x00\x00\x00\x02" + bytes(7) + b"\x05" + b"\xff" * 4

@@ -57,7 +57,7 @@ def test_topics_are_described_page_by_page_until_the_broker_has_no_more() -> Non
     assert cursors == [None, ("b", 0), ("b", 1)]
 
 
-def test_a_topic_that_is_not_there_fails_alone() -> None:
+def test_unknown_topic_fails_alone() -> None:
     # given
     answer = page("a", [0])
     answer.topics.append(Topic(name="b", error_code=3))
@@ -70,7 +70,7 @@ def test_a_topic_that_is_not_there_fails_alone() -> None:
         assert isinstance(futures["b"].exception(), UnknownTopicOrPartitionError)
 
 
-def test_a_broker_that_knows_no_eligible_leaders_is_asked_for_metadata() -> None:
+def test_broker_without_describe_topic_partitions_gets_metadata_request() -> None:
     with StubBroker() as broker, AdminClient(broker.bootstrap_servers) as admin:
         # when
         described = admin.describe_topics(["stub"], include_eligible_leaders=True).all().result()["stub"]
@@ -92,7 +92,7 @@ def test_config_resources_are_listed_by_type() -> None:
         assert admin.list_config_resources(ResourceType.GROUP).result() == ("g1", "g2")
 
 
-def test_an_older_broker_lists_client_metrics_and_nothing_else() -> None:
+def test_old_broker_lists_only_client_metrics() -> None:
     with StubBroker(versions={74: (0, 0)}) as broker, AdminClient(broker.bootstrap_servers) as admin:
         # given
         broker.answer(74, lambda _: ListConfigResourcesResponse())
@@ -102,7 +102,7 @@ def test_an_older_broker_lists_client_metrics_and_nothing_else() -> None:
             admin.list_config_resources(ResourceType.GROUP).result()
 
 
-def test_groups_are_listed_by_id_and_a_refusal_is_no_empty_list() -> None:
+def test_groups_are_sorted_and_error_is_raised() -> None:
     # given
     groups = [ListGroupsResponse.ListedGroup(group_id=name, protocol_type="consumer") for name in ("b", "a")]
     answers = [ListGroupsResponse(groups=groups), ListGroupsResponse(error_code=31)]

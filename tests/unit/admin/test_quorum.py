@@ -36,7 +36,7 @@ def quorum(high_watermark: int, error_code: ErrorCode = ErrorCode.NONE) -> Messa
 
 
 @pytest.mark.parametrize("is_topic", [False, True])
-def test_broker_that_lags_is_read_when_it_has_applied_the_committed_metadata(is_topic: bool) -> None:
+def test_lagging_broker_is_read_after_it_applied_committed_metadata(is_topic: bool) -> None:
     applied, watermarks, events = iter([3, 8, 9]), iter([-1, 10]), list[object]()
     with StubBroker(versions={**QUORUM, **CONFIGS}) as broker, AdminClient(broker.bootstrap_servers) as admin:
         admin.describe_cluster().result(10)
@@ -63,7 +63,7 @@ def test_broker_that_lags_is_read_when_it_has_applied_the_committed_metadata(is_
     assert events[-4:] == [3, 8, 9, "read"]
 
 
-def test_principal_that_may_not_describe_the_cluster_reads_nothing() -> None:
+def test_principal_without_describe_cluster_gets_authorization_error() -> None:
     with StubBroker(versions={**QUORUM, **CONFIGS}) as broker, AdminClient(broker.bootstrap_servers) as admin:
         broker.answer(ApiKey.DESCRIBE_QUORUM, lambda _: quorum(1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         with pytest.raises(KafkaApiError) as caught:

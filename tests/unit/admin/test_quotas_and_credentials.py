@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SHA_512 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, iterations=4096)
 
 
-def test_a_quota_entity_is_equal_whatever_the_order_of_its_parts() -> None:
+def test_quota_entity_equality_ignores_part_order() -> None:
     assert ClientQuotaEntity.of({"client-id": None, "user": "u"}) == ClientQuotaEntity.of(
         {"user": "u", "client-id": None}
     )
@@ -50,7 +50,7 @@ def test_brokers_of_kafka_2_3_have_neither() -> None:
         assert [type(future.exception()) for future in futures] == [UnsupportedVersionError] * 5
 
 
-def test_what_is_sent_of_a_password_is_its_salted_hash() -> None:
+def test_scram_password_is_sent_as_salted_hash() -> None:
     # given
     done = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(user="u", error_message=None)
     with StubBroker(versions={51: (0, 0)}) as broker, AdminClient(broker.bootstrap_servers, timeout_ms=30_000) as admin:

@@ -7,7 +7,7 @@ import pytest
 from klamm.admin.results import PerKeyResult
 
 
-def test_each_key_has_its_own_outcome() -> None:
+def test_each_key_has_its_own_future() -> None:
     """K339-27: Admin API: incrementalAlterConfigs(map resource -> collection of AlterConfigOp, options) returns
     AlterConfigsResult with a future per resource (and all()).
     """
@@ -20,7 +20,7 @@ def test_each_key_has_its_own_outcome() -> None:
         result.values()["b"].result(0)
 
 
-def test_all_waits_for_everything_and_returns_it() -> None:
+def test_all_completes_after_every_key() -> None:
     """K339-27: Admin API: incrementalAlterConfigs(map resource -> collection of AlterConfigOp, options) returns
     AlterConfigsResult with a future per resource (and all()).
     """
@@ -44,11 +44,11 @@ def test_all_fails_with_the_first_error_in_the_order_of_the_keys() -> None:
         everything.result(0)
 
 
-def test_nothing_asked_is_nothing_to_wait_for() -> None:
+def test_empty_request_completes_at_once() -> None:
     assert PerKeyResult[str, int]([]).all().result(0) == {}
 
 
-def test_an_outcome_is_final() -> None:
+def test_first_outcome_is_final() -> None:
     result: PerKeyResult[str, int] = PerKeyResult(["a"])
     result.succeed("a", 1)
     result.fail("a", ValueError())

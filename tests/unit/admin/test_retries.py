@@ -302,7 +302,7 @@ def admin(broker: StubBroker) -> Iterator[AdminClient]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_code_that_passes_is_not_the_result_of_a_call(broker: StubBroker, admin: AdminClient, case: Case) -> None:
+def test_retriable_error_code_is_retried(broker: StubBroker, admin: AdminClient, case: Case) -> None:
     for code in sorted(case.retriable):
         # given
         codes = [code, ErrorCode.NONE]
@@ -359,7 +359,7 @@ def _timeout_of(call: Callable[[int], Any], code: ErrorCode) -> str:
     return str(failure.value)
 
 
-def test_a_state_that_does_not_pass_is_named_in_the_timeout(broker: StubBroker, admin: AdminClient) -> None:
+def test_timeout_error_names_the_last_retriable_code(broker: StubBroker, admin: AdminClient) -> None:
     loading, elsewhere = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR
     broker.answer(16, lambda _: ListGroupsResponse(error_code=loading))
     text = _timeout_of(lambda limit_ms: admin.list_groups(timeout_ms=limit_ms), loading)
@@ -369,9 +369,7 @@ def test_a_state_that_does_not_pass_is_named_in_the_timeout(broker: StubBroker, 
     assert re.fullmatch(r"DeleteGroups: no result within \d+ ms: NOT_COORDINATOR: g", text)
 
 
-def test_a_request_that_works_for_a_while_is_limited_to_the_time_that_is_left(
-    broker: StubBroker, admin: AdminClient
-) -> None:
+def test_retried_request_has_the_remaining_timeout(broker: StubBroker, admin: AdminClient) -> None:
     # given
     limits: list[int] = []
 
@@ -389,7 +387,7 @@ def test_a_request_that_works_for_a_while_is_limited_to_the_time_that_is_left(
     assert 0 < limits[-1] < limits[0] <= 10_000
 
 
-def test_a_topic_whose_leader_is_not_known_yet_is_asked_for_again(broker: StubBroker, admin: AdminClient) -> None:
+def test_topic_without_known_leader_is_retried(broker: StubBroker, admin: AdminClient) -> None:
     # given
     known = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=NODE_ID)
     states = [

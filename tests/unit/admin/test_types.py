@@ -14,14 +14,14 @@ def test_operations_have_their_wire_ids() -> None:
     assert [(op.name, op.id) for op in OpType] == [("SET", 0), ("DELETE", 1), ("APPEND", 2), ("SUBTRACT", 3)]
 
 
-def test_an_operation_is_found_by_its_id() -> None:
+def test_for_id_returns_operation_or_none() -> None:
     """K339-28: AlterConfigOp = (ConfigEntry, OpType), OpType.id(), OpType.forId(unknown) gives null/None."""
     assert [OpType.for_id(number) for number in range(4)] == [OpType.SET, OpType.DELETE, OpType.APPEND, OpType.SUBTRACT]
     assert OpType.for_id(4) is None
     assert OpType.for_id(-1) is None
 
 
-def test_remove_is_another_name_of_delete() -> None:
+def test_remove_is_an_alias_of_delete() -> None:
     """K339-04: Op ids: 0 SET, 1 DELETE, 2 APPEND, 3 SUBTRACT."""
     assert OpType["REMOVE"] is OpType.DELETE
 
@@ -34,21 +34,21 @@ def test_changes_are_equal_by_value() -> None:
     assert one != AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.DELETE)
 
 
-def test_a_source_of_the_future_is_unknown() -> None:
+def test_unrecognized_config_source_is_unknown() -> None:
     assert ConfigSource(99) is ConfigSource.UNKNOWN
 
 
-def test_a_default_is_what_nobody_set() -> None:
+def test_is_default_follows_config_source() -> None:
     assert ConfigEntry("a", "1", source=ConfigSource.DEFAULT_CONFIG).is_default
     assert not ConfigEntry("a", "1", source=ConfigSource.STATIC_BROKER_CONFIG).is_default
 
 
-def test_what_java_takes_by_position_may_stand_so_here() -> None:
+def test_java_positional_arguments_are_accepted() -> None:
     assert NewTopic("a", 3, 1) == NewTopic(name="a", num_partitions=3, replication_factor=1)
     assert NewPartitions(6) == NewPartitions(total_count=6)
     assert OffsetAndMetadata(5) == OffsetAndMetadata(offset=5)
 
 
-def test_what_a_broker_answers_can_be_caught_by_names_of_the_admin() -> None:
+def test_broker_errors_are_exported_by_admin() -> None:
     assert issubclass(admin.UnsupportedVersionError, admin.KafkaApiError)
     assert admin.UnsupportedVersionError.error_code is admin.ErrorCode.UNSUPPORTED_VERSION

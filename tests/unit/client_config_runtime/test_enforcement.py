@@ -39,7 +39,7 @@ class Scene:
         return self.service.acks(requested, self.session, client_id)
 
 
-def test_a_change_takes_effect_with_the_next_request_and_so_does_its_removal() -> None:
+def test_enforcement_applies_from_the_next_request_until_removal() -> None:
     scene = Scene()
     assert scene.acks(1) == 1
     scene.set(acks="all", enforcement="on")
@@ -76,7 +76,7 @@ def test_values_are_resolved_once_per_client_of_a_connection(monkeypatch: pytest
     assert scene.service.counts == {"acks": 4, "session.timeout.ms": 3}
 
 
-def test_nothing_is_resolved_while_nothing_is_enforced() -> None:
+def test_unenforced_configs_are_not_resolved() -> None:
     scene = Scene()
     scene.set(acks="all")
     assert scene.acks(1) == 1

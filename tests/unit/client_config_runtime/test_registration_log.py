@@ -25,7 +25,7 @@ def register(log: RegistrationLog, information: str, *supported: str, entity: Cl
     asyncio.run(log.register(registration(entity, information, supported)))
 
 
-def test_a_new_registration_becomes_a_record_and_is_visible() -> None:
+def test_new_registration_is_appended_and_visible() -> None:
     """K649-40: The broker writes the registration to an internal topic.
 
     K649-42: Record value = the supported keys appended to the ClientInformation (software name and version).
@@ -42,7 +42,7 @@ def test_a_new_registration_becomes_a_record_and_is_visible() -> None:
     ]
 
 
-def test_an_unchanged_registration_writes_nothing() -> None:
+def test_unchanged_registration_appends_nothing() -> None:
     """K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the
     last.
     """
@@ -54,7 +54,7 @@ def test_an_unchanged_registration_writes_nothing() -> None:
     assert len(records.records) == 1
 
 
-def test_versions_stay_beside_each_other() -> None:
+def test_software_versions_are_registered_side_by_side() -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
 
@@ -66,7 +66,7 @@ def test_versions_stay_beside_each_other() -> None:
     assert log.image[APP1] == {"a/1": ("acks",), "a/2": ()}
 
 
-def test_a_producer_and_a_consumer_under_one_client_id_do_not_take_turns() -> None:
+def test_producer_and_consumer_of_one_client_id_share_a_registration() -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
     """
@@ -79,7 +79,7 @@ def test_a_producer_and_a_consumer_under_one_client_id_do_not_take_turns() -> No
     assert len(records.records) == 2
 
 
-def test_a_restart_replays_what_was_registered() -> None:
+def test_replay_restores_registrations() -> None:
     """K649-45: Registrations survive broker restart and are visible from every broker."""
     records = MemoryRecords()
     first = RegistrationLog(records)
@@ -92,7 +92,7 @@ def test_a_restart_replays_what_was_registered() -> None:
     assert len(records.records) == 2
 
 
-def test_a_tombstone_clears_an_entity() -> None:
+def test_tombstone_removes_registrations_of_entity() -> None:
     """O649-L."""
     records = MemoryRecords()
     register(RegistrationLog(records), "a/1", "acks")
@@ -104,7 +104,7 @@ def test_a_tombstone_clears_an_entity() -> None:
     assert log.image == {APP1: {"a/1": ("acks",)}}
 
 
-def test_a_record_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_record_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     records = MemoryRecords()
     records.records.append((b"junk", b"junk"))
     register(RegistrationLog(records), "a/1", "acks")
@@ -129,7 +129,7 @@ def test_damaged_registrations_are_skipped(data: st.DataObject) -> None:
     json.dumps([[str(entity), versions] for entity, versions in log.image.items()], ensure_ascii=False).encode()
 
 
-def test_what_could_not_be_written_is_not_known() -> None:
+def test_failed_append_leaves_image_unchanged() -> None:
     records = MemoryRecords()
     log = RegistrationLog(records)
     register(log, "a/1", "acks")
@@ -146,7 +146,7 @@ def test_what_could_not_be_written_is_not_known() -> None:
     assert log.image == {APP1: {"a/1": ("acks", "x")}}
 
 
-def test_appends_wait_for_each_other_because_the_first_one_makes_the_topic() -> None:
+def test_concurrent_registrations_append_sequentially() -> None:
     class SlowRecords(MemoryRecords):
         busy = 0
 
@@ -205,7 +205,7 @@ def test_long_names_do_not_fill_memory_and_disk_either() -> None:
     assert third in log.image
 
 
-def test_who_deletes_the_topic_sees_who_registers_from_then_on() -> None:
+def test_deleted_topic_clears_registrations() -> None:
     records = MemoryRecords()
     log = RegistrationLog(records)
     register(log, "a/1", "acks")
@@ -220,7 +220,7 @@ def test_who_deletes_the_topic_sees_who_registers_from_then_on() -> None:
     assert len(records.records) == 1
 
 
-def test_a_topic_that_others_recreated_counts_as_it_is() -> None:
+def test_recreated_topic_is_replayed_without_earlier_registrations() -> None:
     records = MemoryRecords()
     log = RegistrationLog(records)
     register(log, "a/1", "acks")
@@ -230,7 +230,7 @@ def test_a_topic_that_others_recreated_counts_as_it_is() -> None:
     assert log.image == {APP1: {"a/2": ("acks",)}}
 
 
-def test_a_topic_that_goes_while_a_registration_fails_leaves_nothing_behind() -> None:
+def test_topic_deleted_during_failed_append_leaves_image_empty() -> None:
     class Vanishing(MemoryRecords):
         async def append(self, key: bytes, value: bytes) -> None:
             log.replay()
@@ -242,7 +242,7 @@ def test_a_topic_that_goes_while_a_registration_fails_leaves_nothing_behind() ->
     assert log.image == {}
 
 
-def test_who_waits_to_register_while_the_topic_goes_is_in_the_next_one_and_known() -> None:
+def test_registration_waiting_during_topic_deletion_is_appended_to_the_next_topic() -> None:
     class Vanishing(MemoryRecords):
         async def append(self, key: bytes, value: bytes) -> None:
             if not goes.is_set():  # the first one: its topic is made and deleted

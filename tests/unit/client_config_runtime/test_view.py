@@ -28,7 +28,7 @@ APP = ClientConfigEntity.of_client("alice", "app")
         (None, {}, None, Standing.NOTHING_SET),
     ],
 )
-def test_a_client_stands_to_what_is_set_for_it(
+def test_standing_follows_registered_and_fetched_configs(
     registered: tuple[str, ...] | None,
     effective: dict[str, str],
     told: tuple[tuple[str, str], ...] | None,
@@ -57,7 +57,7 @@ def test_a_client_stands_to_what_is_set_for_it(
         (set(), (), ("acks", "session.timeout.ms"), Standing.IGNORES),
     ],
 )
-def test_a_client_ignores_only_what_concerns_its_kinds(
+def test_client_ignores_only_configs_of_its_kinds(
     kinds: set[ClientKind], registered: tuple[str, ...] | None, ignored: tuple[str, ...], standing: Standing
 ) -> None:
     # given
@@ -78,7 +78,7 @@ def test_a_client_ignores_only_what_concerns_its_kinds(
         (("acks",), {GroupProtocol.CLASSIC}, {"acks": "follows", "session.timeout.ms": "enforced"}, Standing.ENFORCED),
     ],
 )
-def test_an_enforced_key_is_not_ignored(
+def test_enforced_key_is_not_ignored(
     registered: tuple[str, ...] | None, protocols: set[GroupProtocol], compliance: dict[str, str], standing: Standing
 ) -> None:
     """K649-96."""
@@ -104,7 +104,7 @@ def test_an_enforced_key_is_not_ignored(
         ({"heartbeat.interval.ms": 1900}, {"heartbeat.interval.ms": "1900"}, ["heartbeat.interval.ms"]),
     ],
 )
-def test_what_a_client_reports_is_compared_with_what_it_should_have(
+def test_reported_configs_are_compared_with_effective_configs(
     reported: dict[str, int], shown: dict[str, str], drift: list[str]
 ) -> None:
     """K714-08."""
@@ -117,7 +117,7 @@ def test_what_a_client_reports_is_compared_with_what_it_should_have(
     assert (view.document()["reported"], view.document()["drift"]) == (shown, drift)
 
 
-def test_a_client_that_never_registered_is_distinguished_from_one_that_supports_nothing() -> None:
+def test_unregistered_client_differs_from_one_without_supported_configs() -> None:
     # given
     image = {APP: {"klamm-kafka-python/1.0": ()}}
     plain = seen_client(software_name="apache-kafka-java", software_version="4.1.0")
@@ -130,7 +130,7 @@ def test_a_client_that_never_registered_is_distinguished_from_one_that_supports_
     assert [client["registered"] for client in document["clients"]] == [[], None]
 
 
-def test_what_another_version_registered_counts_not_for_this_one() -> None:
+def test_registration_of_another_version_does_not_count() -> None:
     # given
     image = {APP: {"klamm-kafka-python/2.0": ("acks",)}}
     # when
@@ -139,7 +139,7 @@ def test_what_another_version_registered_counts_not_for_this_one() -> None:
     assert (view.registered, view.ignored) == (None, ("acks",))
 
 
-def test_a_library_that_does_not_report_its_name_is_one_with_the_connection_that_asks_for_it() -> None:
+def test_unnamed_library_is_merged_with_its_config_connection() -> None:
     # given
     image = {APP: {"klamm-aiokafka/1.0": ("acks",)}}
     asks = seen_client(software_name="klamm-aiokafka", fetched=(("acks", "1"),), last_seen_ms=3)

@@ -10,7 +10,7 @@ from klamm.protocol.errors import InvalidRequestError
 LIMITS = BrokerLimits(min_session_timeout_ms=6_000, max_session_timeout_ms=1_800_000)
 
 
-def test_the_keys_are_those_of_the_kip() -> None:
+def test_keys_are_those_of_the_kip() -> None:
     """K649-55: Keys: acks, session.timeout.ms, heartbeat.interval.ms."""
     assert set(DEFINITIONS) == {"acks", "session.timeout.ms", "heartbeat.interval.ms"}
 
@@ -23,7 +23,7 @@ def test_the_keys_are_those_of_the_kip() -> None:
         *(("heartbeat.interval.ms", value) for value in ("1", "2147483647")),
     ],
 )
-def test_values_that_clients_can_use_are_taken_as_they_are(name: str, value: str) -> None:
+def test_valid_values_are_accepted(name: str, value: str) -> None:
     """K649-56: Values are strings, checked like the static config: acks in {all,-1,0,1}; session.timeout.ms int in
     [6000, 1800000]; heartbeat.interval.ms int >= 1.
     """
@@ -42,7 +42,7 @@ def test_blanks_around_a_value_are_dropped() -> None:
         *(("heartbeat.interval.ms", value) for value in ("0", "-1", "2147483648", "1.5")),
     ],
 )
-def test_values_that_clients_could_not_use_are_refused(name: str, value: str) -> None:
+def test_invalid_values_are_rejected(name: str, value: str) -> None:
     """K649-56: Values are strings, checked like the static config: acks in {all,-1,0,1}; session.timeout.ms int in
     [6000, 1800000]; heartbeat.interval.ms int >= 1.
     """
@@ -50,7 +50,7 @@ def test_values_that_clients_could_not_use_are_refused(name: str, value: str) ->
         check_value(name, value, LIMITS)
 
 
-def test_the_brokers_own_limits_bound_the_session_timeout() -> None:
+def test_broker_limits_bound_the_session_timeout() -> None:
     """K649-56: Values are strings, checked like the static config: acks in {all,-1,0,1}; session.timeout.ms int in
     [6000, 1800000]; heartbeat.interval.ms int >= 1.
     """

@@ -9,7 +9,7 @@ of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
 EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)
 
 
-def test_an_entity_shows_its_own_values_only() -> None:
+def test_entity_shows_only_its_own_values() -> None:
     """K649-26: Values hold only that entity's own keys (no merging) when ResolveEntity=false."""
     configs = {of_user("alice"): {"acks": "0"}, of_client("alice", "app1"): {"session.timeout.ms": "9000"}}
     described = describe(EVERY_USER, configs, {})
@@ -19,12 +19,12 @@ def test_an_entity_shows_its_own_values_only() -> None:
     ]
 
 
-def test_entities_without_configs_and_registrations_are_left_out() -> None:
+def test_entities_without_configs_and_registrations_are_omitted() -> None:
     """K649-27: Entities with neither configs nor registrations are not returned."""
     assert describe(EVERY_USER, {of_user("alice"): {}}, {}) == ()
 
 
-def test_an_entity_with_registrations_only_is_shown_without_values() -> None:
+def test_entity_with_registrations_only_has_no_values() -> None:
     """K649-27: Entities with neither configs nor registrations are not returned."""
     described = describe(EVERY_USER, {}, {of_client("alice", "app1"): {"a/1": ("acks",)}})
     assert [(entry.entity, entry.values) for entry in described] == [
@@ -33,7 +33,7 @@ def test_an_entity_with_registrations_only_is_shown_without_values() -> None:
     ]
 
 
-def test_every_registered_version_is_listed_on_the_client_id() -> None:
+def test_client_id_lists_every_registered_version() -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
     """
@@ -43,7 +43,7 @@ def test_every_registered_version_is_listed_on_the_client_id() -> None:
     assert app1.compatibility_of(EntityType.USER) == ()
 
 
-def test_a_user_lists_the_union_over_its_client_ids() -> None:
+def test_user_lists_the_union_over_its_client_ids() -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
     """
@@ -56,5 +56,5 @@ def test_a_user_lists_the_union_over_its_client_ids() -> None:
     assert alice.compatibility_of(EntityType.USER) == (("a/1", ("acks", "session.timeout.ms")), ("b/1", ()))
 
 
-def test_merging_nothing_gives_nothing() -> None:
+def test_merge_of_no_compatibility_is_empty() -> None:
     assert merge_compatibility([]) == ()

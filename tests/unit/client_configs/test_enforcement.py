@@ -35,7 +35,7 @@ CLASSIC, CONSUMER = frozenset({GroupProtocol.CLASSIC}), frozenset({GroupProtocol
         ({EVERYONE: "off", ALICE: "off", APP: "on"}, False, True),
     ],
 )
-def test_the_switch_of_the_strongest_entity_decides(
+def test_enforcement_of_the_most_specific_entity_wins(
     switches: dict[ClientConfigEntity, str], broker: bool, is_on: bool
 ) -> None:
     """K649-92."""
@@ -55,7 +55,7 @@ def test_clients_never_receive_the_switch() -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [("7000", 10_000), ("20000", 20_000), ("90000", 60_000)])
-def test_a_session_timeout_stays_within_the_limits_of_the_broker(value: str, expected: int) -> None:
+def test_enforced_session_timeout_is_clamped_to_broker_limits(value: str, expected: int) -> None:
     limits = BrokerLimits(min_session_timeout_ms=10_000, max_session_timeout_ms=60_000)
     configs = {APP: {"session.timeout.ms": value, "heartbeat.interval.ms": "500"}}
     found = enforced_values(configs, APP, is_on=True, limits=limits)
@@ -95,7 +95,7 @@ def test_acks_are_only_raised(requested: int, enforced: int | None, held: int) -
         ("linger.ms", False, True, CONSUMER, Compliance.CANNOT),
     ],
 )
-def test_each_key_reaches_a_client_in_one_way(
+def test_each_key_is_followed_or_enforced(
     key: str, is_supported: bool, is_on: bool, protocols: frozenset[GroupProtocol], expected: Compliance
 ) -> None:
     found = compliance(key, is_supported=is_supported, enforced=Enforced(is_on=is_on), protocols=protocols)

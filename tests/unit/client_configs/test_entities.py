@@ -14,13 +14,13 @@ def test_without_a_client_id_the_user_is_addressed() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_with_a_client_id_the_client_of_the_user_is_addressed_whatever_the_order(order: int) -> None:
+def test_component_order_does_not_change_entity(order: int) -> None:
     """K649-51: client-id absent -> <user> entity; present -> <user, client-id> entity."""
     components = [("user", "alice"), ("client-id", "app1")][::order]
     assert parse_entity(components) == ClientConfigEntity.of_client("alice", "app1")
 
 
-def test_a_null_name_addresses_the_default_of_its_type() -> None:
+def test_null_name_addresses_the_default_entity() -> None:
     """K649-52: EntityName null addresses the default entity."""
     assert parse_entity([("user", None)]) == ClientConfigEntity.of_user(None)
     assert parse_entity([("user", "alice"), ("client-id", None)]) == ClientConfigEntity.of_client("alice", None)
@@ -40,7 +40,7 @@ def test_a_null_name_addresses_the_default_of_its_type() -> None:
     ],
     ids=["empty", "no user", "empty user", "empty client id", "twice", "unknown type", "empty type"],
 )
-def test_entities_that_are_none_are_refused(components: list[tuple[str, str | None]]) -> None:
+def test_invalid_entities_are_rejected(components: list[tuple[str, str | None]]) -> None:
     """K649-50: An entry without a user component gets 42; other entries are still processed.
 
     K649-53: Empty entity, empty name "", duplicate type, unknown type -> 42.
@@ -49,13 +49,13 @@ def test_entities_that_are_none_are_refused(components: list[tuple[str, str | No
         alterable_entity(components)
 
 
-def test_a_name_may_be_as_long_as_the_wire_carries() -> None:
+def test_long_user_name_is_accepted() -> None:
     """The name of a certificate, which is a principal's, is easily longer than a topic's may be."""
     name = "CN=billing,OU=" + "x" * 30_000
     assert alterable_entity([("user", name)]) == ClientConfigEntity.of_user(name)
 
 
-def test_a_broker_may_list_a_client_without_an_id() -> None:
+def test_empty_client_id_of_described_entity_is_accepted() -> None:
     """Such a client registers too; one of them must not keep an operator from seeing all others."""
     assert parse_entity([("user", "a"), ("client-id", "")]) == ClientConfigEntity.of_client("a", "")
 
@@ -73,5 +73,5 @@ def test_defaults_sort_before_names_and_users_before_their_clients() -> None:
     assert sorted({*expected}, key=lambda entity: entity.sort_key) == expected
 
 
-def test_an_entity_reads_as_a_phrase() -> None:
+def test_entity_formats_as_a_phrase() -> None:
     assert str(ClientConfigEntity.of_client("alice", None)) == "user 'alice', the default client-id"

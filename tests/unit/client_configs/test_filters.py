@@ -21,12 +21,12 @@ def accepted(components: list[tuple[str, int, str | None]], *, strict: bool) -> 
     return [entity for entity in ALL if entity_filter.accepts(entity)]
 
 
-def test_an_exact_match_takes_the_entity_of_that_name() -> None:
+def test_exact_match_selects_the_named_entity() -> None:
     """K649-19: MatchType 0 returns entities whose name for that type equals Match."""
     assert accepted([("user", 0, "alice")], strict=True) == [ALICE]
 
 
-def test_a_default_match_takes_the_default_entity() -> None:
+def test_default_match_selects_the_default_entity() -> None:
     """K649-20: MatchType 1 returns the default entity (name null) of that type."""
     assert accepted([("user", 1, None)], strict=True) == [DEFAULT_USER]
 
@@ -36,7 +36,7 @@ def test_any_takes_named_and_default_entities() -> None:
     assert accepted([("user", 2, None)], strict=True) == [ALICE, BOB, DEFAULT_USER]
 
 
-def test_without_strict_entities_with_further_types_are_taken_too() -> None:
+def test_filter_without_strict_selects_entities_with_further_types() -> None:
     """K649-24: Strict=true: only entities with exactly the listed types; false: also entities with further types."""
     assert accepted([("user", 0, "alice")], strict=False) == [ALICE, ALICE_APP1, ALICE_DEFAULT]
 
@@ -63,7 +63,7 @@ def test_all_components_have_to_be_met() -> None:
     ],
     ids=["empty", "no user", "no name", "default+name", "any+name", "type 3", "type -1", "twice", "empty type"],
 )
-def test_filters_that_make_no_sense_are_refused(components: list[tuple[str, int, str | None]]) -> None:
+def test_invalid_filters_are_rejected(components: list[tuple[str, int, str | None]]) -> None:
     """K649-18: A request without a ``user`` component gets 42.
 
     K649-19: MatchType 0 returns entities whose name for that type equals Match.
@@ -80,7 +80,7 @@ def test_filters_that_make_no_sense_are_refused(components: list[tuple[str, int,
         parse_filter(components, strict=False)
 
 
-def test_an_unknown_entity_type_is_an_unsupported_version() -> None:
+def test_unknown_entity_type_in_filter_is_an_unsupported_version() -> None:
     """K649-25: Unknown entity type in a filter -> 35; empty type "" -> 42."""
     with pytest.raises(UnsupportedVersionError):
         parse_filter([("user", 0, "alice"), ("ip", 0, "10.0.0.1")], strict=False)

@@ -25,7 +25,7 @@ CONSUMER = frozenset({ClientKind.CONSUMER})
         ("linger.ms", CONSUMER, True),
     ],
 )
-def test_a_config_concerns_the_clients_of_its_kind(name: str, kinds: frozenset[ClientKind], expected: bool) -> None:
+def test_config_concerns_clients_of_its_kind(name: str, kinds: frozenset[ClientKind], expected: bool) -> None:
     assert concerns(name, kinds) is expected
 
 
@@ -35,6 +35,6 @@ def test_registered_configs_reveal_the_kind() -> None:
     assert kinds_of_configs([]) == frozenset()
 
 
-def test_requests_that_several_kinds_send_reveal_nothing() -> None:
+def test_apis_of_several_client_kinds_reveal_no_kind() -> None:
     for key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.LIST_OFFSETS):
         assert int(key) not in KIND_OF_API

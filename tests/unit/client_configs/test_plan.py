@@ -34,13 +34,13 @@ def codes(plans: tuple[EntryPlan, ...]) -> list[ErrorCode]:
     return [ErrorCode.NONE if plan.error is None else plan.error.error_code for plan in plans]
 
 
-def test_a_value_is_set() -> None:
+def test_alter_sets_a_value() -> None:
     """K649-49: Remove=false sets key to value for the entity; Remove=true removes it."""
     (alice,) = plan(alter(put("acks", "all")))
     assert alice == EntryPlan(changes=(ClientConfigChange(entity=ALICE, name="acks", old=None, new="all"),))
 
 
-def test_a_value_is_removed_whatever_stands_in_the_value_field() -> None:
+def test_alter_removes_a_value_and_ignores_value_field() -> None:
     """K649-15: Op.Value is a non-null string even for Remove; it is ignored then (clients send "").
 
     K649-49: Remove=false sets key to value for the entity; Remove=true removes it.
@@ -49,12 +49,12 @@ def test_a_value_is_removed_whatever_stands_in_the_value_field() -> None:
     assert alice.changes == (ClientConfigChange(entity=ALICE, name="acks", old="1", new=None),)
 
 
-def test_removing_what_is_not_set_succeeds_even_for_an_unknown_key() -> None:
+def test_removing_an_unset_or_unknown_key_succeeds() -> None:
     """K649-58: Removing a key that is not set (even an unknown key) succeeds."""
     assert codes(plan(alter(remove("acks"), remove("no.such.key")))) == [ErrorCode.NONE]
 
 
-def test_one_bad_op_stops_all_of_its_entry_and_none_of_the_others() -> None:
+def test_invalid_op_rejects_its_entry_only() -> None:
     """K649-59: One bad op -> nothing of that entry is applied; entries are independent."""
     for ops in ((put("acks", "all"), put("acks2", "x")), (put("session.timeout.ms", "1"), put("acks", "all"))):
         alice, bob = plan(alter(*ops), alter(put("acks", "1"), user="bob"))
@@ -63,18 +63,18 @@ def test_one_bad_op_stops_all_of_its_entry_and_none_of_the_others() -> None:
         assert [change.new for change in bob.changes] == ["1"]
 
 
-def test_an_entry_without_a_user_is_refused_and_the_others_go_on() -> None:
+def test_entry_without_user_is_rejected_alone() -> None:
     """K649-50: An entry without a user component gets 42; other entries are still processed."""
     orphan = AlterEntry(components=(("client-id", "app1"),), ops=(put("acks", "all"),))
     assert codes(plan(orphan, alter(put("acks", "all"), user="bob"))) == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
 
 
-def test_a_key_that_appears_twice_is_refused() -> None:
+def test_duplicate_key_in_entry_is_rejected() -> None:
     """K649-60: Same key twice in an entry, or same entity twice in a request -> 42 for it."""
     assert codes(plan(alter(put("acks", "all"), remove("acks")))) == [ErrorCode.INVALID_REQUEST]
 
 
-def test_an_entity_that_appears_twice_is_refused_wherever_it_appears() -> None:
+def test_duplicate_entity_in_request_is_rejected() -> None:
     """K649-60: Same key twice in an entry, or same entity twice in a request -> 42 for it."""
     plans = plan(alter(put("acks", "all")), alter(put("acks", "1"), user="bob"), alter(remove("acks")))
     assert codes(plans) == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
@@ -86,5 +86,5 @@ def test_heartbeat_and_session_are_not_compared_with_each_other() -> None:
     assert codes(plan(alter(*ops))) == [ErrorCode.NONE]
 
 
-def test_an_entry_without_ops_succeeds() -> None:
+def test_entry_without_ops_succeeds() -> None:
     assert plan(alter()) == (EntryPlan(),)

@@ -24,12 +24,12 @@ from klamm.protocol.errors import InvalidRequestError
 APP1 = ClientConfigEntity.of_client("alice", "app1")
 
 
-def test_the_record_key_is_the_entity_as_json_with_sorted_keys() -> None:
+def test_record_key_is_the_entity_as_sorted_json() -> None:
     """K649-41: Record key = the <user, client-id> entity."""
     assert encode_key(APP1) == b'{"client-id":"app1","user":"alice"}'
 
 
-def test_the_record_value_is_client_information_and_keys() -> None:
+def test_record_value_has_client_information_and_supported_configs() -> None:
     """K649-42: Record value = the supported keys appended to the ClientInformation (software name and version)."""
     value = encode_value(registration(APP1, "apache-kafka-python/1.0", ["acks"]))
     assert value == b'{"client_information":"apache-kafka-python/1.0","supported_configs":["acks"],"version":0}'
@@ -42,7 +42,7 @@ def test_software_name_and_version_make_the_client_information() -> None:
     assert client_information(None, None) == "unknown"
 
 
-def test_the_topic_keeps_every_record_for_ever() -> None:
+def test_registration_topic_has_infinite_retention() -> None:
     """K649-40: The broker writes the registration to an internal topic.
 
     K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the last.
@@ -51,17 +51,17 @@ def test_the_topic_keeps_every_record_for_ever() -> None:
     assert dict(TOPIC_CONFIGS) == {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 
-def test_a_client_may_register_that_it_supports_nothing() -> None:
+def test_empty_supported_configs_are_registered() -> None:
     """K649-47: [] registers a client that supports nothing."""
     assert registration(APP1, "a/1", []).supported_configs == ()
 
 
-def test_a_key_named_twice_is_registered_once() -> None:
+def test_duplicate_supported_config_is_registered_once() -> None:
     assert registration(APP1, "a/1", ["acks", "x", "acks"]).supported_configs == ("acks", "x")
 
 
 @pytest.mark.parametrize("supported", [["k"] * 101, ["x" * 32_769], [""]], ids=["count", "bytes", "empty"])
-def test_the_list_is_bounded(supported: list[str]) -> None:
+def test_supported_configs_are_bounded(supported: list[str]) -> None:
     """K649-48: The registration topic is not mirrored and not writable by clients."""
     with pytest.raises(InvalidRequestError):
         registration(APP1, "a/1", supported)
@@ -73,7 +73,9 @@ def test_the_list_is_bounded(supported: list[str]) -> None:
     information=st.text(),
     supported=st.lists(st.text(min_size=1), max_size=20, unique=True),
 )
-def test_what_is_written_is_read_back(user: str, client_id: str, information: str, supported: list[str]) -> None:
+def test_encoded_registration_decodes_to_itself(
+    user: str, client_id: str, information: str, supported: list[str]
+) -> None:
     written = Registration(
         entity=ClientConfigEntity.of_client(user, client_id),
         client_information=information,
@@ -83,13 +85,13 @@ def test_what_is_written_is_read_back(user: str, client_id: str, information: st
 
 
 @pytest.mark.parametrize("key", [None, b"", b"{", b"[]", b'{"user":"alice"}', b'{"user":1,"client-id":"a"}', b"\xff"])
-def test_a_key_that_is_none_is_distinguished(key: bytes | None) -> None:
+def test_invalid_record_key_raises_format_error(key: bytes | None) -> None:
     with pytest.raises(RecordFormatError):
         decode_key(key)
 
 
 @pytest.mark.parametrize("value", [b"", b"1", b"{}", b'{"client_information":"a","supported_configs":[1]}'])
-def test_a_value_that_is_none_is_distinguished(value: bytes) -> None:
+def test_invalid_record_value_raises_format_error(value: bytes) -> None:
     with pytest.raises(RecordFormatError):
         decode_value(APP1, value)
 

@@ -11,7 +11,7 @@ from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
 
 
-def test_the_client_id_of_a_user_wins_over_the_user_key_by_key() -> None:
+def test_client_id_of_a_user_overrides_the_user_per_key() -> None:
     """K649-32: Precedence per key: <user, client-id> over <user>."""
     configs = {
         of_user("alice"): {"acks": "0", "session.timeout.ms": "20000"},
@@ -21,7 +21,7 @@ def test_the_client_id_of_a_user_wins_over_the_user_key_by_key() -> None:
     assert resolve(configs, of_client("alice", "app2")) == {"acks": "0", "session.timeout.ms": "20000"}
 
 
-def test_the_default_user_is_the_lowest_layer_and_the_only_default_that_counts() -> None:
+def test_default_user_is_the_lowest_and_only_default_layer() -> None:
     """O649-D, K649-33."""
     configs = {
         of_user(None): {"acks": "1", "heartbeat.interval.ms": "1000"},
@@ -34,18 +34,18 @@ def test_the_default_user_is_the_lowest_layer_and_the_only_default_that_counts()
     assert resolve(configs, of_client("alice", "app1")) == {"acks": "0", "heartbeat.interval.ms": "1000"}
 
 
-def test_nothing_applies_where_nothing_is_set() -> None:
+def test_unset_configs_resolve_to_nothing() -> None:
     """K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values."""
     assert resolve({}, of_client("alice", "app1")) == {}
 
 
-def test_the_user_is_the_one_who_logged_in() -> None:
+def test_user_is_the_authenticated_principal() -> None:
     """K649-30: The user is taken from the connection's authenticated principal (name without "User:"."""
     entity = asking_entity([("client-id", 0, "app1")], principal_name="alice", header_client_id="other")
     assert entity == of_client("alice", "app1")
 
 
-def test_a_user_that_is_named_has_to_be_the_one_who_logged_in() -> None:
+def test_user_component_must_equal_the_principal() -> None:
     """K649-35: A user component that is sent anyway must equal the principal."""
     both: list[tuple[str, int, str | None]] = [("user", 0, "alice"), ("client-id", 0, "app1")]
     assert asking_entity(both, principal_name="alice", header_client_id=None) == of_client("alice", "app1")
@@ -69,13 +69,13 @@ def test_without_a_client_id_component_the_header_names_the_client() -> None:
         [("client-id", 0, None)],
     ],
 )
-def test_an_application_names_itself_exactly_and_once(components: list[tuple[str, int, str | None]]) -> None:
+def test_client_id_component_must_be_one_exact_match(components: list[tuple[str, int, str | None]]) -> None:
     """K649-36: client-id component missing -> use the request header's client id; default/any match -> 42."""
     with pytest.raises(InvalidRequestError):
         asking_entity(components, principal_name="alice", header_client_id="app1")
 
 
-def test_an_unknown_type_is_an_unsupported_version() -> None:
+def test_unknown_entity_type_is_an_unsupported_version() -> None:
     """K649-25: Unknown entity type in a filter -> 35; empty type "" -> 42."""
     with pytest.raises(UnsupportedVersionError):
         asking_entity([("ip", 0, "x")], principal_name="alice", header_client_id="app1")

@@ -23,44 +23,44 @@ def with_rollout(percent: str) -> set[str | None]:
     return {app.client_id for app in APPS if resolve(configs, app)["acks"] == "all"}
 
 
-def test_about_the_percent_that_was_asked_for_gets_the_value() -> None:
+def test_rollout_reaches_about_the_requested_percentage() -> None:
     assert 140 <= len(with_rollout("10")) <= 260
     assert len(with_rollout("0")) == 0
     assert len(with_rollout("100")) == len(APPS)
 
 
-def test_who_is_in_stays_in_when_it_is_raised() -> None:
+def test_raised_percentage_keeps_earlier_clients() -> None:
     assert with_rollout("1") < with_rollout("10") < with_rollout("50") < with_rollout("100")
 
 
-def test_the_class_of_a_client_never_changes() -> None:
+def test_class_of_a_client_is_stable() -> None:
     """A fixed value: after a restart or an update the same clients must be in."""
     assert client_class(ClientConfigEntity.of_client("alice", "app-1"), "acks") == 7_222
 
 
-def test_clients_never_see_the_roll_out_itself() -> None:
+def test_resolved_configs_omit_the_rollout() -> None:
     configs = {"rollout.acks": "0:all", "heartbeat.interval.ms": "1000"}
     assert values_for(configs, APPS[0]) == {"heartbeat.interval.ms": "1000"}
 
 
-def test_those_that_are_out_keep_what_a_weaker_layer_says() -> None:
+def test_clients_outside_the_rollout_keep_the_weaker_layer() -> None:
     configs = {ClientConfigEntity.of_user(None): {"acks": "0"}, ALICE: {"rollout.acks": "0.01:all"}}
     assert [app for app in APPS[:50] if resolve(configs, app) != {"acks": "0"}] == []
 
 
 @given(st.integers(0, HUNDREDTHS), st.sampled_from(["all", "0", "a:b"]))
-def test_what_is_stored_is_read_back(hundredths: int, value: str) -> None:
+def test_formatted_rollout_parses_to_itself(hundredths: int, value: str) -> None:
     rollout = Rollout(hundredths=hundredths, value=value)
     assert parse_rollout("rollout.acks", str(rollout)) == rollout
 
 
 @pytest.mark.parametrize("text", ["", "all", "10", "101:all", "100.01:all", "-1:all", "10%:all", "1e1:all"])
-def test_what_is_no_roll_out_is_refused(text: str) -> None:
+def test_invalid_rollout_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"rollout\.acks"):
         check_value("rollout.acks", text, BrokerLimits())
 
 
-def test_its_value_is_checked_as_the_config_itself() -> None:
+def test_rollout_value_is_checked_like_its_config() -> None:
     assert check_value("rollout.acks", " 10.50: all ", BrokerLimits()) == "10.5:all"
     with pytest.raises(InvalidRequestError, match="acks"):
         check_value("rollout.acks", "10:2", BrokerLimits())
@@ -69,7 +69,7 @@ def test_its_value_is_checked_as_the_config_itself() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3_000])
-def test_a_roll_out_of_a_roll_out_is_none(depth: int) -> None:
+def test_nested_rollout_is_rejected(depth: int) -> None:
     with pytest.raises(InvalidRequestError, match="Invalid configuration key rollout"):
         check_value("rollout." * depth + "rollout.acks", "10:" * depth + "10:all", BrokerLimits())
 
@@ -94,7 +94,7 @@ def test_setting_or_removing_the_config_ends_its_roll_out() -> None:
     assert plan({"acks": "1"}, ("acks", "all")) == {"acks": "all"}
 
 
-def test_a_roll_out_after_a_complete_one_keeps_the_value_that_every_client_has() -> None:
+def test_new_rollout_after_a_complete_one_keeps_the_complete_value() -> None:
     complete = {"acks": "1", "rollout.acks": "100:all"}
     assert plan(complete, ("rollout.acks", "10:0")) == {"rollout.acks": "10:0", "acks": "all"}
     assert plan(complete, ("rollout.acks", "10:0"), ("acks", "1")) == {"rollout.acks": "10:0", "acks": "1"}
@@ -103,12 +103,12 @@ def test_a_roll_out_after_a_complete_one_keeps_the_value_that_every_client_has()
     assert plan({"acks": "1", "rollout.acks": "99.99:all"}, ("rollout.acks", "10:0")) == {"rollout.acks": "10:0"}
 
 
-def test_one_client_id_cannot_be_rolled_out_to_in_part() -> None:
+def test_rollout_for_one_client_id_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="for a user without a client id"):
         plan({}, ("rollout.acks", "10:all"), client_id="app")
 
 
-def test_only_allowed_keys_may_be_set_and_any_may_be_removed() -> None:
+def test_only_allowed_keys_are_settable_but_any_is_removable() -> None:
     limits = BrokerLimits(allowed_keys=frozenset({"heartbeat.interval.ms"}))
     assert check_value("heartbeat.interval.ms", "5", limits) == "5"
     for name, value in (("acks", "all"), ("rollout.acks", "10:all")):

@@ -10,7 +10,7 @@ import pytest
 from klamm.clients import confluent
 
 
-def test_a_record_that_is_produced_during_the_last_flush_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_produced_during_last_flush_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     made: list[FakeProducer] = []
 

@@ -45,12 +45,12 @@ def test_servers_login_and_certificates_are_translated() -> None:
 
 
 @pytest.mark.parametrize("name", ["oauth_cb", "sasl.oauthbearer.config", "ssl.ca.pem", "ssl.keystore.location"])
-def test_a_login_that_only_librdkafka_knows_is_refused_by_name(name: str) -> None:
+def test_librdkafka_only_login_setting_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         connection_settings({"bootstrap.servers": "a:1", name: "x"})
 
 
-def test_who_trusts_any_certificate_does_so_on_every_connection() -> None:
+def test_disabled_certificate_verification_applies_to_own_connection() -> None:
     own = {"bootstrap.servers": "a:1", "security.protocol": "ssl", "enable.ssl.certificate.verification": "false"}
     context = connection_settings(own)["ssl_context"]
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
@@ -59,7 +59,7 @@ def test_who_trusts_any_certificate_does_so_on_every_connection() -> None:
         connection_settings(own | {"ssl.certificate.location": "missing.pem"})
 
 
-def test_what_is_not_said_is_as_with_the_java_client() -> None:
+def test_unset_properties_have_defaults() -> None:
     assert client_id({}) == "rdkafka"
     assert interval_s({}) == 300
     assert interval_s({"metadata.max.age.ms": "200"}) == 0.2

@@ -38,7 +38,7 @@ def refusal(code: int) -> DescribeClientConfigsResponse:
     return DescribeClientConfigsResponse(error_code=code, error_message="no", entries=None)
 
 
-def test_it_asks_at_once_for_itself_and_registers_what_it_can_take() -> None:
+def test_first_request_is_due_at_once_and_registers_supported_configs() -> None:
     """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
 
     K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request (SupportedConfigs
@@ -54,7 +54,7 @@ def test_it_asks_at_once_for_itself_and_registers_what_it_can_take() -> None:
     assert request.resolve_entity
 
 
-def test_one_request_is_in_flight_at_a_time() -> None:
+def test_only_one_request_is_in_flight() -> None:
     """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
     response) -> retry, expiry clock not reset.
     """
@@ -63,7 +63,7 @@ def test_one_request_is_in_flight_at_a_time() -> None:
     assert configs.due_in_s(1_000.0) is None
 
 
-def test_it_asks_again_after_the_interval_and_registers_nothing_then() -> None:
+def test_second_request_follows_the_interval_without_registration() -> None:
     """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
     (SupportedConfigs non-null).
 
@@ -78,7 +78,7 @@ def test_it_asks_again_after_the_interval_and_registers_nothing_then() -> None:
     assert configs.request().supported_configs is None
 
 
-def test_a_value_that_is_set_takes_effect_over_the_static_one() -> None:
+def test_dynamic_value_overrides_static_value() -> None:
     """K649-34: Resolved dynamic values override the client's static (.properties) values; static overrides built-in
     defaults.
 
@@ -92,7 +92,7 @@ def test_a_value_that_is_set_takes_effect_over_the_static_one() -> None:
     assert configs.effective == update.effective == {"acks": "all"}
 
 
-def test_a_value_that_vanishes_goes_back_to_the_static_one() -> None:
+def test_removed_dynamic_value_reverts_to_static_value() -> None:
     """K649-77: A key that vanishes from the answer reverts to the client's static value."""
     configs = producer("1")
     configs.request()
@@ -103,7 +103,7 @@ def test_a_value_that_vanishes_goes_back_to_the_static_one() -> None:
     assert update.changes == (ConfigChange(name="acks", old="all", new="1", origin=Origin.STATIC),)
 
 
-def test_the_same_answer_again_changes_nothing() -> None:
+def test_repeated_response_changes_nothing() -> None:
     configs = producer("1")
     configs.request()
     assert configs.on_answer(0.0, answer(acks="0")) is not None
@@ -124,9 +124,7 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("bad", ["2", "", "none"])
-def test_a_set_that_does_not_fit_is_rejected_and_the_last_good_values_stay(
-    bad: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_value_is_rejected_and_last_good_value_kept(bad: str, caplog: pytest.LogCaptureFixture) -> None:
     """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     configs = producer("1")
     configs.request()
@@ -139,7 +137,7 @@ def test_a_set_that_does_not_fit_is_rejected_and_the_last_good_values_stay(
     assert caplog.text.count("are rejected") == 1
 
 
-def test_an_idempotent_producer_takes_nothing_but_all() -> None:
+def test_idempotent_producer_accepts_only_acks_all() -> None:
     """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     configs = producer("all", is_idempotent=True)
     configs.request()
@@ -147,7 +145,7 @@ def test_an_idempotent_producer_takes_nothing_but_all() -> None:
     assert configs.effective == {"acks": "all"}
 
 
-def test_a_change_is_logged_from_what_to_what(caplog: pytest.LogCaptureFixture) -> None:
+def test_change_is_logged_with_old_and_new_value(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     configs = producer("1")
     configs.request()
@@ -156,7 +154,7 @@ def test_a_change_is_logged_from_what_to_what(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("features", [{}, {"metadata.version": (1, 27)}, {"client.configs": (2, 3)}])
-def test_a_broker_that_does_not_announce_the_feature_is_never_asked(features: dict[str, tuple[int, int]]) -> None:
+def test_broker_without_the_feature_is_not_queried(features: dict[str, tuple[int, int]]) -> None:
     """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
     and keeps working with static configs.
 
@@ -169,7 +167,7 @@ def test_a_broker_that_does_not_announce_the_feature_is_never_asked(features: di
     assert configs.disabled_because is not None
 
 
-def test_a_broker_that_announces_the_feature_is_asked() -> None:
+def test_broker_with_the_feature_is_queried() -> None:
     """K649-69: Both new: feature used."""
     configs = producer()
     assert configs.on_features(ANNOUNCED)
@@ -177,7 +175,7 @@ def test_a_broker_that_announces_the_feature_is_asked() -> None:
 
 
 @pytest.mark.parametrize("code", [42, 35])
-def test_an_old_brokers_refusal_ends_the_matter(code: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_error_disables_dynamic_configs(code: int, caplog: pytest.LogCaptureFixture) -> None:
     """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
     and keeps working with static configs.
 
@@ -192,7 +190,7 @@ def test_an_old_brokers_refusal_ends_the_matter(code: int, caplog: pytest.LogCap
     assert caplog.text.count("Dynamic configs are off") == 1
 
 
-def test_a_connection_that_ends_on_the_first_request_ends_the_matter() -> None:
+def test_disconnect_on_first_request_disables_dynamic_configs() -> None:
     """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
     the first try.
     """
@@ -202,7 +200,7 @@ def test_a_connection_that_ends_on_the_first_request_ends_the_matter() -> None:
     assert configs.due_in_s(1e9) is None
 
 
-def test_a_connection_that_ends_later_is_an_ordinary_failure() -> None:
+def test_later_disconnect_is_retried() -> None:
     """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
     response) -> retry, expiry clock not reset.
     """
@@ -214,7 +212,7 @@ def test_a_connection_that_ends_later_is_an_ordinary_failure() -> None:
     assert configs.due_in_s(300.0) == pytest.approx(0.1)
 
 
-def test_an_answer_that_cannot_be_read_ends_the_matter() -> None:
+def test_unreadable_response_disables_dynamic_configs() -> None:
     """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
     the first try.
     """
@@ -224,7 +222,7 @@ def test_an_answer_that_cannot_be_read_ends_the_matter() -> None:
     assert configs.due_in_s(1e9) is None
 
 
-def test_an_answer_that_is_not_merged_ends_the_matter() -> None:
+def test_response_without_resolved_entry_disables_dynamic_configs() -> None:
     """K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values."""
     configs = producer()
     configs.request()
@@ -247,7 +245,7 @@ def test_failures_are_tried_again_with_growing_pauses_up_to_the_interval() -> No
     assert configs.request().supported_configs == ["acks"]
 
 
-def test_other_errors_are_tried_again_and_what_was_registered_stays_to_be_registered() -> None:
+def test_other_errors_are_retried_with_registration() -> None:
     """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
     response) -> retry, expiry clock not reset.
     """
@@ -258,7 +256,7 @@ def test_other_errors_are_tried_again_and_what_was_registered_stays_to_be_regist
     assert configs.request().supported_configs == ["acks"]
 
 
-def test_own_values_that_only_the_library_takes_are_in_force_until_others_are_set() -> None:
+def test_library_specific_static_value_applies_until_overridden() -> None:
     """K649-77. librdkafka takes acks=2; whether a client can run with its own values is the library's to say."""
     configs = producer("2")
     assert configs.effective == {"acks": "2"}
@@ -294,12 +292,12 @@ def consumer() -> DynamicConfigs:
     )
 
 
-def test_a_consumer_registers_its_two_configs() -> None:
+def test_consumer_registers_its_two_configs() -> None:
     """K649-75: Producer registers [acks]; consumer registers [session.timeout.ms, heartbeat.interval.ms]."""
     assert consumer().request().supported_configs == ["session.timeout.ms", "heartbeat.interval.ms"]
 
 
-def test_a_consumer_takes_one_and_keeps_the_other() -> None:
+def test_consumer_applies_one_config_and_keeps_the_other() -> None:
     configs = consumer()
     configs.request()
     update = configs.on_answer(0.0, answer(session_timeout_ms="20000"))
@@ -319,7 +317,7 @@ def test_a_consumer_takes_one_and_keeps_the_other() -> None:
     ],
     ids=["above", "against the static one", "equal", "zero", "no number"],
 )
-def test_a_heartbeat_that_is_not_below_the_session_timeout_rejects_the_whole_set(values: dict[str, str]) -> None:
+def test_heartbeat_not_below_session_timeout_rejects_all_values(values: dict[str, str]) -> None:
     """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
     configs = consumer()
     configs.request()

@@ -20,7 +20,7 @@ EMPTY = DescribeClientConfigsResponse(error_message=None, entries=[], throttle_t
 
 
 @pytest.mark.parametrize("version", range(1, 14))
-def test_a_request_has_the_bytes_that_kafka_python_would_send(version: int) -> None:
+def test_bridged_request_has_kafka_pythons_bytes(version: int) -> None:
     ours = BridgedRequest(MetadataRequest(topics=None), MetadataResponse, version)
     theirs = TheirRequest[version](
         topics=None,
@@ -37,7 +37,7 @@ def test_a_request_has_the_bytes_that_kafka_python_would_send(version: int) -> N
 
 
 @pytest.mark.parametrize("client_id", [None, "", "ü"])
-def test_the_client_id_may_be_anything(client_id: str | None) -> None:
+def test_any_client_id_is_encoded(client_id: str | None) -> None:
     request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
     request.with_header(correlation_id=5, client_id=client_id)
     name = b"\xff\xff" if client_id is None else len(client_id.encode()).to_bytes(2, "big") + client_id.encode()
@@ -55,7 +55,7 @@ def answered(
     return response
 
 
-def test_an_answer_is_read_by_our_codec_and_kafka_pythons_registry_is_left_alone() -> None:
+def test_response_is_decoded_without_changing_kafka_pythons_registry() -> None:
     """O649-A."""
     before = dict(ResponseClassRegistry._response_class_registry)
     request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
@@ -83,7 +83,7 @@ def test_bytes_behind_the_end_matter_only_where_two_apis_share_a_key() -> None:
         answered(strict, body).unwrap()
 
 
-def test_a_flexible_header_is_passed_over_except_in_api_versions() -> None:
+def test_flexible_response_header_is_skipped_except_for_api_versions() -> None:
     request = BridgedRequest(ApiVersionsRequest(), ApiVersionsResponse, 3)
     request.with_header(1, "app1")
     assert request.header is not None
@@ -94,7 +94,7 @@ def test_a_flexible_header_is_passed_over_except_in_api_versions() -> None:
     assert reader.decode(body).unwrap() == ApiVersionsResponse()
 
 
-def test_a_request_does_not_show_its_values() -> None:
+def test_request_repr_hides_values() -> None:
     request = BridgedRequest(
         DescribeClientConfigsRequest(supported_configs=["secret"]), DescribeClientConfigsResponse, 0
     )

@@ -26,14 +26,14 @@ def coordinator() -> Any:
     )
 
 
-def test_a_join_that_failed_between_two_polls_is_repeated(coordinator: Any) -> None:
+def test_join_that_failed_between_polls_is_repeated(coordinator: Any) -> None:
     joins = _Joins(coordinator)
     coordinator._join_task.failure(RebalanceInProgressError("g"))
     joins.catch_up()
     coordinator.request_rejoin.assert_called_once_with()
 
 
-def test_a_join_that_succeeded_between_two_polls_is_finished(coordinator: Any) -> None:
+def test_join_that_succeeded_between_polls_is_finished(coordinator: Any) -> None:
     joins = _Joins(coordinator)
     coordinator._join_task.success(b"assignment")
     joins.catch_up()
@@ -41,7 +41,7 @@ def test_a_join_that_succeeded_between_two_polls_is_finished(coordinator: Any) -
     coordinator.request_rejoin.assert_not_called()
 
 
-def test_a_join_in_flight_is_left_alone(coordinator: Any) -> None:
+def test_join_in_flight_is_not_touched(coordinator: Any) -> None:
     _Joins(coordinator).catch_up()
     coordinator.request_rejoin.assert_not_called()
     coordinator._net.run.assert_not_called()

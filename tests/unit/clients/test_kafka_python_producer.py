@@ -81,7 +81,7 @@ def wait_for_acks(broker: StubBroker, client: KafkaProducer, wanted: int) -> Non
         time.sleep(0.02)
 
 
-def test_the_client_says_which_software_it_is(broker: StubBroker) -> None:
+def test_client_sends_its_software_name(broker: StubBroker) -> None:
     """K649-43: Software name/version come from the connection's ApiVersions v3+ request (KIP-511), else "unknown"."""
     with producer(broker):
         pass
@@ -93,7 +93,7 @@ def test_the_client_says_which_software_it_is(broker: StubBroker) -> None:
     assert names == {"klamm-kafka-python"}
 
 
-def test_a_callback_that_fails_does_not_stop_the_producer(broker: StubBroker, central: CentralConfigs) -> None:
+def test_failing_callback_does_not_stop_the_producer(broker: StubBroker, central: CentralConfigs) -> None:
     def fail(update: ConfigUpdate) -> None:
         raise RuntimeError("no")
 
@@ -104,7 +104,7 @@ def test_a_callback_that_fails_does_not_stop_the_producer(broker: StubBroker, ce
         wait_for_acks(broker, client, 1)
 
 
-def test_a_broker_too_old_for_features_is_never_asked() -> None:
+def test_broker_without_feature_support_is_not_queried() -> None:
     """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
     and keeps working with static configs.
     """
@@ -123,7 +123,7 @@ def test_a_broker_too_old_for_features_is_never_asked() -> None:
     ],
     ids=["no entry", "nothing"],
 )
-def test_a_broker_that_cannot_answer_is_asked_once_and_the_producer_works_on(reply: Answer) -> None:
+def test_broker_with_invalid_response_is_queried_once(reply: Answer) -> None:
     """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
     and keeps working with static configs.
 
@@ -139,7 +139,7 @@ def test_a_broker_that_cannot_answer_is_asked_once_and_the_producer_works_on(rep
         assert len(stub.requests(50)) == 1
 
 
-def test_an_answer_that_never_comes_ends_the_matter_but_not_the_producer() -> None:
+def test_missing_response_disables_dynamic_configs_but_not_the_producer() -> None:
     """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
     the first try.
     """
@@ -151,9 +151,7 @@ def test_an_answer_that_never_comes_ends_the_matter_but_not_the_producer() -> No
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
-def test_a_producer_that_never_pauses_still_hears_of_changes(
-    in_flight: int, broker: StubBroker, central: CentralConfigs
-) -> None:
+def test_busy_producer_still_applies_changes(in_flight: int, broker: StubBroker, central: CentralConfigs) -> None:
     """K649-74: Producer: fetch in the send loop; acks of later Produce requests follow the dynamic value."""
 
     def slowly(request: Request) -> Answer:
@@ -184,7 +182,7 @@ def test_a_producer_that_never_pauses_still_hears_of_changes(
     assert acks == sorted(acks, reverse=True)
 
 
-def test_kafka_pythons_own_classes_for_the_shared_keys_stay_as_they_are(broker: StubBroker) -> None:
+def test_kafka_pythons_classes_for_shared_keys_are_unchanged(broker: StubBroker) -> None:
     """O649-A."""
     with producer(broker) as client:
         send(client)
@@ -193,7 +191,7 @@ def test_kafka_pythons_own_classes_for_the_shared_keys_stay_as_they_are(broker: 
     assert request.header.get_response_class() is DescribeUserScramCredentialsResponse[0]
 
 
-def test_it_is_kafka_pythons_producer_otherwise(broker: StubBroker) -> None:
+def test_client_is_a_kafka_python_producer(broker: StubBroker) -> None:
     with producer(broker) as client:
         assert isinstance(client, kafka.KafkaProducer)
         assert client.partitions_for("stub") == {0}

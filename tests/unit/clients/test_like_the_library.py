@@ -30,17 +30,17 @@ def listener(_: Any, __: Any) -> None:
 
 
 @pytest.mark.parametrize("acks", [2, "ALL", -1])
-def test_a_producer_takes_all_acks_that_librdkafka_takes(servers: str, acks: object) -> None:
+def test_producer_accepts_all_acks_of_librdkafka(servers: str, acks: object) -> None:
     assert confluent.Producer({"bootstrap.servers": servers, "acks": acks}, logger=SILENT).close() == 0
 
 
-def test_a_consumer_takes_any_heartbeat_interval_that_librdkafka_takes(servers: str) -> None:
+def test_consumer_accepts_any_heartbeat_interval_of_librdkafka(servers: str) -> None:
     own = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 7_000}
     confluent.Consumer({"bootstrap.servers": servers, "group.id": "g", **own}, logger=SILENT).close()
 
 
 @pytest.mark.parametrize("value", [False, "false"])
-def test_the_switch_may_be_a_property(value: object) -> None:
+def test_enable_dynamic_config_is_also_a_property(value: object) -> None:
     """K649-71: Client switch ``enable.dynamic.config`` (bool, default true); false -> never sends key 50."""
     properties = {"enable.dynamic.config": value}
     with StubBroker(features={"client.configs": (1, 1)}, versions={50: (0, 0)}) as stub:
@@ -50,12 +50,12 @@ def test_the_switch_may_be_a_property(value: object) -> None:
         assert stub.requests(50) == []
 
 
-def test_what_librdkafka_refuses_it_refuses_itself(servers: str) -> None:
+def test_librdkafka_rejects_its_own_invalid_configs(servers: str) -> None:
     with pytest.raises(confluent_kafka.KafkaException, match="acks"):
         confluent.Producer({"bootstrap.servers": servers, "acks": 1, "enable.idempotence": True})
 
 
-def test_a_producer_that_is_closed_takes_nothing_more(servers: str) -> None:
+def test_closed_producer_rejects_records(servers: str) -> None:
     client = confluent.Producer({"bootstrap.servers": servers}, logger=SILENT)
     assert client.close() == 0
     assert client.close() == 0
@@ -63,7 +63,7 @@ def test_a_producer_that_is_closed_takes_nothing_more(servers: str) -> None:
         client.produce("t", b"x")
 
 
-def test_a_producer_that_delivers_nothing_in_time_says_so() -> None:
+def test_close_returns_number_of_undelivered_records() -> None:
     properties = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "message.timeout.ms": 300_000}
     client = confluent.Producer(properties, enable_dynamic_config=False, logger=SILENT)
     client.produce("t", b"x")
@@ -79,14 +79,14 @@ def test_a_producer_that_delivers_nothing_in_time_says_so() -> None:
     ],
     ids=["by place", "by name", "none"],
 )
-def test_listeners_are_taken_as_confluent_kafka_takes_them(subscribe: Callable[[confluent.Consumer], None]) -> None:
+def test_rebalance_listeners_are_accepted_like_confluent_kafka(subscribe: Callable[[confluent.Consumer], None]) -> None:
     properties = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
     with confluent.Consumer(properties, enable_dynamic_config=False, logger=SILENT) as client:
         subscribe(client)
 
 
 @pytest.mark.parametrize(("topics", "on_assign"), [("topic", listener), (["topic"], "listener")])
-def test_a_subscription_that_is_none_is_refused(topics: Any, on_assign: Any) -> None:
+def test_invalid_subscription_raises_type_error(topics: Any, on_assign: Any) -> None:
     properties = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
     with (
         confluent.Consumer(properties, enable_dynamic_config=False, logger=SILENT) as client,
@@ -96,7 +96,7 @@ def test_a_subscription_that_is_none_is_refused(topics: Any, on_assign: Any) -> 
 
 
 @pytest.mark.parametrize("family", [aio.AIOKafkaProducer, aio.AIOKafkaConsumer])
-def test_a_client_that_does_not_start_leaves_no_thread_behind(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_fails_to_start_leaves_no_thread(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def start() -> None:
         client = family(bootstrap_servers=f"127.0.0.1:{free_port()}", client_id="not-started", **more)
         with pytest.raises(KafkaConnectionError):

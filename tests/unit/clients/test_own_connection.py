@@ -53,7 +53,7 @@ def until(condition: object) -> None:
         time.sleep(0.02)
 
 
-def test_the_first_answer_is_in_force_when_it_has_started_and_later_ones_follow() -> None:
+def test_first_response_applies_at_start_and_later_ones_follow() -> None:
     """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
     (SupportedConfigs non-null).
 
@@ -82,7 +82,7 @@ def test_the_first_answer_is_in_force_when_it_has_started_and_later_ones_follow(
         assert set(map(str, registered[1:])) == {"None"}
 
 
-def test_a_client_that_is_forgotten_asks_no_more() -> None:
+def test_garbage_collected_client_stops_its_requests() -> None:
     with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
         asked: list[Request] = []
 

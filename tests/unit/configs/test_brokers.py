@@ -35,23 +35,23 @@ def refusal(*operations: tuple[str, int, str | None], cluster: bool = False) -> 
 
 
 @pytest.mark.parametrize("cluster", [False, True])
-def test_a_dynamic_config_may_be_set_for_a_broker_and_for_the_cluster(cluster: bool) -> None:
+def test_dynamic_config_is_settable_per_broker_and_cluster(cluster: bool) -> None:
     """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     assert alter(("message.max.bytes", SET, "2000000"), cluster=cluster)["message.max.bytes"] == "2000000"
 
 
-def test_configs_of_the_properties_file_alone_are_refused_together() -> None:
+def test_static_configs_are_rejected_together() -> None:
     assert refusal(("num.partitions", SET, "5"), ("message.max.bytes", SET, "x"), ("broker.rack", SET, "a")) == (
         ErrorCode.INVALID_REQUEST,
         "Cannot update these configs dynamically: [num.partitions, broker.rack]",
     )
 
 
-def test_a_config_of_the_properties_file_may_be_deleted_in_vain() -> None:
+def test_delete_of_static_config_succeeds() -> None:
     assert alter(("num.partitions", DELETE, None)) == {}
 
 
-def test_secrets_may_be_set_only_for_a_listener_and_only_for_one_broker() -> None:
+def test_password_config_needs_listener_prefix_and_broker_id() -> None:
     """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     keystore = "listener.name.internal.ssl.keystore.password"
     assert refusal(("ssl.keystore.password", SET, "secret"))[1] == (
@@ -64,7 +64,7 @@ def test_secrets_may_be_set_only_for_a_listener_and_only_for_one_broker() -> Non
     )
 
 
-def test_a_listeners_connection_limit_may_be_the_clusters_default() -> None:
+def test_listener_connection_limit_is_settable_as_cluster_default() -> None:
     limit = "listener.name.internal.max.connections"
     assert alter((limit, SET, "5"), cluster=True) == {**CLUSTER, limit: "5"}
     assert refusal((limit, SET, "abc"), cluster=True)[1] == (
@@ -72,7 +72,7 @@ def test_a_listeners_connection_limit_may_be_the_clusters_default() -> None:
     )
 
 
-def test_a_wrong_value_of_a_broker_is_an_invalid_request() -> None:
+def test_invalid_broker_config_value_is_an_invalid_request() -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
     assert refusal(("log.flush.interval.messages", SET, "abc")) == (
         ErrorCode.INVALID_REQUEST,
@@ -80,7 +80,7 @@ def test_a_wrong_value_of_a_broker_is_an_invalid_request() -> None:
     )
 
 
-def test_a_config_that_nobody_knows_is_accepted() -> None:
+def test_unknown_broker_config_is_accepted() -> None:
     assert alter(("conformance.no.such.config", SET, "1")) == {"conformance.no.such.config": "1"}
 
 
@@ -95,11 +95,11 @@ def test_append_and_subtract_need_a_list_on_brokers_too(kind: ConfigOperation, n
 
 
 @pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
-def test_append_and_subtract_need_a_config_that_is_known(kind: ConfigOperation) -> None:
+def test_append_and_subtract_on_unknown_config_are_rejected(kind: ConfigOperation) -> None:
     assert refusal(("no.such.list", kind, "5")) == (ErrorCode.INVALID_CONFIG, "Unknown config name: no.such.list")
 
 
-def test_append_on_a_broker_starts_from_the_value_in_force() -> None:
+def test_append_on_broker_starts_from_effective_value() -> None:
     """K339-11: APPEND on an unset list key starts from the default in force (what describe shows: dynamic broker,
     static or built-in default).
     """
@@ -112,7 +112,7 @@ def test_append_on_a_broker_starts_from_the_value_in_force() -> None:
     }
 
 
-def test_an_unknown_operation_on_a_broker_is_an_invalid_request() -> None:
+def test_unknown_operation_on_broker_is_an_invalid_request() -> None:
     """K339-30: Unknown op byte (e.g. 9) fails that resource with 42, neighbours are applied."""
     assert refusal(("log.flush.interval.messages", 7, "5")) == (ErrorCode.INVALID_REQUEST, "Unknown operations type 7")
 
@@ -124,7 +124,7 @@ def test_an_unknown_operation_on_a_broker_is_an_invalid_request() -> None:
         ("num.io.threads", "1", "num.io.threads=1, value should be at least half the current value 8"),
     ],
 )
-def test_a_thread_pool_may_double_or_halve_at_a_time(name: str, value: str, reason: str) -> None:
+def test_thread_pool_resize_is_limited_to_double_or_half(name: str, value: str, reason: str) -> None:
     code, message = refusal((name, SET, value))
     assert code is ErrorCode.INVALID_REQUEST
     assert message == (
@@ -160,18 +160,18 @@ def test_a_thread_pool_may_double_or_halve_at_a_time(name: str, value: str, reas
         ("listeners", "PLAINTEXT://:1234", "listeners cannot be changed while the broker runs"),
     ],
 )
-def test_a_broker_refuses_what_it_could_not_run_with(name: str, value: str, message: str) -> None:
+def test_inconsistent_broker_config_is_rejected(name: str, value: str, message: str) -> None:
     code, text = refusal((name, SET, value))
     assert code is ErrorCode.INVALID_REQUEST
     assert text is not None
     assert message in text
 
 
-def test_retention_without_end_may_be_any_negative_number() -> None:
+def test_any_negative_log_retention_is_accepted() -> None:
     assert alter(("log.retention.ms", SET, "-5")) == {"log.retention.ms": "-5"}
 
 
-def test_the_clusters_least_insync_replicas_stay() -> None:
+def test_cluster_min_insync_replicas_cannot_be_deleted() -> None:
     code, message = refusal(("min.insync.replicas", DELETE, None), cluster=True)
     assert (code, message) == (
         ErrorCode.INVALID_CONFIG,
@@ -181,14 +181,14 @@ def test_the_clusters_least_insync_replicas_stay() -> None:
 
 
 @pytest.mark.parametrize("kind", [SET, DELETE])
-def test_one_broker_has_no_least_insync_replicas_of_its_own(kind: ConfigOperation) -> None:
+def test_broker_level_min_insync_replicas_is_rejected(kind: ConfigOperation) -> None:
     assert refusal(("min.insync.replicas", kind, "1")) == (
         ErrorCode.INVALID_CONFIG,
         "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
     )
 
 
-def test_a_secret_that_is_refused_is_not_repeated_in_the_message() -> None:
+def test_rejection_of_password_config_omits_its_value() -> None:
     """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     error = refusal(("listener.name.x.ssl.key.password", SET, "geheim"), cluster=True)
     assert "geheim" not in str(error)
@@ -206,11 +206,11 @@ def test_a_secret_that_is_refused_is_not_repeated_in_the_message() -> None:
         ({"log.retention.bytes": "5", "log.local.retention.bytes": "6"}, "log.retention.bytes property value: 5"),
     ],
 )
-def test_a_properties_file_that_does_not_fit_together_is_refused(settings: dict[str, str], message: str) -> None:
+def test_inconsistent_properties_file_is_rejected(settings: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         check_broker_settings(settings)
     assert message in str(refused.value.error_message)
 
 
-def test_a_properties_file_that_fits_together_is_taken() -> None:
+def test_consistent_properties_file_is_accepted() -> None:
     check_broker_settings({"log.retention.hours": "-1", "log.cleaner.threads": "4", "num.partitions": "3"})

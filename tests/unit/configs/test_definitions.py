@@ -23,13 +23,13 @@ from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigType, UpdateMode
 
 
-def test_the_order_of_checking_topics_names_every_topic_config_once() -> None:
+def test_topic_validation_order_names_every_config_once() -> None:
     facts = json.loads(FACTS.read_text(encoding="utf-8"))["topic"]
     assert sorted(definitions._TOPIC_ORDER) == sorted(facts)
 
 
 @pytest.mark.parametrize("table", [topic_configs(), broker_configs(), group_configs(), client_metrics_configs()])
-def test_every_default_passes_its_own_check(table: definitions.ConfigTable) -> None:
+def test_defaults_pass_their_own_validators(table: definitions.ConfigTable) -> None:
     for name, definition in table.items():
         if definition.default is not None and name not in {
             "controller.quorum.voters",
@@ -43,7 +43,7 @@ def test_internal_configs_exist_and_are_not_described() -> None:
     assert "internal.segment.bytes" not in {d.name for d in topic_configs().described}
 
 
-def test_a_config_below_a_listeners_prefix_is_defined_by_its_base() -> None:
+def test_listener_prefixed_config_has_base_definition() -> None:
     keystore = find_broker_config("listener.name.internal.ssl.keystore.password")
     jaas = find_broker_config("listener.name.internal.scram-sha-256.sasl.jaas.config")
     assert keystore is not None
@@ -54,7 +54,7 @@ def test_a_config_below_a_listeners_prefix_is_defined_by_its_base() -> None:
     assert base_name("num.partitions") == "num.partitions"
 
 
-def test_topic_configs_know_the_broker_configs_behind_them() -> None:
+def test_topic_configs_list_their_broker_synonyms() -> None:
     retention = topic_synonyms()["retention.ms"]
     assert [(s.name, s.milliseconds) for s in retention] == [
         ("log.retention.ms", None),
@@ -88,6 +88,6 @@ def test_settings_of_a_properties_file_are_read_by_type() -> None:
     assert parse_broker_settings({"num.partitions": "3", "what.is.this": "1"}) == {"num.partitions": 3}
 
 
-def test_a_wrong_setting_is_named_with_key_and_value() -> None:
+def test_invalid_static_config_error_names_key_and_value() -> None:
     with pytest.raises(InvalidConfigError, match=r"Invalid value none for configuration num\.partitions"):
         parse_broker_settings({"num.partitions": "none"})

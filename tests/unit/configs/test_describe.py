@@ -37,7 +37,7 @@ def chain(config: DescribedConfig) -> list[tuple[str, str | None, ConfigSource]]
     return [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms]
 
 
-def test_a_topics_own_value_stands_before_the_brokers_layers() -> None:
+def test_topic_value_precedes_broker_synonyms() -> None:
     """K339-06: SET stores the value for the key."""
     layers = BrokerLayers(
         dynamic={"message.max.bytes": "2000000"},
@@ -55,7 +55,7 @@ def test_a_topics_own_value_stands_before_the_brokers_layers() -> None:
     ]
 
 
-def test_a_topic_without_own_value_shows_the_brokers_with_its_source() -> None:
+def test_unset_topic_config_shows_broker_value_and_source() -> None:
     """K339-08: DELETE removes the override so the effective value falls back to the default; the value field is
     ignored, null or not.
     """
@@ -63,7 +63,7 @@ def test_a_topic_without_own_value_shows_the_brokers_with_its_source() -> None:
     assert (config.value, config.source, config.config_type) == ("3000000", CLUSTER, ConfigType.INT)
 
 
-def test_a_retention_has_no_synonyms_until_its_milliseconds_are_set() -> None:
+def test_retention_ms_has_no_synonyms_until_ms_is_set() -> None:
     assert chain(topic_config("retention.ms", BrokerLayers())) == []
     config = topic_config("retention.ms", BrokerLayers(dynamic={"log.retention.ms": "-5"}))
     assert (config.value, config.source) == ("-1", DYNAMIC)
@@ -78,7 +78,7 @@ def test_hours_of_the_properties_file_reach_topics_as_milliseconds() -> None:
     assert topic_config("retention.ms", minutes).value == "180000"
 
 
-def test_values_are_shown_parsed_and_synonyms_of_brokers_as_they_were_written() -> None:
+def test_values_are_normalized_but_broker_synonyms_are_verbatim() -> None:
     layers = BrokerLayers(cluster={"log.flush.interval.ms": "0050"})
     config = topic_config("flush.ms", layers)
     assert config.value == "50"
@@ -86,7 +86,7 @@ def test_values_are_shown_parsed_and_synonyms_of_brokers_as_they_were_written() 
     assert topic_config("preallocate", layers, preallocate="TRUE").value == "true"
 
 
-def test_topics_without_own_values_share_one_description() -> None:
+def test_topics_without_own_configs_share_one_description() -> None:
     describer = TopicDescriber(BrokerLayers())
     assert describer.describe({}) is describer.describe({})
     names = [config.name for config in describer.describe({})]
@@ -94,7 +94,7 @@ def test_topics_without_own_values_share_one_description() -> None:
     assert names == sorted(names)
 
 
-def test_a_broker_shows_what_is_set_and_what_could_be() -> None:
+def test_broker_description_lists_dynamic_and_static_configs() -> None:
     layers = BrokerLayers(
         dynamic={"log.index.interval.bytes": "5001"},
         cluster={"log.index.interval.bytes": "5002"},
@@ -123,7 +123,7 @@ def test_secrets_are_never_shown_not_even_among_synonyms() -> None:
     assert "geheim" not in repr(describe_broker(layers))
 
 
-def test_a_config_that_nobody_knows_is_treated_as_a_secret() -> None:
+def test_unknown_broker_config_is_described_as_sensitive() -> None:
     for layers in (BrokerLayers(dynamic={"no.such": "1"}), BrokerLayers(cluster={"no.such": "1"})):
         config = by_name(describe_broker(layers), "no.such")
         assert (config.value, config.is_sensitive, config.is_read_only) == (None, True, True)
@@ -136,7 +136,7 @@ def test_internal_configs_are_not_described_even_when_they_are_set() -> None:
     assert describe_cluster_default(layers) == ()
 
 
-def test_the_clusters_default_lists_only_what_is_set_there() -> None:
+def test_cluster_default_description_lists_only_cluster_configs() -> None:
     """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     layers = BrokerLayers(
         dynamic={"log.cleanup.policy": "delete"},
@@ -149,7 +149,7 @@ def test_the_clusters_default_lists_only_what_is_set_there() -> None:
     assert (unknown.value, chain(unknown)) == (None, [("no.such", None, CLUSTER)])
 
 
-def test_a_replication_quota_is_described_when_it_is_set() -> None:
+def test_replication_quota_is_described_when_set() -> None:
     quota = by_name(
         describe_broker(BrokerLayers(dynamic={"leader.replication.throttled.rate": "7"})),
         "leader.replication.throttled.rate",
@@ -157,7 +157,7 @@ def test_a_replication_quota_is_described_when_it_is_set() -> None:
     assert (quota.value, quota.is_read_only, quota.config_type) == ("7", False, ConfigType.LONG)
 
 
-def test_a_group_takes_its_defaults_from_the_broker() -> None:
+def test_group_description_falls_back_to_broker_configs() -> None:
     layers = BrokerLayers(static={"group.consumer.session.timeout.ms": "50000"})
     described = describe_group({"consumer.heartbeat.interval.ms": "6000"}, layers)
     session = by_name(described, "consumer.session.timeout.ms")
@@ -173,7 +173,7 @@ def test_a_group_takes_its_defaults_from_the_broker() -> None:
     ]
 
 
-def test_a_subscription_shows_defaults_without_synonyms() -> None:
+def test_client_metrics_defaults_have_no_synonyms() -> None:
     described = describe_client_metrics({"metrics": " a. , b. "})
     assert [(c.name, c.value, c.source, len(c.synonyms)) for c in described] == [
         ("interval.ms", "300000", DEFAULT, 0),
@@ -182,7 +182,7 @@ def test_a_subscription_shows_defaults_without_synonyms() -> None:
     ]
 
 
-def test_the_answer_to_creation_shows_values_as_they_were_written() -> None:
+def test_create_topic_response_shows_values_verbatim() -> None:
     layers = BrokerLayers(cluster={"log.flush.interval.ms": "0050"}, static={"log.retention.hours": "2"})
     described = CreatedTopicDescriber(layers).describe({"cleanup.policy": " compact "})
     shown = {c.name: (c.value, c.source) for c in described if c.source is not DEFAULT}

@@ -24,7 +24,7 @@ from klamm.protocol.types import ResourceType
         (ResourceType.CLIENT_METRICS, client_metrics_configs()),
     ],
 )
-def test_every_config_that_can_be_described_has_a_sentence(kind: ResourceType, table: ConfigTable) -> None:
+def test_every_describable_config_has_documentation(kind: ResourceType, table: ConfigTable) -> None:
     for name, definition in table.items():
         if not definition.is_internal:
             sentence = documentation(kind, name)
@@ -32,11 +32,11 @@ def test_every_config_that_can_be_described_has_a_sentence(kind: ResourceType, t
             assert sentence.endswith("."), name
 
 
-def test_a_config_below_a_listeners_prefix_has_the_sentence_of_its_base() -> None:
+def test_listener_prefixed_config_has_base_documentation() -> None:
     under = documentation(ResourceType.BROKER, "listener.name.internal.ssl.key.password")
     assert under == documentation(ResourceType.BROKER, "ssl.key.password")
 
 
-def test_nothing_is_said_about_what_nobody_knows() -> None:
+def test_unknown_config_has_no_documentation() -> None:
     assert documentation(ResourceType.BROKER, "no.such") is None
     assert documentation(ResourceType.BROKER_LOGGER, "root") is None

@@ -23,7 +23,7 @@ from klamm.configs.durations import in_words, value_in_words, with_duration
         (2**63 - 1, None),
     ],
 )
-def test_a_duration_is_put_in_words_where_they_are_exact(milliseconds: int, words: str | None) -> None:
+def test_exact_duration_is_formatted_in_words(milliseconds: int, words: str | None) -> None:
     assert in_words(milliseconds) == words
 
 

@@ -48,12 +48,12 @@ METRICS = ClientMetricsSchema(subscription="s")
         ),
     ],
 )
-def test_a_group_config_that_is_unknown_or_wrong_is_an_invalid_config(name: str, value: str, message: str) -> None:
+def test_unknown_or_invalid_group_config_is_an_invalid_config(name: str, value: str, message: str) -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
     assert refusal(GROUP, {name: value}) == (ErrorCode.INVALID_CONFIG, message)
 
 
-def test_a_session_must_outlast_a_heartbeat() -> None:
+def test_session_timeout_must_exceed_heartbeat_interval() -> None:
     wide = GroupSchema(
         group_id="g",
         layers=BrokerLayers(
@@ -88,7 +88,7 @@ def test_there_is_no_default_group() -> None:
         ("match", "client_id=", ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_a_subscription_refuses_what_kafka_refuses(name: str, value: str, code: ErrorCode) -> None:
+def test_invalid_client_metrics_config_is_rejected_like_kafka(name: str, value: str, code: ErrorCode) -> None:
     assert refusal(METRICS, {name: value})[0] is code
 
 
@@ -96,11 +96,11 @@ def test_a_subscription_refuses_what_kafka_refuses(name: str, value: str, code: 
     ("name", "value"),
     [("interval.ms", " 500 "), ("metrics", "*"), ("match", ""), ("match", "client_id=\\p{L}+,client_software_name=x")],
 )
-def test_a_subscription_takes_what_kafka_takes(name: str, value: str) -> None:
+def test_valid_client_metrics_config_is_accepted_like_kafka(name: str, value: str) -> None:
     METRICS.validate(touched={name: value}, result={name: value})
 
 
-def test_a_subscription_needs_a_name() -> None:
+def test_empty_subscription_name_is_rejected() -> None:
     assert refusal(ClientMetricsSchema(subscription=""), {}) == (
         ErrorCode.INVALID_REQUEST,
         "Subscription name can't be empty",
@@ -108,7 +108,7 @@ def test_a_subscription_needs_a_name() -> None:
 
 
 @pytest.mark.parametrize("schema", [GROUP, METRICS])
-def test_nothing_of_a_group_or_subscription_takes_append(schema: GroupSchema | ClientMetricsSchema) -> None:
+def test_append_on_group_or_client_metrics_config_is_rejected(schema: GroupSchema | ClientMetricsSchema) -> None:
     """K339-16: APPEND or SUBTRACT on a key that is not a list fails the resource with 42."""
     append = IncrementalAlterConfigsRequest.AlterableConfig(
         name="metrics", config_operation=ConfigOperation.APPEND, value="a."

@@ -53,13 +53,13 @@ def test_set_to_the_default_value_makes_it_the_topics_own() -> None:
     assert after({}, operation("index.interval.bytes", SET, "4096")) == {"index.interval.bytes": "4096"}
 
 
-def test_keys_that_are_not_named_keep_their_values() -> None:
+def test_unnamed_keys_keep_their_values() -> None:
     """K339-22: Keys not named in the request keep their values, including keys the caller cannot read."""
     assert after({"flush.ms": "5"}, operation("segment.ms", SET, "7")) == {"flush.ms": "5", "segment.ms": "7"}
 
 
 @pytest.mark.parametrize("kind", [SET, APPEND, SUBTRACT, 9])
-def test_a_null_value_is_an_invalid_request(kind: int) -> None:
+def test_null_value_is_an_invalid_request(kind: int) -> None:
     """K339-07: SET with null value fails the resource with 42 and changes nothing."""
     with pytest.raises(InvalidRequestError) as refused:
         after({}, operation("flush.ms", SET, "5"), operation(CLEANUP, kind), operation("", SET))
@@ -67,7 +67,7 @@ def test_a_null_value_is_an_invalid_request(kind: int) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "not a number"])
-def test_delete_removes_the_value_and_ignores_the_one_that_comes_along(value: str | None) -> None:
+def test_delete_removes_value_and_ignores_value_field(value: str | None) -> None:
     """K339-08: DELETE removes the override so the effective value falls back to the default; the value field is
     ignored, null or not.
     """
@@ -75,7 +75,7 @@ def test_delete_removes_the_value_and_ignores_the_one_that_comes_along(value: st
 
 
 @pytest.mark.parametrize("name", ["flush.ms", "no.such.config", ""])
-def test_delete_of_what_is_not_set_succeeds(name: str) -> None:
+def test_delete_of_unset_config_succeeds(name: str) -> None:
     """K339-09: DELETE of a key that is not set succeeds, no change.
 
     K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op.
@@ -101,7 +101,7 @@ def test_append_to_an_unset_list_starts_from_the_clusters_default_when_there_is_
     assert after({}, operation(CLEANUP, APPEND, "compact"), layers=layers) == {CLEANUP: "compact"}
 
 
-def test_append_of_what_is_there_makes_the_default_the_topics_own() -> None:
+def test_append_of_default_element_sets_topic_value() -> None:
     """K339-11: APPEND on an unset list key starts from the default in force (what describe shows: dynamic broker,
     static or built-in default).
 
@@ -110,7 +110,7 @@ def test_append_of_what_is_there_makes_the_default_the_topics_own() -> None:
     assert after({}, operation(CLEANUP, APPEND, "delete")) == {CLEANUP: "delete"}
 
 
-def test_the_value_of_append_is_a_list_and_nothing_is_added_twice() -> None:
+def test_append_value_is_a_list_without_duplicates() -> None:
     """K339-12: Value of APPEND/SUBTRACT is a comma list; elements already present are not added twice."""
     assert after({THROTTLED: "0:1"}, operation(THROTTLED, APPEND, "2:1,0:1,2:1,1:1")) == {THROTTLED: "0:1,2:1,1:1"}
 
@@ -123,7 +123,7 @@ def test_blanks_around_elements_are_dropped() -> None:
     assert after({CLEANUP: " compact , delete "}, operation(CLEANUP, SUBTRACT, "compact")) == {CLEANUP: "delete"}
 
 
-def test_subtract_removes_elements_and_ignores_those_that_are_not_there() -> None:
+def test_subtract_removes_elements_and_ignores_missing_ones() -> None:
     """K339-13: SUBTRACT removes the given elements; elements not present are ignored, success."""
     assert after({THROTTLED: "0:1,1:1,2:1"}, operation(THROTTLED, SUBTRACT, "1:1,9:9")) == {THROTTLED: "0:1,2:1"}
     assert plan_incremental_alter({CLEANUP: "compact"}, [operation(CLEANUP, SUBTRACT, "nope")], topic_schema()) == ()
@@ -156,7 +156,7 @@ def test_append_and_subtract_need_a_list(kind: ConfigOperation, name: str) -> No
 
 
 @pytest.mark.parametrize("second", [SET, DELETE, APPEND, SUBTRACT])
-def test_a_key_twice_is_an_invalid_request_whatever_the_operations(second: ConfigOperation) -> None:
+def test_duplicate_key_is_an_invalid_request(second: ConfigOperation) -> None:
     """K339-17: The same key twice in one resource fails that resource with 42, whatever the ops."""
     with pytest.raises(InvalidRequestError) as refused:
         after({}, operation(CLEANUP, SET, None), operation(CLEANUP, second, "compact"))
@@ -164,7 +164,7 @@ def test_a_key_twice_is_an_invalid_request_whatever_the_operations(second: Confi
 
 
 @pytest.mark.parametrize("bad_first", [True, False])
-def test_one_bad_operation_refuses_them_all(bad_first: bool) -> None:
+def test_invalid_operation_rejects_all_operations_of_resource(bad_first: bool) -> None:
     """K339-18: All-or-nothing per resource: any bad op means no op of that resource is applied."""
     good, bad = operation("flush.ms", SET, "5"), operation("segment.ms", SET, "bad")
     with pytest.raises(InvalidConfigError):
@@ -172,19 +172,19 @@ def test_one_bad_operation_refuses_them_all(bad_first: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [4, -1, 127])
-def test_an_unknown_operation_is_an_invalid_request(kind: int) -> None:
+def test_unknown_operation_is_an_invalid_request(kind: int) -> None:
     """K339-30: Unknown op byte (e.g. 9) fails that resource with 42, neighbours are applied."""
     with pytest.raises(InvalidRequestError) as refused:
         after({}, operation("flush.ms", kind, "5"))
     assert refused.value.error_message == f"Unknown operations type {kind}"
 
 
-def test_an_empty_list_of_operations_changes_nothing() -> None:
+def test_empty_operations_change_nothing() -> None:
     """K339-39: A resource with zero ops succeeds as a no-op."""
     assert plan_incremental_alter({"flush.ms": "5"}, [], topic_schema()) == ()
 
 
-def test_all_four_operations_work_in_one_resource() -> None:
+def test_all_four_operations_apply_to_one_resource() -> None:
     """K339-04: Op ids: 0 SET, 1 DELETE, 2 APPEND, 3 SUBTRACT."""
     current = {"flush.ms": "77", CLEANUP: "compact", THROTTLED: "0:1,1:1"}
     changes = plan_incremental_alter(
@@ -214,13 +214,13 @@ def test_operations_of_a_huge_list_are_decided_quickly() -> None:
     assert after(grown, operation(THROTTLED, SUBTRACT, replicas)) == {THROTTLED: "100000:1"}
 
 
-def test_legacy_alter_replaces_everything() -> None:
+def test_legacy_alter_replaces_all_configs() -> None:
     """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     changes = plan_legacy_alter({"flush.ms": "5", "segment.ms": "7"}, [("segment.ms", "8")], topic_schema())
     assert changes == (ConfigDelta(name="segment.ms", value="8"), ConfigDelta(name="flush.ms", value=None))
 
 
-def test_legacy_alter_refuses_null_and_a_key_twice() -> None:
+def test_legacy_alter_rejects_null_value_and_duplicate_key() -> None:
     """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed."""
     with pytest.raises(InvalidRequestError, match="Null value not supported for : flush"):
         plan_legacy_alter({}, [("flush.ms", None)], topic_schema())
@@ -237,7 +237,7 @@ REQUESTS = st.lists(st.lists(OPERATIONS, max_size=4), max_size=8)
 
 @settings(deadline=None)
 @given(REQUESTS)
-def test_any_sequence_of_requests_equals_its_operations_one_after_the_other(
+def test_request_equals_its_operations_applied_one_by_one(
     requests: list[list[AlterOperation]],
 ) -> None:
     """K339-18, K339-23: a request that is accepted is the same as its operations in as many requests."""
@@ -256,7 +256,7 @@ def test_any_sequence_of_requests_equals_its_operations_one_after_the_other(
 
 @settings(deadline=None)
 @given(REQUESTS)
-def test_a_plan_changes_neither_its_arguments_nor_keys_it_was_not_asked_for(
+def test_plan_keeps_its_arguments_and_unnamed_keys(
     requests: list[list[AlterOperation]],
 ) -> None:
     """K339-21: validate_only=true validates (same errors) but changes nothing.
@@ -293,7 +293,7 @@ def test_appends_of_different_writers_all_survive(first: list[str], second: list
 
 
 @pytest.mark.parametrize("value", ["x" * 32_768, "é" * 16_384, "\U0001f600" * 8_192])
-def test_a_value_that_no_response_could_carry_is_refused_however_it_comes_about(value: str) -> None:
+def test_value_above_maximum_size_is_rejected_by_every_operation(value: str) -> None:
     # given: lists whose elements make the same length
     half = ",".join(f"{number}:1" for number in range(3_000))
     other = ",".join(f"{number}:2" for number in range(3_000))
@@ -307,7 +307,7 @@ def test_a_value_that_no_response_could_carry_is_refused_however_it_comes_about(
         plan_incremental_alter({THROTTLED: half}, [operation(THROTTLED, APPEND, other)], topic_schema())
 
 
-def test_the_longest_value_that_fits_is_taken() -> None:
+def test_longest_allowed_value_is_accepted() -> None:
     # given: 4,681 elements of six characters and their commas
     longest = ",".join(f"{number:04}:1" for number in range(4_681))
     assert len(longest) == 32_766

@@ -21,7 +21,7 @@ DEFAULT_USER = (("user", None),)
 ANNAS_TOOL = (("user", "anna"), ("client-id", "tool"))
 
 
-def test_an_entity_has_one_order_whatever_the_request_has() -> None:
+def test_quota_entity_order_is_canonical() -> None:
     assert make_entity([("client-id", "tool"), ("user", "anna")]) == ANNAS_TOOL
     assert make_entity([("ip", None)]) == (("ip", None),)
 
@@ -37,7 +37,7 @@ def test_an_entity_has_one_order_whatever_the_request_has() -> None:
         ([("user", "")], "Empty user not supported"),
     ],
 )
-def test_an_entity_that_cannot_be_is_refused(parts: list[tuple[str, str | None]], message: str) -> None:
+def test_invalid_quota_entity_is_rejected(parts: list[tuple[str, str | None]], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         make_entity(parts)
 
@@ -55,14 +55,14 @@ def test_an_entity_that_cannot_be_is_refused(parts: list[tuple[str, str | None]]
         ((("ip", "::1"),), "producer_byte_rate", 1.0, "Invalid configuration key"),
     ],
 )
-def test_a_quota_that_cannot_be_is_refused(
+def test_invalid_quota_is_rejected(
     entity: tuple[tuple[str, str | None], ...], name: str, value: float, message: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         plan_quotas(entity, {}, [QuotaChange(name=name, value=value)])
 
 
-def test_only_what_differs_is_a_change() -> None:
+def test_only_differing_quotas_are_changes() -> None:
     changes = [
         QuotaChange(name="producer_byte_rate", value=5.0),
         QuotaChange(name="request_percentage", value=0.5),
@@ -77,7 +77,7 @@ def component(entity_type: str, match_type: int, match: str | None = None) -> Qu
     return QuotaComponent(entity_type=entity_type, match_type=match_type, match=match)
 
 
-def test_the_largest_number_that_java_has_for_a_rate_is_none_too_many() -> None:
+def test_maximum_java_long_is_a_valid_rate() -> None:
     change = QuotaChange(name="producer_byte_rate", value=float(2**63 - 1))
     assert plan_quotas(ANNA, {}, [change]) == (change,)
 
@@ -94,7 +94,7 @@ def test_the_largest_number_that_java_has_for_a_rate_is_none_too_many() -> None:
         ([component("client-id", 2), component("user", 2)], True, {ANNAS_TOOL}),
     ],
 )
-def test_a_filter_means_entities_with_its_types(
+def test_quota_filter_matches_entities_by_type_and_strictness(
     components: list[QuotaComponent], strict: bool, meant: set[object]
 ) -> None:
     check_filter(components)
@@ -114,7 +114,7 @@ def test_a_filter_means_entities_with_its_types(
         ([component("user", 2), component("ip", 2)], InvalidRequestError, "IP filter component should not"),
     ],
 )
-def test_a_filter_that_contradicts_itself_is_refused(
+def test_invalid_quota_filter_is_rejected(
     components: list[QuotaComponent], error: type[KafkaApiError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -122,7 +122,7 @@ def test_a_filter_that_contradicts_itself_is_refused(
 
 
 @pytest.mark.parametrize("named", ["2001:db8::1", "2001:db8:0:0:0:0:0:1"])
-def test_the_limit_of_an_ipv6_address_is_found_in_the_short_and_in_javas_form(named: str) -> None:
+def test_ipv6_quota_applies_to_short_and_java_notation(named: str) -> None:
     quotas: dict[QuotaEntity, dict[str, float]] = {
         (("ip", named),): {"connection_creation_rate": 2.0},
         (("ip", None),): {"connection_creation_rate": 9.0},

@@ -17,7 +17,7 @@ def refusal(result: dict[str, str], *, touched: dict[str, str | None] | None = N
     return refused.value
 
 
-def test_an_unknown_config_is_an_invalid_config() -> None:
+def test_unknown_topic_config_is_an_invalid_config() -> None:
     """K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op."""
     error = refusal({"zzz": "1", "aaa": "2", "retention.ms": "x"})
     assert isinstance(error, InvalidConfigError)
@@ -32,20 +32,20 @@ def test_names_are_matched_to_the_letter_and_removed_configs_are_unknown(name: s
     assert refusal({name: "1"}).error_message == f"Unknown topic config name: {name}"
 
 
-def test_of_several_bad_values_the_first_in_kafkas_order_is_named() -> None:
+def test_first_invalid_value_in_kafkas_order_is_reported() -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
     error = refusal({"retention.ms": "y", "segment.ms": "x"})
     assert error.error_message == "Invalid value x for configuration segment.ms: Not a number of type LONG"
 
 
-def test_compaction_lags_must_fit_together_also_with_what_was_set_earlier() -> None:
+def test_compaction_lags_are_checked_against_earlier_values() -> None:
     error = refusal(
         {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, touched={"min.compaction.lag.ms": "10"}
     )
     assert error.error_message == "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)"
 
 
-def test_compaction_lags_must_fit_the_brokers_default() -> None:
+def test_compaction_lags_are_checked_against_broker_default() -> None:
     layers = BrokerLayers(static={"log.cleaner.max.compaction.lag.ms": "5"})
     with pytest.raises(InvalidConfigError, match=r"\(10\) > max.compaction.lag.ms \(5\)"):
         validate_topic_configs("t", [("min.compaction.lag.ms", "10")], layers)
@@ -58,7 +58,7 @@ def test_tiered_storage_cannot_be_switched_on() -> None:
     )
 
 
-def test_the_topics_name_is_checked_before_its_configs() -> None:
+def test_topic_name_is_checked_before_its_configs() -> None:
     """K339-33: Unknown topic -> 3; empty topic name -> 42."""
     nameless, badly_named = refusal({"zzz": "1"}, topic=""), refusal({"zzz": "1"}, topic="bad name!")
     assert isinstance(nameless, InvalidRequestError)
@@ -71,14 +71,14 @@ def test_the_topics_name_is_checked_before_its_configs() -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a" * 250, "ä", "a\n"])
-def test_names_that_no_topic_can_have_are_refused(name: str) -> None:
+def test_invalid_topic_name_is_rejected(name: str) -> None:
     assert isinstance(refusal({}, topic=name), InvalidTopicError)
 
 
-def test_configs_of_a_new_topic_may_not_be_null() -> None:
+def test_null_config_of_new_topic_is_rejected() -> None:
     with pytest.raises(InvalidConfigError, match=r"^Null value not supported for topic configs: cleanup\.policy,zzz$"):
         validate_topic_configs("t", [("cleanup.policy", None), ("flush.ms", "x"), ("zzz", None)], LAYERS)
 
 
-def test_of_a_config_that_a_new_topic_is_given_twice_the_last_value_counts() -> None:
+def test_last_value_of_duplicate_config_wins_on_topic_creation() -> None:
     assert validate_topic_configs("t", [("flush.ms", "5"), ("flush.ms", "6")], LAYERS) == {"flush.ms": "6"}

@@ -58,7 +58,7 @@ from klamm.protocol.types import ConfigType
         ),
     ],
 )
-def test_a_topic_value_outside_its_limit_is_refused_with_kafkas_words(name: str, text: str, reason: str) -> None:
+def test_out_of_range_topic_config_has_kafkas_error_message(name: str, text: str, reason: str) -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
     with pytest.raises(InvalidConfigError) as refused:
         topic_configs()[name].parse(text)
@@ -77,7 +77,7 @@ def test_a_topic_value_outside_its_limit_is_refused_with_kafkas_words(name: str,
         ("retention.ms", "-1"),
     ],
 )
-def test_what_kafka_accepts_at_the_edges_is_accepted(name: str, text: str) -> None:
+def test_boundary_values_are_accepted_like_kafka(name: str, text: str) -> None:
     topic_configs()[name].parse(text)
 
 
@@ -91,18 +91,18 @@ def test_offset_reset_of_share_groups_takes_a_duration(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["Latest", "by_duration:", "by_duration:x", "by_duration:PT", "by_duration:P1DT", "by_duration:-PT1H"]
 )
-def test_offset_reset_of_share_groups_refuses_other_words(text: str) -> None:
+def test_invalid_share_auto_offset_reset_is_rejected(text: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"by_duration:<PnDTnHnMn\.nS>"):
         group_configs()["share.auto.offset.reset"].parse(text)
 
 
-def test_case_does_not_matter_where_kafka_says_so() -> None:
+def test_case_insensitive_config_accepts_any_case() -> None:
     migration = broker_configs()["group.consumer.migration.policy"]
     assert migration.parse("upgrade") == "upgrade"
     with pytest.raises(InvalidConfigError, match="case insensitive"):
         migration.parse("sideways")
 
 
-def test_an_unknown_notation_is_an_error_of_the_table() -> None:
+def test_unknown_validator_notation_raises_value_error() -> None:
     with pytest.raises(ValueError, match="Unknown validator"):
         build_check("somehow", ConfigType.STRING)

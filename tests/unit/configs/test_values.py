@@ -53,7 +53,7 @@ def test_values_are_trimmed_and_read_as_their_type(text: str, config_type: Confi
         ("nan", ConfigType.DOUBLE, "Not a number of type DOUBLE"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_kafkas_words(text: str, config_type: ConfigType, reason: str) -> None:
+def test_value_of_wrong_type_has_kafkas_error_message(text: str, config_type: ConfigType, reason: str) -> None:
     """K339-34: the message names the value, the key and the type."""
     with pytest.raises(InvalidConfigError) as refused:
         parse_value("some.key", text, config_type)
@@ -85,19 +85,19 @@ def test_doubles_are_written_as_java_writes_them(number: float, text: str) -> No
 
 @settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_every_double_that_is_written_is_read_again(number: float) -> None:
+def test_formatted_double_parses_to_the_same_value(number: float) -> None:
     assert parse_value("x", format_value(number), ConfigType.DOUBLE) == number
 
 
 @settings(deadline=None)
 @given(st.integers(min_value=-(2**63), max_value=2**63 - 1))
-def test_every_long_that_is_written_is_read_again(number: int) -> None:
+def test_formatted_long_parses_to_the_same_value(number: int) -> None:
     assert parse_value("x", format_value(number), ConfigType.LONG) == number
 
 
 @settings(deadline=None)
 @given(st.text(), st.sampled_from(list(ConfigType)))
-def test_any_text_is_read_or_refused_and_nothing_else(text: str, config_type: ConfigType) -> None:
+def test_any_text_parses_or_raises_invalid_config(text: str, config_type: ConfigType) -> None:
     try:
         value = parse_value("x", text, config_type)
     except InvalidConfigError:

@@ -36,7 +36,7 @@ WRONG: list[tuple[PolicyKind, Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "answer", "fault"), WRONG)
-def test_answer_that_cannot_be_carried_out_is_named(kind: PolicyKind, answer: Any, fault: str) -> None:
+def test_fault_names_invalid_answer(kind: PolicyKind, answer: Any, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         raise ValueError(answer_fault(answer, kind.answers, kind.overridable))
 

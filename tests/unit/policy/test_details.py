@@ -27,12 +27,12 @@ def test_details_are_built_in_the_order_of_the_kip() -> None:
     assert RequestMetadata is TopicDetails
 
 
-def test_refusals_have_the_names_of_the_kip_too() -> None:
+def test_denial_exceptions_have_kip_names() -> None:
     """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to refuse."""
     assert (InvalidRequestException, PolicyViolationException) == (InvalidRequestError, PolicyViolationError)
 
 
-def test_a_policy_cannot_change_the_request() -> None:
+def test_details_are_immutable() -> None:
     """K108-20: The policy cannot change the request (read-only maps)."""
     configs, assignments = {"retention.ms": "5"}, {0: [1, 2]}
     details = TopicDetails("orders", None, None, assignments, configs)

@@ -90,7 +90,7 @@ def test_without_the_config_there_is_no_policy() -> None:
 
 @pytest.mark.parametrize("key", [CREATE_TOPIC_POLICY, CREATE_TOPICS_POLICY])
 @pytest.mark.parametrize("name", ["house_rules:Allow", "house_rules.Allow", " house_rules.Plain "])
-def test_a_policy_is_named_by_either_config_and_in_either_form(key: str, name: str) -> None:
+def test_both_configs_accept_colon_and_dot_class_names(key: str, name: str) -> None:
     """K108-02: Config name.
 
     K108-12: The code must be importable by the broker ("in the classpath").
@@ -98,7 +98,7 @@ def test_a_policy_is_named_by_either_config_and_in_either_form(key: str, name: s
     assert load_create_topic_policy({key: name}) is not None
 
 
-def test_both_configs_may_name_the_same_policy_and_not_two() -> None:
+def test_both_configs_must_name_the_same_policy() -> None:
     """K108-02: Config name."""
     assert load_create_topic_policy(
         {CREATE_TOPIC_POLICY: "house_rules:Allow", CREATE_TOPICS_POLICY: "house_rules:Allow"}
@@ -109,7 +109,7 @@ def test_both_configs_may_name_the_same_policy_and_not_two() -> None:
     assert CREATE_TOPICS_POLICY in str(refused.value)
 
 
-def test_a_policy_is_configured_once_with_the_brokers_properties() -> None:
+def test_policy_is_configured_with_broker_properties() -> None:
     """K108-14: configure(broker configs) is called once before the first validate; close() at shutdown."""
     properties = {CREATE_TOPIC_POLICY: "house_rules:Allow", "max.partitions": "3"}
     policy = load_create_topic_policy(properties)
@@ -133,7 +133,7 @@ def test_a_policy_is_configured_once_with_the_brokers_properties() -> None:
         (":x", "expected module:Class"),
     ],
 )
-def test_a_policy_that_cannot_be_had_keeps_the_broker_from_starting(name: str, reason: str) -> None:
+def test_policy_load_failure_names_key_and_reason(name: str, reason: str) -> None:
     """K108-13: the error names the key."""
     with pytest.raises(PolicyLoadError) as refused:
         load_create_topic_policy({CREATE_TOPIC_POLICY: name})
@@ -141,7 +141,7 @@ def test_a_policy_that_cannot_be_had_keeps_the_broker_from_starting(name: str, r
     assert str(refused.value).startswith(f"{CREATE_TOPIC_POLICY}={name}")
 
 
-def test_a_policy_that_answers_is_told_that_only_raising_refuses() -> None:
+def test_policy_that_returns_a_value_is_warned_about_once() -> None:
     (spec,) = read_specs({CREATE_TOPIC_POLICY: "house_rules:Answers"})
     told: list[str] = []
     ask = load_policy(spec, {}, advise=told.append).questions[CREATE_TOPIC]
@@ -153,7 +153,7 @@ def test_a_policy_that_answers_is_told_that_only_raising_refuses() -> None:
     ]
 
 
-def test_a_changed_module_is_loaded_beside_the_one_that_serves(tmp_path: Path) -> None:
+def test_changed_module_loads_beside_the_current_one(tmp_path: Path) -> None:
     # given
     properties = {CREATE_TOPIC_POLICY: "house_rules:Allow"}
     old = load_create_topic_policy(properties)
@@ -167,7 +167,7 @@ def test_a_changed_module_is_loaded_beside_the_one_that_serves(tmp_path: Path) -
     assert sys.modules["house_rules"].Allow is type(new)
 
 
-def test_a_module_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+def test_failed_module_reload_is_undone(tmp_path: Path) -> None:
     # given
     properties = {CREATE_TOPIC_POLICY: "house_rules:Allow"}
     old = load_create_topic_policy(properties)
@@ -181,7 +181,7 @@ def test_a_module_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     assert sys.modules["house_rules"].Allow is type(old)
 
 
-def test_no_one_key_sets_a_policy_for_all_requests_and_no_config_stands_for_one() -> None:
+def test_configs_of_rejected_alternatives_are_ignored() -> None:
     """K108-26, K108-27: what the proposal rejected is not there."""
     rejected = {
         "admin.policy.class.name": "house:Rules",

@@ -39,7 +39,7 @@ def fresh(name: str) -> tuple[Any, FreshModules]:
     return modules.get(name), modules
 
 
-def test_neighbours_are_found_with_their_own_neighbours_first(tmp_path: Path, tag: str) -> None:
+def test_own_modules_lists_dependencies_first(tmp_path: Path, tag: str) -> None:
     write(
         tmp_path,
         {
@@ -54,7 +54,7 @@ def test_neighbours_are_found_with_their_own_neighbours_first(tmp_path: Path, ta
     assert own_modules(module)[f"{tag}_limits"] == tmp_path / f"{tag}_limits.py"
 
 
-def test_a_changed_neighbour_is_read_again_and_undone(tmp_path: Path, tag: str) -> None:
+def test_changed_dependency_is_reloaded_and_restored_by_undo(tmp_path: Path, tag: str) -> None:
     write(
         tmp_path,
         {
@@ -101,7 +101,7 @@ def test_modules_of_the_same_package_are_followed_in_every_form_of_import(tmp_pa
     assert old.all() == (1, "old", "old")
 
 
-def test_what_is_installed_and_klamm_itself_are_left_alone(tmp_path: Path, tag: str) -> None:
+def test_installed_packages_and_klamm_are_not_own_modules(tmp_path: Path, tag: str) -> None:
     installed = tmp_path / "site-packages"
     write(installed, {f"{tag}_rules.py": f"import {tag}_other\n", f"{tag}_other.py": ""})
     sys.path.insert(0, str(installed))

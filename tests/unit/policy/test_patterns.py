@@ -27,7 +27,7 @@ def composed(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     pattern=st.recursive(ATOMS, composed, max_leaves=8),
     names=st.lists(st.text("abB.-x1", max_size=8), min_size=1, max_size=8),
 )
-def test_it_matches_what_re_matches(pattern: str, names: list[str]) -> None:
+def test_pattern_matches_the_same_names_as_re(pattern: str, names: list[str]) -> None:
     found = NamePattern(pattern)
     assert found.is_linear
     compiled = re.compile(pattern, re.ASCII)
@@ -38,7 +38,7 @@ def test_it_matches_what_re_matches(pattern: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     "pattern", ["(a+)+b", "(a|a)*b", "(a*)*b", ".*.*.*.*.*.*.*b", "(a?){60}a{60}b", "([a-z]+[.]?)+-v[0-9]"]
 )
-def test_what_makes_re_go_back_for_ages_is_decided_by_looking_at_each_character(pattern: str) -> None:
+def test_pattern_with_catastrophic_backtracking_matches_in_linear_time(pattern: str) -> None:
     found = NamePattern(pattern)
     assert found.is_linear
     before = time.thread_time()
@@ -58,13 +58,13 @@ def test_what_makes_re_go_back_for_ages_is_decided_by_looking_at_each_character(
         ("(?:){5000}a", "a", "b"),
     ],
 )
-def test_what_cannot_be_bounded_is_left_to_re_and_says_so(pattern: str, matching: str, other: str) -> None:
+def test_pattern_outside_the_linear_subset_falls_back_to_re(pattern: str, matching: str, other: str) -> None:
     found = NamePattern(pattern)
     assert not found.is_linear
     assert found.matches(matching)
     assert not found.matches(other)
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_invalid_pattern_is_rejected() -> None:
     with pytest.raises(re.error, match="unterminated"):
         NamePattern("a(")

@@ -99,7 +99,7 @@ def an_order(num_partitions: int = 3, **configs: str) -> Details:
         a_deletion("orders.eu"),
     ],
 )
-def test_what_keeps_the_rules_is_allowed(policy: RulesPolicy, details: Details) -> None:
+def test_request_within_rules_is_allowed(policy: RulesPolicy, details: Details) -> None:
     assert_allowed(policy, details)
 
 
@@ -166,7 +166,7 @@ def test_what_keeps_the_rules_is_allowed(policy: RulesPolicy, details: Details) 
         ),
     ],
 )
-def test_a_refusal_names_rule_key_value_limit_and_remedy_in_one_line(
+def test_denial_message_names_rule_key_value_limit_and_remedy(
     policy: RulesPolicy, details: Details, message: str
 ) -> None:
     refusal = assert_refused(policy, details, code="POLICY_VIOLATION")
@@ -222,7 +222,7 @@ def test_a_refusal_names_rule_key_value_limit_and_remedy_in_one_line(
         ),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_place(text: str, place: str) -> None:
+def test_invalid_rules_file_error_has_its_position(text: str, place: str) -> None:
     with pytest.raises(RuleFileError) as refused:
         parse_rules(text, source="rules.yaml")
     assert place in str(refused.value)
@@ -308,7 +308,7 @@ def test_file_cut_at_any_byte_is_an_error_or_keeps_whole_rules() -> None:
         ("flush.ms: {required: true, forbidden: true, value: 1}", "flush.ms: is both required and forbidden"),
     ],
 )
-def test_values_that_a_config_cannot_have_are_errors_with_their_place(config: str, message: str) -> None:
+def test_invalid_config_value_in_rule_is_an_error_with_its_place(config: str, message: str) -> None:
     with pytest.raises(RuleFileError) as error:
         parse_rules(f"rules: [{{name: a, effect: override, configs: {{{config}}}}}]", source="rules.yaml")
     assert message in str(error.value)
@@ -334,7 +334,7 @@ def test_values_that_a_config_cannot_have_are_errors_with_their_place(config: st
         ("remote.copy.lag.ms: {max: 1d}", "-1", False),
     ],
 )
-def test_limits_apply_to_what_a_value_stands_for(config: str, value: str, is_allowed: bool) -> None:
+def test_limits_apply_to_special_values_and_units(config: str, value: str, is_allowed: bool) -> None:
     policy = RulesPolicy()
     policy._rules = parse_rules(f"rules: [{{name: a, configs: {{{config}}}}}]", source="rules.yaml")
     key = config.partition(":")[0]
@@ -471,7 +471,7 @@ def test_rule_without_a_policy_class_for_its_action_is_an_error(
         loaded.check_kinds(spec)
 
 
-def test_a_broker_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
+def test_invalid_rules_file_fails_policy_load(tmp_path: Path) -> None:
     """K108-13: Class cannot be loaded, is no policy, or configure fails -> broker does not start, error names the
     key.
     """
@@ -488,7 +488,7 @@ def test_a_broker_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
         assert reason in str(refused.value)
 
 
-def test_a_change_of_the_file_is_watched(tmp_path: Path) -> None:
+def test_rules_file_is_watched(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("rules: []")
     properties = {
@@ -508,7 +508,7 @@ def test_rules_only_compute_unless_a_pattern_is_up_to_re(tmp_path: Path, pattern
 
 
 @pytest.mark.parametrize("pattern", ["prod-.*", "[a-z*]*", r"\d*x", "(ab)*", "x[-]*", ".*", "a+", "a{0,}"])
-def test_what_repeats_more_than_one_character_is_no_wildcard_of_shells(pattern: str) -> None:
+def test_pattern_with_regex_quantifier_is_not_a_shell_wildcard(pattern: str) -> None:
     assert parse_rules(f"rules: [{{name: a, naming: '{pattern}'}}]", source="rules.yaml")
 
 
@@ -532,7 +532,7 @@ GOOD = {"cleanup.policy": "compact"}
 
 
 @pytest.mark.parametrize("value", ["2592000000", "-1"])
-def test_a_maximum_is_not_passed_by_leaving_the_config_out(tmp_path: Path, value: str) -> None:
+def test_maximum_applies_to_broker_default_of_unset_config(tmp_path: Path, value: str) -> None:
     policy = rules_of(LIMITS, tmp_path)
     refusal = assert_refused(policy, a_topic(configs=GOOD, defaults={"retention.ms": value}))
     assert refusal.error_message == (
@@ -544,14 +544,14 @@ def test_a_maximum_is_not_passed_by_leaving_the_config_out(tmp_path: Path, value
     assert_allowed(policy, a_topic(configs=GOOD, defaults={"retention.ms": "5", "min.cleanable.dirty.ratio": "0.5"}))
 
 
-def test_a_maximum_is_not_passed_by_removing_the_config(tmp_path: Path) -> None:
+def test_maximum_applies_to_broker_default_after_config_removal(tmp_path: Path) -> None:
     policy, before = rules_of(LIMITS, tmp_path), {"retention.ms": "5", **GOOD}
     assert_refused(policy, a_config_change(removes=["retention.ms"], before=before, defaults=MONTH), match="default")
     assert_allowed(policy, a_config_change(removes=["retention.ms"], before=before, defaults={"retention.ms": "7"}))
     assert_allowed(policy, a_config_change(sets={"flush.ms": "5"}, before={}, defaults=MONTH))
 
 
-def test_the_brokers_default_must_be_one_of_the_values_and_may_be_what_is_forbidden_to_set(tmp_path: Path) -> None:
+def test_allowed_values_apply_to_broker_default_but_forbidden_ones_do_not(tmp_path: Path) -> None:
     policy = rules_of(LIMITS, tmp_path)
     refusal = assert_refused(policy, a_topic(defaults={"cleanup.policy": "delete"}))
     assert "cleanup.policy=delete (the broker's default) of topic orders is not one of compact" in str(refusal)
@@ -559,7 +559,7 @@ def test_the_brokers_default_must_be_one_of_the_values_and_may_be_what_is_forbid
     assert_allowed(policy, a_topic(configs=GOOD, defaults={"preallocate": "true"}))
 
 
-def test_a_rule_names_the_only_configs_that_may_be_set(tmp_path: Path) -> None:
+def test_only_configs_denies_other_configs(tmp_path: Path) -> None:
     policy = rules_of("rules: [{name: keys, only_configs: [retention.ms, flush.ms]}]", tmp_path)
     assert_allowed(policy, a_topic(configs={"retention.ms": "5"}))
     refusal = assert_refused(policy, a_topic(configs={"retention.ms": "5", "segment.ms": "7"}))
@@ -596,7 +596,7 @@ def overriding() -> RulesPolicy:
     return policy
 
 
-def test_an_override_sets_every_wrong_value_right() -> None:
+def test_override_corrects_every_violating_value() -> None:
     configs = {"retention.ms": "-1", "cleanup.policy": "compact,other", "unclean.leader.election.enable": "true"}
     answer = overriding().validate_create_topic(a_topic("Orders", num_partitions=20, configs=configs))
     assert answer is not None
@@ -613,7 +613,7 @@ def test_an_override_sets_every_wrong_value_right() -> None:
     assert "unclean.leader.election.enable=true of topic Orders must not be set; left out." in answer.reason
 
 
-def test_the_other_rules_decide_on_the_topic_that_was_set_right() -> None:
+def test_other_rules_check_the_overridden_topic() -> None:
     right = {"min.insync.replicas": "2", "retention.ms": "5"}
     policy = overriding()
     assert (
@@ -623,13 +623,13 @@ def test_the_other_rules_decide_on_the_topic_that_was_set_right() -> None:
         policy.validate_create_topic(a_topic("Orders", num_partitions=3, replication_factor=2, configs=right))
 
 
-def test_assigned_replicas_are_refused_where_they_cannot_be_set_right() -> None:
+def test_override_denies_topic_with_explicit_assignment() -> None:
     topic = a_topic("orders", assignments={0: [1]}, configs={"min.insync.replicas": "2"})
     with pytest.raises(PolicyViolationError, match="partitions=1 of topic orders is below the minimum 3"):
         overriding().validate_create_topic(topic)
 
 
-def test_a_config_change_is_set_right() -> None:
+def test_override_corrects_config_change() -> None:
     before = {"min.insync.replicas": "2"}
     answer = overriding().validate_alter_config(a_config_change(sets={"retention.ms": "5000"}, before=before))
     assert answer is not None
@@ -653,13 +653,13 @@ def test_a_config_change_is_set_right() -> None:
         ),
     ],
 )
-def test_an_override_that_cannot_work_is_refused_with_the_place(rule: str, place: str) -> None:
+def test_invalid_override_rule_error_has_its_position(rule: str, place: str) -> None:
     with pytest.raises(RuleFileError) as refused:
         parse_rules(f"rules: [{rule}]", source="rules.yaml")
     assert place in str(refused.value)
 
 
-def test_a_replacement_that_drops_configs_is_refused() -> None:
+def test_forbidden_omission_denies_replacement_that_removes_configs() -> None:
     policy = RulesPolicy()
     policy._rules = parse_rules("rules: [{name: keep, omission: forbidden}]", source="rules.yaml")
     dropping = AlterConfigDetails("TOPIC", "t", {"flush.ms": "1"}, {"flush.ms": "1"}, removed=frozenset({"segment.ms"}))
@@ -670,7 +670,7 @@ def test_a_replacement_that_drops_configs_is_refused() -> None:
 
 
 @given(low=st.integers(1, 50), size=st.integers(0, 50), number=st.integers(1, 100))
-def test_a_corrected_number_satisfies_the_rule(low: int, size: int, number: int) -> None:
+def test_overridden_number_satisfies_its_rule(low: int, size: int, number: int) -> None:
     rules = f"rules: [{{name: a, effect: override, partitions: {{min: {low}, max: {low + size}}}}}]"
     policy = RulesPolicy()
     policy._rules = parse_rules(rules, source="rules.yaml")
@@ -777,7 +777,7 @@ def test_rules_decide_on_client_ids(details: ClientDetails, error: str | None) -
         ("DELETE_RECORDS", "User:admin", False),
     ],
 )
-def test_rules_forbid_apis(api: str, principal: str, is_denied: bool) -> None:
+def test_forbidden_apis_are_denied(api: str, principal: str, is_denied: bool) -> None:
     policy = RulesPolicy()
     text = """
     rules:
@@ -809,7 +809,7 @@ def test_rules_forbid_apis(api: str, principal: str, is_denied: bool) -> None:
         ("{name: a, group_naming: team-*}", "rules[0].group_naming: 'team-*' is a regular expression"),
     ],
 )
-def test_a_rule_on_flows_that_cannot_work_is_refused_with_the_place(rule: str, place: str) -> None:
+def test_invalid_flow_rule_error_has_its_position(rule: str, place: str) -> None:
     with pytest.raises(RuleFileError) as refused:
         parse_rules(f"rules: [{rule}]", source="rules.yaml")
     assert place in str(refused.value)

@@ -35,7 +35,7 @@ class AtLeast:
         raise InvalidRequestError("never")
 
 
-def test_a_policy_is_asked_as_a_broker_asks_it() -> None:
+def test_policy_under_test_decides_as_in_a_broker() -> None:
     policy = make_policy(AtLeast, house_least="3")
     assert_allowed(policy, a_topic(num_partitions=3))
     assert_allowed(policy, a_topic(assignments={0: [1]}))
@@ -43,7 +43,7 @@ def test_a_policy_is_asked_as_a_broker_asks_it() -> None:
     assert_refused(policy, a_deletion(), code="INVALID_REQUEST")
 
 
-def test_assertions_say_what_happened_instead() -> None:
+def test_failed_assertion_reports_the_actual_decision() -> None:
     policy = make_policy(AtLeast, house_least="3")
     with pytest.raises(AssertionError, match="rejected with POLICY_VIOLATION: at least 3"):
         assert_allowed(policy, a_topic(num_partitions=1))
@@ -55,7 +55,7 @@ def test_assertions_say_what_happened_instead() -> None:
         assert_refused(policy, a_deletion(), code="POLICY_VIOLATION")
 
 
-def test_a_change_of_configs_leads_to_its_result() -> None:
+def test_config_change_details_contain_result() -> None:
     change = a_config_change(sets={"a": "1"}, removes=["b"], before={"b": "2", "c": "3"})
     assert (dict(change.configs), dict(change.result)) == ({"a": "1", "b": None}, {"c": "3", "a": "1"})
     assert more_partitions(then=5, new_assignments=[[1]]).new_assignments == ((1,),)

@@ -49,25 +49,25 @@ class Room:
         )
 
 
-def test_a_decision_is_made_and_checked_once_when_nothing_changes() -> None:
+def test_unchanged_state_is_decided_and_checked_once() -> None:
     room = Room({"a": 1, "b": 2})
     assert room.run("a", "b") == [("a", 1), ("b", 2)]
     assert (room.decided, room.asked) == (1, [("a", 1), ("b", 2)])
 
 
-def test_what_others_change_is_decided_again_and_only_what_differs_is_checked_again() -> None:
+def test_concurrent_change_repeats_decision_and_checks_only_differences() -> None:
     room = Room({"a": 1, "b": 2}, lambda room: room.change("a", 3))
     assert room.run("a", "b") == [("a", 3), ("b", 2)]
     assert (room.decided, room.asked) == (2, [("a", 1), ("b", 2), ("a", 3)])
 
 
-def test_a_change_of_something_else_is_no_reason_to_check_again() -> None:
+def test_unrelated_change_does_not_repeat_the_check() -> None:
     room = Room({"a": 1}, lambda room: room.change("c", 3))
     assert room.run("a") == [("a", 1)]
     assert (room.decided, room.asked) == (2, [("a", 1)])
 
 
-def test_a_rejection_stays_with_its_decision_and_goes_with_it() -> None:
+def test_denial_is_dropped_when_its_decision_changes() -> None:
     room = Room({"a": -1, "b": -2}, lambda room: room.change("a", 1))
     first, second = room.run("a", "b")
     assert first == ("a", 1)
@@ -98,7 +98,7 @@ class OverridingRoom(Room):
         return asyncio.run(decide_and_check(decide, lambda each: each, self.judge, self.revision, self.apply))
 
 
-def test_an_overridden_decision_is_made_and_checked_again() -> None:
+def test_overridden_decision_is_decided_and_checked_again() -> None:
     room = OverridingRoom({"a": 1, "b": 20})
     assert room.judged() == [("a", 1), ("b", 10)]
     assert (room.decided, room.asked) == (2, [("a", 1), ("b", 20), ("b", 10)])
@@ -121,7 +121,7 @@ def test_policy_checks_the_result_of_an_override_that_changes_nothing() -> None:
     assert room.overridden == [None, override]
 
 
-def test_an_error_of_the_decision_itself_is_not_shown_to_the_policy() -> None:
+def test_failed_decision_is_not_passed_to_policy() -> None:
     room = Room({"a": 1}, lambda room: room.change("a", None))
     (outcome,) = room.run("a")
     assert isinstance(outcome, UnknownTopicOrPartitionError)

@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_a_decision_is_known_for_a_while_and_a_failure_for_a_moment() -> None:
+def test_decision_and_failure_expire_after_their_lifetimes() -> None:
     clock = Clock()
     known = KnownOutcomes(clock)
     decisions = [ALLOWED, PolicyOutcome(None, PolicyViolationError("no"))]
@@ -32,7 +32,7 @@ def test_a_decision_is_known_for_a_while_and_a_failure_for_a_moment() -> None:
     assert [known.get(question) for question in questions] == [None] * 4
 
 
-def test_the_oldest_outcomes_make_room_for_new_ones() -> None:
+def test_oldest_outcomes_are_evicted() -> None:
     known = KnownOutcomes(Clock())
     for number in range(MOST_OUTCOMES + 3):
         known.put(GroupDetails(group_id=str(number)), ALLOWED)

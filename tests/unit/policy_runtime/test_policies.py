@@ -158,7 +158,7 @@ async def create(policies: Policies, topic: str) -> str:
     return "allowed"
 
 
-def test_without_the_property_everything_is_allowed() -> None:
+def test_everything_is_allowed_without_a_policy() -> None:
     """K108-01: With the policy class config set, the broker makes one instance of it and uses it for create-topic
     requests; without it nothing changes.
     """
@@ -190,7 +190,7 @@ def test_without_the_property_everything_is_allowed() -> None:
         ("true-1", "allowed", "allow"),
     ],
 )
-def test_the_code_follows_the_exception_and_whatever_breaks_fails_the_topic_alone(
+def test_policy_exception_maps_to_error_code_of_that_topic_only(
     either: str, topic: str, answer: str, action: str
 ) -> None:
     """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to refuse.
@@ -212,7 +212,7 @@ def test_the_code_follows_the_exception_and_whatever_breaks_fails_the_topic_alon
     serve({CREATE_KEY: either}, use)
 
 
-def test_a_class_that_several_properties_name_is_one_instance_on_one_thread(rules: Any) -> None:
+def test_class_named_by_several_configs_is_one_instance_on_one_thread(rules: Any) -> None:
     """K108-26: it is asked for what the properties say, and tells by the type of the details what it is."""
 
     async def use(policies: Policies) -> None:
@@ -237,7 +237,7 @@ def test_a_class_that_several_properties_name_is_one_instance_on_one_thread(rule
     assert len(rules.module.CLOSED) == 1
 
 
-def test_a_class_may_have_a_method_for_each_kind(rules: Any) -> None:
+def test_class_with_one_method_per_kind_decides_each_kind(rules: Any) -> None:
     """K108-26: One policy config per request type; a class may implement several but every config must be set."""
 
     async def use(policies: Policies) -> None:
@@ -253,7 +253,7 @@ def test_a_class_may_have_a_method_for_each_kind(rules: Any) -> None:
         asyncio.run(Policies.load({CREATE_KEY: rules.several, ALTER_KEY: rules.several}))
 
 
-def test_an_audited_policy_decides_counts_logs_and_lets_pass(either: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_audit_mode_counts_and_logs_denial_but_allows(either: str, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies) -> None:
         assert [await create(policies, name) for name in ("refused-1", "broken-1", "fine")] == ["allowed"] * 3
         with pytest.raises(PolicyViolationError):
@@ -332,7 +332,7 @@ def test_request_that_only_validates_is_not_counted(either: str, caplog: pytest.
     assert logged == ["ERROR"], "a policy that fails is logged all the same"
 
 
-def test_an_override_of_a_request_that_cannot_be_changed_fails_it(either: str) -> None:
+def test_override_of_unchangeable_request_fails_it(either: str) -> None:
     async def use(policies: Policies) -> None:
         with pytest.raises(PolicyFailedError):
             await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="override-1"))
@@ -348,7 +348,7 @@ def test_an_override_of_a_request_that_cannot_be_changed_fails_it(either: str) -
         ("policy.timeout.ms", "0", "Value must be at least 1"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, fault: str) -> None:
+def test_invalid_policy_setting_is_rejected(name: str, value: str, fault: str) -> None:
     with pytest.raises(PolicyLoadError) as refused:
         asyncio.run(Policies.load({name: value}))
     assert str(refused.value) == f"Invalid value {value} for configuration {name}: {fault}"
@@ -356,7 +356,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, faul
 
 @pytest.mark.process
 @pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
-def test_a_policy_that_ends_its_process_ends_a_call_or_its_own_child(rules: Any, topic: str, answer: str) -> None:
+def test_policy_that_exits_or_forks_does_not_end_the_broker(rules: Any, topic: str, answer: str) -> None:
     """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on."""
 
     async def use(policies: Policies) -> None:
@@ -367,7 +367,7 @@ def test_a_policy_that_ends_its_process_ends_a_call_or_its_own_child(rules: Any,
 
 
 @pytest.mark.parametrize("topic", ["endless-1", "stuck-1"])
-def test_a_policy_that_never_returns_fails_one_topic_and_serving_goes_on(rules: Any, topic: str) -> None:
+def test_policy_that_never_returns_fails_one_topic_without_blocking_the_loop(rules: Any, topic: str) -> None:
     """K108-19, K108-25: another instance, on another thread, answers the next topic."""
 
     async def use(policies: Policies) -> None:
@@ -394,7 +394,7 @@ def test_a_policy_that_never_returns_fails_one_topic_and_serving_goes_on(rules: 
     serve({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}, use)
 
 
-def test_an_endless_loop_is_ended_and_closed_behind(rules: Any) -> None:
+def test_endless_policy_call_is_interrupted_and_instance_is_closed(rules: Any) -> None:
     before = set(threading.enumerate())
 
     async def use(policies: Policies) -> None:
@@ -409,7 +409,7 @@ def test_an_endless_loop_is_ended_and_closed_behind(rules: Any) -> None:
     serve({CREATE_KEY: rules.all, "policy.timeout.ms": "100"}, use)
 
 
-def test_too_many_calls_that_hang_make_no_further_threads(rules: Any) -> None:
+def test_hanging_policy_calls_start_a_bounded_number_of_threads(rules: Any) -> None:
     before = set(threading.enumerate())
 
     async def use(policies: Policies) -> None:
@@ -420,7 +420,7 @@ def test_too_many_calls_that_hang_make_no_further_threads(rules: Any) -> None:
     serve({CREATE_KEY: rules.all, "policy.timeout.ms": "50"}, use)
 
 
-def test_a_client_that_goes_away_does_not_let_two_calls_overlap(rules: Any) -> None:
+def test_canceled_request_does_not_overlap_policy_calls(rules: Any) -> None:
     """K108-25: Calls are not concurrent."""
 
     async def use(policies: Policies) -> None:
@@ -437,7 +437,7 @@ def test_a_client_that_goes_away_does_not_let_two_calls_overlap(rules: Any) -> N
     serve({CREATE_KEY: rules.all}, use)
 
 
-def test_turns_pass_in_order_and_are_held_until_what_was_decided_is_applied(rules: Any, either: str) -> None:
+def test_policy_turn_is_held_until_decision_is_applied(rules: Any, either: str) -> None:
     """K108-07: Topics are processed one after the other in request order; per topic: hard-coded checks, then policy,
     then creation.
 
@@ -460,9 +460,7 @@ def test_turns_pass_in_order_and_are_held_until_what_was_decided_is_applied(rule
     serve({CREATE_KEY: either}, use)
 
 
-def test_a_policy_that_cannot_be_closed_does_not_keep_the_broker_from_stopping(
-    rules: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_in_policy_close_does_not_block_shutdown(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies) -> None:
         assert await create(policies, "fine") == "allowed"
 
@@ -470,7 +468,7 @@ def test_a_policy_that_cannot_be_closed_does_not_keep_the_broker_from_stopping(
     assert any("failed to close" in record.getMessage() for record in caplog.records)
 
 
-def test_a_quick_policy_is_answered_without_leaving_the_event_loop(rules: Any) -> None:
+def test_fast_policy_decides_without_suspending_the_event_loop(rules: Any) -> None:
     """Requests that are decided together share one commit; and a call is cheap."""
 
     async def use(policies: Policies) -> None:
@@ -490,7 +488,7 @@ def test_a_quick_policy_is_answered_without_leaving_the_event_loop(rules: Any) -
 
 
 @pytest.mark.parametrize("name", ["at_once", "configured"])
-def test_a_policy_that_only_computes_is_called_where_the_broker_decides(rules: Any, name: str) -> None:
+def test_only_computes_policy_runs_on_the_event_loop(rules: Any, name: str) -> None:
     """It is made and closed on its thread all the same."""
 
     async def use(policies: Policies) -> None:
@@ -505,9 +503,7 @@ def test_a_policy_that_only_computes_is_called_where_the_broker_decides(rules: A
     assert len(rules.module.CLOSED) == 1
 
 
-def test_a_policy_that_took_long_where_the_broker_decides_is_asked_on_its_thread_from_then_on(
-    rules: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slow_only_computes_policy_moves_to_its_own_thread(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies) -> None:
         assert await create(policies, "slow-1") == "allowed"
         threads, instance = rules.module.THREADS, rules.module.CALLS[0][2]
@@ -520,7 +516,7 @@ def test_a_policy_that_took_long_where_the_broker_decides_is_asked_on_its_thread
     assert sum("held the event loop" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_a_policy_beyond_its_time_where_the_broker_decides_fails_the_topic_and_is_recreated(rules: Any) -> None:
+def test_only_computes_policy_past_its_timeout_fails_topic_and_is_recreated(rules: Any) -> None:
     async def use(policies: Policies) -> None:
         assert "did not decide within 1000 ms" in await create(policies, "tardy-1")
         assert await create(policies, "next") == "allowed"
@@ -536,7 +532,7 @@ def test_error_codes_of_failures_are_not_retriable() -> None:
     assert PolicyTimeoutError.error_code is PolicyFailedError.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_a_question_about_a_flow_does_not_wait_for_a_change_to_be_applied(rules: Any) -> None:
+def test_flow_check_does_not_wait_for_pending_creation(rules: Any) -> None:
     async def test() -> None:
         properties = {CREATE_KEY: rules.at_once, "flow.policy.class.name": rules.at_once}
         policies = await Policies.load(properties, GATEWAY_KINDS, in_threads=True)

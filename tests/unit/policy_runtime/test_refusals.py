@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-def test_the_same_refusal_is_logged_once_in_a_while_with_the_number_left_out() -> None:
+def test_repeated_denial_is_logged_once_per_window_with_suppressed_count() -> None:
     clock = Clock()
     limit = LogLimit(clock)
     assert [limit.admit("a"), limit.admit("a"), limit.admit("b"), limit.admit("a")] == [0, None, 1, None]
@@ -32,7 +32,7 @@ def test_the_same_refusal_is_logged_once_in_a_while_with_the_number_left_out() -
     assert [limit.admit("a"), limit.admit("a")] == [1, None]
 
 
-def test_a_client_that_makes_up_names_does_not_fill_the_log() -> None:
+def test_distinct_names_do_not_flood_the_log() -> None:
     clock = Clock()
     limit = LogLimit(clock)
     assert sum(limit.admit(number) is not None for number in range(100_000)) == MAX_LOGGED
@@ -40,7 +40,7 @@ def test_a_client_that_makes_up_names_does_not_fill_the_log() -> None:
     assert limit.admit("next") == 100_000 - MAX_LOGGED
 
 
-def test_a_refusal_counts_for_one_topic_and_client_and_for_some_seconds() -> None:
+def test_denied_creation_is_remembered_per_topic_and_principal_until_expiry() -> None:
     clock = Clock()
     refused = RefusedCreations(clock)
     refused.remember("t", ANNA, ErrorCode.POLICY_VIOLATION)
@@ -51,7 +51,7 @@ def test_a_refusal_counts_for_one_topic_and_client_and_for_some_seconds() -> Non
     assert refused.recall("t", ANNA) is None
 
 
-def test_the_memory_is_bounded_and_can_be_cleared() -> None:
+def test_denied_creations_are_bounded_and_clearable() -> None:
     refused = RefusedCreations(Clock())
     for number in range(2 * MAX_REMEMBERED + 1):
         refused.remember(f"t{number}", ANNA, ErrorCode.POLICY_VIOLATION)

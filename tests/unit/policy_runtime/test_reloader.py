@@ -92,7 +92,7 @@ async def eventually(policies: Policies, expected: str) -> None:
     pytest.fail(f"never {expected}")
 
 
-def test_a_changed_module_takes_over_and_the_old_instance_is_closed(house: House) -> None:
+def test_changed_module_replaces_policy_and_closes_old_instance(house: House) -> None:
     async def use(policies: Policies, _: PolicyReloader) -> None:
         closed: list[Any] = __import__(house.name).CLOSED
         house.write("2")
@@ -103,9 +103,7 @@ def test_a_changed_module_takes_over_and_the_old_instance_is_closed(house: House
 
 
 @pytest.mark.parametrize("more", ["\nraise RuntimeError('half-way')", "\nthis is no Python", "\ndel Rules"])
-def test_a_module_that_fails_leaves_the_last_good_one_serving(
-    house: House, more: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_module_keeps_last_good_policy(house: House, more: str, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies, _: PolicyReloader) -> None:
         house.write("2", more)
         async with asyncio.timeout(10):
@@ -121,7 +119,7 @@ def test_a_module_that_fails_leaves_the_last_good_one_serving(
     house.serve(use)
 
 
-def test_files_that_a_policy_names_are_watched_too(house: House) -> None:
+def test_files_named_by_policy_are_watched(house: House) -> None:
     async def use(policies: Policies, _: PolicyReloader) -> None:
         before = __import__(house.name)
         house.watched.write_text("new")
@@ -130,7 +128,7 @@ def test_files_that_a_policy_names_are_watched_too(house: House) -> None:
     house.serve(use)
 
 
-def test_a_reload_on_demand_needs_no_watched_file(house: House) -> None:
+def test_reload_on_demand_works_without_watching(house: House) -> None:
     house.properties["policy.reload.interval.ms"] = "0"
 
     async def use(policies: Policies, reloader: PolicyReloader) -> None:
@@ -143,7 +141,7 @@ def test_a_reload_on_demand_needs_no_watched_file(house: House) -> None:
     house.serve(use)
 
 
-def test_a_policy_that_is_asked_meanwhile_finishes_before_it_is_replaced(house: House) -> None:
+def test_policy_call_finishes_before_instance_is_replaced(house: House) -> None:
     house.path.write_text(
         textwrap.dedent("""
             import time
@@ -176,7 +174,7 @@ def test_a_policy_that_is_asked_meanwhile_finishes_before_it_is_replaced(house: 
     house.serve(use)
 
 
-def test_an_interval_that_is_no_number_is_refused() -> None:
+def test_invalid_reload_interval_is_rejected() -> None:
     async def run() -> None:
         with pytest.raises(
             PolicyLoadError, match=r"Invalid value often for configuration policy\.reload\.interval\.ms"
@@ -186,9 +184,7 @@ def test_an_interval_that_is_no_number_is_refused() -> None:
     asyncio.run(run())
 
 
-def test_a_module_that_the_policy_imports_is_watched_and_a_broken_one_changes_nothing(
-    house: House, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_imported_module_is_watched_and_broken_one_keeps_policy(house: House, caplog: pytest.LogCaptureFixture) -> None:
     limits = house.path.with_name(f"{house.name}_limits.py")
     limits.write_text('VERSION = "1"\n')
     house.write("{limit}", "")
@@ -206,7 +202,7 @@ def test_a_module_that_the_policy_imports_is_watched_and_a_broken_one_changes_no
     house.serve(use)
 
 
-def test_whether_a_policy_only_computes_is_asked_of_every_version(house: House) -> None:
+def test_only_computes_is_read_from_every_policy_version(house: House) -> None:
     house.properties["policy.reload.interval.ms"] = "0"
 
     async def use(policies: Policies, reloader: PolicyReloader) -> None:

@@ -62,7 +62,7 @@ def run(main: Callable[[PolicyRuntime], Coroutine[None, None, None]], properties
     asyncio.run(asyncio.wait_for(started(), 20))
 
 
-def test_a_checked_file_is_used_once_the_change_is_applied(file: Callable[[str], dict[str, str]]) -> None:
+def test_checked_rules_file_applies_after_the_change(file: Callable[[str], dict[str, str]]) -> None:
     async def main(runtime: PolicyRuntime) -> None:
         new = {**POLICY, **file("b")}
         # when
@@ -81,7 +81,7 @@ def test_a_checked_file_is_used_once_the_change_is_applied(file: Callable[[str],
     run(main, {**POLICY, **file("a")})
 
 
-def test_a_file_that_cannot_be_used_is_an_error_and_the_old_rules_stay(file: Callable[[str], dict[str, str]]) -> None:
+def test_invalid_rules_file_keeps_current_rules(file: Callable[[str], dict[str, str]]) -> None:
     async def main(runtime: PolicyRuntime) -> None:
         with pytest.raises(PolicyLoadError):
             await runtime.check({**POLICY, **file("")}, validate_only=False)
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_used_is_an_error_and_the_old_rules_stay(file: Cal
     run(main, {**POLICY, **file("a")})
 
 
-def test_a_change_that_is_only_validated_leaves_nothing_behind(file: Callable[[str], dict[str, str]]) -> None:
+def test_validate_only_check_keeps_current_rules(file: Callable[[str], dict[str, str]]) -> None:
     async def main(runtime: PolicyRuntime) -> None:
         await runtime.check({**POLICY, **file("b")}, validate_only=True)
         runtime.follow({**runtime.properties, "create.topic.policy.mode": "audit"})
@@ -112,7 +112,7 @@ def rewrite(path: Path, text: str | None) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_path_that_is_set_again_is_read_again(file: Callable[[str], dict[str, str]]) -> None:
+def test_unchanged_path_set_again_reloads_the_file(file: Callable[[str], dict[str, str]]) -> None:
     properties = {**POLICY, **file("b"), "policy.reload.interval.ms": "0"}
     path = Path(properties["policy.rules.file"])
     rules = path.read_text()
@@ -158,7 +158,7 @@ def test_failed_reload_is_reported_until_one_succeeds(file: Callable[[str], dict
     run(main, properties)
 
 
-def test_a_change_that_was_rolled_back_loads_the_old_file_again(
+def test_rolled_back_change_reloads_old_rules_file(
     file: Callable[[str], dict[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -178,7 +178,7 @@ def test_a_change_that_was_rolled_back_loads_the_old_file_again(
     run(main, {**POLICY, **file("a")})
 
 
-def test_a_reload_that_began_before_a_change_does_not_undo_it(
+def test_outdated_reload_does_not_undo_a_later_change(
     file: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main(runtime: PolicyRuntime) -> None:
@@ -225,7 +225,7 @@ TYPES: Final = {"retention.ms": 5, "message.downconversion.enable": 1, "confluen
     ],
 )
 @pytest.mark.parametrize("is_reachable", [True, False])
-def test_rules_of_a_gateway_may_name_configs_of_the_upstream(
+def test_gateway_rules_accept_upstream_configs(
     tmp_path: Path, rule: str, types: dict[str, int], error: str | None, is_reachable: bool
 ) -> None:
     path = tmp_path / "rules.yaml"
@@ -256,13 +256,13 @@ def test_rules_of_a_gateway_may_name_configs_of_the_upstream(
     run(main, properties)
 
 
-def test_broker_rejects_rules_on_configs_that_kafka_does_not_have(tmp_path: Path) -> None:
+def test_broker_rejects_rules_on_configs_unknown_to_kafka(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(VENDOR.format("forbidden: true"))
     with pytest.raises(PolicyLoadError, match=r"message\.downconversion\.enable: not a topic config"):
         run(Mock(), {**POLICY, "policy.rules.file": str(tmp_path / "rules.yaml")})
 
 
-def test_rules_file_that_no_policy_reads_is_an_error(file: Callable[[str], dict[str, str]]) -> None:
+def test_rules_file_without_a_policy_is_an_error(file: Callable[[str], dict[str, str]]) -> None:
     async def main(runtime: PolicyRuntime) -> None:
         with pytest.raises(
             PolicyLoadError, match=r"a\.yaml: no policy reads the file; set create\.topic\.policy\.class"

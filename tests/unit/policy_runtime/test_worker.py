@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_thread_that_is_stopped_before_it_began_its_call_ends_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_stopped_before_its_thread_starts_skips_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     late: list[threading.Thread] = []
     start = threading.Thread.start

@@ -92,7 +92,7 @@ def test_hundreds_of_partitions_work_with_256_descriptors() -> None:
         assert "Too many open files" not in broker.log_path.read_text()
 
 
-def test_idle_connections_of_strangers_leave_storage_what_it_needs() -> None:
+def test_idle_connections_leave_descriptors_for_storage() -> None:
     with limited(1_024), KlammBroker() as broker, WireClient(broker.bootstrap_servers, timeout_s=60) as client:
         peers = strangers(broker.ports[0], 1_400)
         try:
@@ -110,7 +110,7 @@ def test_idle_connections_of_strangers_leave_storage_what_it_needs() -> None:
             assert again.end_offset("beside", 0) == 3
 
 
-def test_handshakes_that_go_no_further_leave_storage_what_it_needs(tmp_path: Path) -> None:
+def test_unfinished_tls_handshakes_leave_descriptors_for_storage(tmp_path: Path) -> None:
     """They count as connections from the moment they are accepted, so they leave what logs and scrapes need."""
     port = free_port()
     settings = {

@@ -44,7 +44,7 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
-def test_what_was_acknowledged_stays_and_the_store_continues_when_there_is_room(tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_full_disk_and_store_resumes(tmp_path: Path) -> None:
     """In a process of its own: the limit on the size of files is the process's."""
     result = subprocess.run(
         [sys.executable, "-c", WRITE_UNTIL_REFUSED, str(tmp_path / "metadata.sqlite")],

@@ -52,7 +52,7 @@ _MOMENTS_S: Final = (0.2, 1.2)
 _SHORT_MOMENTS_S: Final = (0.02, 0.4)
 
 
-def test_what_was_acknowledged_survives_many_kills(crashing: Cluster) -> None:
+def test_acknowledged_requests_survive_many_kills(crashing: Cluster) -> None:
     # given
     story = _Story(address=crashing.bootstrap_servers)
     with WireClient(story.address) as client:
@@ -113,7 +113,7 @@ def test_config_changes_survive_many_kills(crashing: Cluster) -> None:
         pytest.param(lambda batch: bytes(len(batch)), id="zeros"),
     ],
 )
-def test_a_torn_tail_is_cut_and_said_so(tear: Callable[[bytes], bytes]) -> None:
+def test_torn_log_tail_is_truncated_and_logged(tear: Callable[[bytes], bytes]) -> None:
     with KlammBroker() as broker:
         # given: acknowledged batches, and behind them what a crash in the middle of a write leaves
         with WireClient(broker.bootstrap_servers) as client:

@@ -91,13 +91,13 @@ def _found_in(scratch: Path) -> bool:
     return False
 
 
-def test_the_checker_finds_decisions_that_are_not_remembered(scratch: Path) -> None:
+def test_checker_detects_forgotten_transaction_decisions(scratch: Path) -> None:
     """A control: as it was before decisions outlived the next transaction of their producer."""
     with mock.patch.object(Decisions, "find", return_value=None):
         assert _found_in(scratch)
 
 
-def test_the_checker_finds_records_that_were_not_synced(scratch: Path) -> None:
+def test_checker_detects_records_without_fsync(scratch: Path) -> None:
     """A control: logs are acknowledged without an fsync."""
     with mock.patch("klamm.storage.log.flusher._fsync_all"):
         assert _found_in(scratch)

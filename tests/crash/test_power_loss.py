@@ -106,10 +106,10 @@ def what_is_wrong_after(cut: Cut, directory: Path) -> str | None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_what_was_acknowledged_survives_a_power_cut_whole_and_in_order(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_changes_survive_power_cuts_in_order(tmp_path: Path, seed: int) -> None:
     assert wrong_after_cuts(tmp_path, lambda disk: disk.connect, submissions=400, seed=seed) == []
 
 
-def test_the_recorded_disk_does_lose_what_was_never_synced(tmp_path: Path) -> None:
+def test_recorded_disk_loses_data_without_fsync(tmp_path: Path) -> None:
     """A control: without fsync the same checks find losses, so the test above can fail."""
     assert wrong_after_cuts(tmp_path, lambda disk: lambda path: UnsafeDatabase(path, disk.vfs), submissions=200, seed=1)

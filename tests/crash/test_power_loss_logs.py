@@ -50,7 +50,7 @@ def new_ledger(seed: int) -> Ledger:
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_what_is_durable_survives_power_cuts_at_any_moment(
+def test_durable_records_survive_power_cuts_at_any_write(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "klamm")  # recoveries log every cut
@@ -77,7 +77,7 @@ def test_what_is_durable_survives_power_cuts_at_any_moment(
 
 
 @pytest.mark.parametrize("is_synced", [True, False])
-def test_what_a_stop_syncs_with_the_whole_file_system_survives_power_cuts(
+def test_syncfs_at_shutdown_makes_logs_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_synced: bool
 ) -> None:
     """It takes the place of every fsync of a log: if it did nothing, the same checks would find losses."""
@@ -97,9 +97,7 @@ def test_what_a_stop_syncs_with_the_whole_file_system_survives_power_cuts(
     assert any(cut.operation == "after syncfs" for cut in cuts) is is_synced
 
 
-def test_the_checker_notices_a_disk_that_loses_what_was_synced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checker_detects_ineffective_fsync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A control: with an fsync that does nothing the same checks find losses."""
     caplog.set_level(logging.CRITICAL, "klamm")
     ledger = new_ledger(9)

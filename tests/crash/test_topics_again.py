@@ -22,7 +22,7 @@ _PARTITIONS = 3
 _KILLS = 40 if os.environ.get("KLAMM_SOAK") else 3
 
 
-def test_a_topic_that_is_created_again_never_has_older_records_and_the_broker_always_starts(crashing: Cluster) -> None:
+def test_recreated_topic_has_no_older_records_after_kills(crashing: Cluster) -> None:
     moments = random.Random()
     for number in range(_KILLS):
         # given

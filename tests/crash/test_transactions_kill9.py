@@ -102,7 +102,7 @@ class _Transferring(Worker):
         return following if ledger.knows_v2 else who
 
 
-def test_every_transaction_is_whole_or_not_there_after_any_kill(crashing: Cluster) -> None:
+def test_transactions_are_atomic_across_kills(crashing: Cluster) -> None:
     # given
     ledgers = [_Ledger(number=number, knows_v2=number % 2 == 0) for number in range(4)]
     with WireClient(crashing.bootstrap_servers, timeout_s=30) as client:

@@ -151,7 +151,7 @@ def close_all(peers: list[socket.socket]) -> None:
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
-def test_fetches_that_are_not_read_cost_no_memory_and_end_when_idle(broker: Broker, encrypted: bool) -> None:
+def test_unread_fetch_responses_use_no_memory_and_close_when_idle(broker: Broker, encrypted: bool) -> None:
     """Before: each held a whole response, for ever, and the log said at each sweep that it was closed."""
     wait_until(lambda: broker.connections() == 0, timeout_s=30, what="connections of before to end")
     before, said = broker.memory(), broker.closed_as("idle")
@@ -169,7 +169,7 @@ def test_fetches_that_are_not_read_cost_no_memory_and_end_when_idle(broker: Brok
         close_all(peers)
 
 
-def test_a_half_open_connection_ends_when_idle(broker: Broker) -> None:
+def test_half_open_connection_closes_when_idle(broker: Broker) -> None:
     """The client has closed its side, with a response on its way that it never reads."""
     peer = broker.connect()
     try:
@@ -180,7 +180,7 @@ def test_a_half_open_connection_ends_when_idle(broker: Broker) -> None:
         peer.close()
 
 
-def test_a_slow_reader_is_not_idle_and_gets_every_byte(broker: Broker) -> None:
+def test_slow_reader_is_not_idle_and_gets_every_byte(broker: Broker) -> None:
     """It needs longer than connections.max.idle.ms for one response."""
     with broker.connect() as peer:
         peer.sendall(fetch(max_bytes=10 * MEBI))
@@ -198,7 +198,7 @@ def test_a_slow_reader_is_not_idle_and_gets_every_byte(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("asked", [2**31 - 1, MOST_FETCHED + 1, MOST_FETCHED - MEBI])
-def test_a_response_is_not_above_fetch_max_bytes(broker: Broker, asked: int) -> None:
+def test_response_is_bounded_by_fetch_max_bytes(broker: Broker, asked: int) -> None:
     with broker.connect() as peer:
         peer.sendall(fetch(asked))
         size = struct.unpack(">i", peer.recv(4))[0]
@@ -218,7 +218,7 @@ def many_topics(broker: Broker) -> None:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
 @pytest.mark.usefixtures("many_topics")
-def test_other_large_responses_that_are_not_read_stay_within_the_budget(broker: Broker, encrypted: bool) -> None:
+def test_unread_built_responses_stay_within_the_memory_budget(broker: Broker, encrypted: bool) -> None:
     """Those that are made in memory: the connections that cost most are closed when all together hold too much."""
     with WireClient(broker.address, timeout_s=60) as client:
         frame = request_frame(describe(), 4)

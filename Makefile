@@ -17,7 +17,7 @@ SEEDS ?= $(shell seq 20)
 # Releases of Apache Kafka with which the mirror and the clients work as well, and tests that show it.
 OLDER_RELEASES := 3.9.2 4.1.0
 WITH_OLDER_KAFKA := tests/interop/test_mirror_kafka.py tests/interop/test_impact_outages.py \
-	tests/interop/test_client_contract.py::test_against_apache_kafka_they_send_nothing_of_it_and_work
+	tests/interop/test_client_contract.py::test_clients_work_with_kafka_and_send_no_config_request
 
 # Tests and demo start hundreds of Python processes. Without bytecode each compiles all of klamm, for 0.3 s of CPU.
 unexport PYTHONDONTWRITEBYTECODE

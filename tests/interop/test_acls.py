@@ -89,7 +89,7 @@ def topics_seen(broker: klamm.Broker, user: str = "alice") -> set[str]:
     return set(admin_of(broker, user).list_topics(timeout=10).topics)
 
 
-def test_who_may_write_a_topic_sees_and_writes_it_and_no_other(broker: klamm.Broker) -> None:
+def test_write_acl_allows_describe_and_write_of_that_topic_only(broker: klamm.Broker) -> None:
     add(broker, acl(AclOperation.WRITE))
     assert topics_seen(broker) == {"orders"}
     assert sent(broker, "orders") is None
@@ -98,7 +98,7 @@ def test_who_may_write_a_topic_sees_and_writes_it_and_no_other(broker: klamm.Bro
     assert topics_seen(broker, "admin") == {"orders", "other"}
 
 
-def test_a_deny_takes_back_what_an_allow_gave(broker: klamm.Broker) -> None:
+def test_deny_acl_overrides_allow_acl(broker: klamm.Broker) -> None:
     every = acl(AclOperation.ALL, name="*")
     deny = acl(AclOperation.WRITE, name="or", pattern=ResourcePatternType.PREFIXED, permission=AclPermissionType.DENY)
     add(broker, every, deny)
@@ -129,7 +129,7 @@ def test_acls_are_described_deleted_and_survive_a_kill(broker: klamm.Broker) -> 
     assert [found.operation for found in admin.describe_acls(EVERY_ACL).result(10)] == [AclOperation.READ]
 
 
-def test_without_a_right_no_acl_is_read_or_written(broker: klamm.Broker) -> None:
+def test_principal_without_acls_cannot_read_or_write_acls(broker: klamm.Broker) -> None:
     alice = admin_of(broker, "alice")
     asked = [*alice.create_acls([acl(AclOperation.ALL)]).values(), *alice.delete_acls([EVERY_ACL]).values()]
     for future in asked:
@@ -166,7 +166,7 @@ def test_tools_name_the_principal_and_the_missing_right(
     assert "(User:alice needs DESCRIBE on the cluster)" in output.out
 
 
-def test_who_may_create_but_not_describe_configs_does_not_get_them(broker: klamm.Broker) -> None:
+def test_create_without_describe_configs_right_returns_no_configs(broker: klamm.Broker) -> None:
     add(broker, acl(AclOperation.CREATE, name="made"))
     topics = [
         CreateTopicsRequest.CreatableTopic(name=n, num_partitions=2, replication_factor=1) for n in ("made", "no")
@@ -187,7 +187,7 @@ class Refusal(CreateTopicPolicy):
 """
 
 
-def test_a_missing_right_is_told_before_the_policy_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authorization_failure_precedes_create_topic_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K108-22: Authorization failure (29) comes before the policy."""
     (tmp_path / "policy_after_rights.py").write_text(POLICY)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -204,7 +204,7 @@ def test_a_missing_right_is_told_before_the_policy_is_asked(tmp_path: Path, monk
     assert (judged.error_code, judged.error_message) == (44, "t: the policy was asked")
 
 
-def test_authorized_operations_are_reported_when_asked_for(broker: klamm.Broker) -> None:
+def test_authorized_operations_are_reported_on_request(broker: klamm.Broker) -> None:
     add(
         broker,
         acl(AclOperation.READ),
@@ -220,7 +220,7 @@ def test_authorized_operations_are_reported_when_asked_for(broker: klamm.Broker)
     assert cluster.cluster_authorized_operations == 1 << AclOperation.DESCRIBE.value
 
 
-def test_who_may_not_read_a_group_or_a_topic_consumes_nothing(broker: klamm.Broker) -> None:
+def test_principal_without_read_on_group_or_topic_consumes_nothing(broker: klamm.Broker) -> None:
     from confluent_kafka import Consumer  # noqa: PLC0415 - only here
 
     add(broker, acl(AclOperation.READ), acl(AclOperation.READ, name="g", resource_type=ResourceType.GROUP))

@@ -436,12 +436,12 @@ def everything(admin: WireClient) -> list[bytes]:
     ]
 
 
-def test_the_table_names_every_api_that_is_served() -> None:
+def test_table_covers_every_served_api() -> None:
     assert set(TABLE) == set(ROUTES)
 
 
 @pytest.mark.parametrize(("api_key", "asked"), CASES, ids=[f"{key}-{asked.message}" for key, asked in CASES])
-def test_without_a_right_nothing_is_learned_and_nothing_is_changed(
+def test_principal_without_rights_reads_and_changes_nothing(
     broker: klamm.Broker, api_key: int, asked: Question
 ) -> None:
     """K339-36: Authorization: ALTER_CONFIGS on Topic t for topic resources, on Cluster for broker resources; denial ->

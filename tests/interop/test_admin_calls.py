@@ -81,7 +81,7 @@ def until(holds: Callable[[], bool]) -> None:
 # --- groups ---
 
 
-def test_offsets_that_are_committed_for_a_group_are_listed_deleted_and_go_with_it(admin: AdminClient) -> None:
+def test_committed_group_offsets_are_listed_and_deleted(admin: AdminClient) -> None:
     # given
     group = "committed-from-outside"
     commits = {FIRST: OffsetAndMetadata(offset=7, metadata="so far"), SECOND: OffsetAndMetadata(offset=0)}
@@ -101,7 +101,7 @@ def test_offsets_that_are_committed_for_a_group_are_listed_deleted_and_go_with_i
     assert admin.list_group_offsets({group: None}).all().result() == {group: {}}
 
 
-def test_what_does_not_exist_fails_alone(admin: AdminClient) -> None:
+def test_missing_group_or_topic_fails_alone(admin: AdminClient) -> None:
     # given
     admin.alter_group_offsets("exists", {FIRST: OffsetAndMetadata(offset=1)}).all().result()
     # when
@@ -118,7 +118,7 @@ def test_what_does_not_exist_fails_alone(admin: AdminClient) -> None:
     assert code(altered.values()[TopicPartition("no", 0)]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_group_with_members_is_described_and_guarded(admin: AdminClient, address: str) -> None:
+def test_group_with_members_is_described_and_not_deleted(admin: AdminClient, address: str) -> None:
     # given
     group = unique("with-members-")
     consumer = KafkaConsumer(TOPIC, bootstrap_servers=address, group_id=group, client_id="reader")
@@ -170,7 +170,7 @@ def test_quotas_are_set_described_validated_and_removed(admin: AdminClient) -> N
     until(lambda: told(ClientQuotaFilter((of_the_user,))).result() == {})
 
 
-def test_a_quota_that_cannot_be_fails_for_its_entity_alone(admin: AdminClient) -> None:
+def test_invalid_quota_fails_for_its_entity_only(admin: AdminClient) -> None:
     # given
     good, bad = ClientQuotaEntity.of({"ip": "10.0.0.1"}), ClientQuotaEntity.of({"user": "u"})
     rate = ClientQuotaOp("connection_creation_rate", 5.0)
@@ -184,7 +184,7 @@ def test_a_quota_that_cannot_be_fails_for_its_entity_alone(admin: AdminClient) -
 # --- credentials ---
 
 
-def test_credentials_are_set_described_and_deleted_and_the_password_is_nowhere(admin: AdminClient) -> None:
+def test_scram_credentials_are_set_described_and_deleted_without_exposing_password(admin: AdminClient) -> None:
     # given
     sha256 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, iterations=8192)
     sha512 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, iterations=4096)

@@ -69,7 +69,7 @@ def data_path_error(address: str, properties: Mapping[str, str]) -> Exception | 
     return None
 
 
-def test_a_session_that_expires_is_renewed_between_calls() -> None:
+def test_expired_session_is_reauthenticated_between_calls() -> None:
     """KIP-368."""
     properties = login("PLAIN", 'username="alice" password="alice-secret"')
     settings = sasl_settings() | {"connections.max.reauth.ms": str(REAUTHENTICATE_MS)}
@@ -91,7 +91,7 @@ def test_a_session_that_expires_is_renewed_between_calls() -> None:
         ("OAUTHBEARER", 'clientId="me"', "SASL_AUTHENTICATION_FAILED: Login by OAUTHBEARER failed: sasl.oauthbearer"),
     ],
 )  # fmt: skip
-def test_a_rejected_login_is_named_at_once(guarded: str, mechanism: str, options: str, reason: str) -> None:
+def test_rejected_login_fails_at_once_with_reason(guarded: str, mechanism: str, options: str, reason: str) -> None:
     properties = login(mechanism, options)
     for error in (admin_error(guarded, properties), data_path_error(guarded, properties)):
         assert isinstance(error, SaslAuthenticationFailedError)
@@ -144,7 +144,7 @@ def test_records_are_produced_and_consumed_with_a_token(tmp_path: Path, capsys: 
     assert (sent.exit_code, received.exit_code, received.stdout) == (0, 0, "hello\n"), (sent, received)
 
 
-def test_certificates_that_one_side_rejects_are_named(tmp_path: Path) -> None:
+def test_rejected_certificate_fails_with_reason(tmp_path: Path) -> None:
     made = Certificates.create(tmp_path)
     trusts = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(made.authority), "ssl.keystore.type": "PEM"}
     server = {**trusts, "ssl.keystore.location": str(made.issue("server", "/CN=server")), "ssl.client.auth": "required"}
@@ -163,7 +163,7 @@ def test_certificates_that_one_side_rejects_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_the_reason_that_a_broker_sends_is_named(tmp_path: Path, version: str) -> None:
+def test_tls_alert_of_broker_is_reported(tmp_path: Path, version: str) -> None:
     """As Apache Kafka does. In TLS 1.3 the reason comes after the client's part of the handshake."""
     made = Certificates.create(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -196,7 +196,7 @@ def test_the_reason_that_a_broker_sends_is_named(tmp_path: Path, version: str) -
     assert str(error).endswith("the broker rejects our certificate: certificate expired")
 
 
-def test_a_check_of_the_connection_reports_at_once_why_no_call_is_accepted(guarded: str) -> None:
+def test_check_connection_reports_connection_or_login_failure_at_once(guarded: str) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     with AdminClient(nowhere) as admin:
         error = admin.check_connection().exception(10)

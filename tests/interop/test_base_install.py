@@ -22,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> BaseInstall:
     return install
 
 
-def test_it_takes_at_most_28_mib_with_its_dependencies_and_their_bytecode(installed: BaseInstall) -> None:
+def test_base_install_takes_at_most_28_mib(installed: BaseInstall) -> None:
     assert installed.distributions == {"cramjam", "crc32c", "google-re2", "kafka-python", "PyYAML"}
     assert MIB < installed.size_bytes() <= 28 * MIB
 
@@ -41,7 +41,7 @@ def test_broker_producer_consumer_policy_and_command_line_work(installed: BaseIn
     assert (found["has_type_marker"], found["has_licence"], found["extensions"]) == (True, True, 0)
 
 
-def test_the_metadata_are_those_that_a_package_index_shows(installed: BaseInstall) -> None:
+def test_package_metadata_is_complete(installed: BaseInstall) -> None:
     metadata = installed.metadata()
     assert metadata["Version"] == klamm.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -59,7 +59,7 @@ def test_the_metadata_are_those_that_a_package_index_shows(installed: BaseInstal
         (["registrations", "report", "--bootstrap-server", "127.0.0.1:1"], "spark"),
     ],
 )
-def test_a_command_that_needs_an_extra_names_it_first(installed: BaseInstall, words: list[str], extra: str) -> None:
+def test_command_without_its_extra_names_the_extra(installed: BaseInstall, words: list[str], extra: str) -> None:
     done = installed.run("-m", "klamm.cli", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"pip install 'klamm[{extra}]'" in done.stderr
@@ -75,7 +75,7 @@ def test_a_command_that_needs_an_extra_names_it_first(installed: BaseInstall, wo
         ("import klamm.clients.aio", "aiokafka"),
     ],
 )
-def test_an_import_that_needs_an_extra_names_it(installed: BaseInstall, statement: str, extra: str) -> None:
+def test_import_without_its_extra_names_the_extra(installed: BaseInstall, statement: str, extra: str) -> None:
     done = installed.run("-c", statement)
     assert f"MissingExtraError: {statement.split()[1]}" in done.stderr
     assert f"pip install 'klamm[{extra}]'" in done.stderr.splitlines()[-1]

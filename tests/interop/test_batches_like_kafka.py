@@ -118,7 +118,7 @@ def test_klamm_answers_as_kafka_did(klamms: dict[str, list[Answer]]) -> None:
     assert {case: [each.error_code for each in answers] for case, answers in klamms.items()} == expected
 
 
-def test_what_kafka_accepts_and_klamm_does_not_no_consumer_could_read(klamms: dict[str, list[Answer]]) -> None:
+def test_batches_rejected_by_klamm_only_are_unreadable(klamms: dict[str, list[Answer]]) -> None:
     stricter = {
         case.partition(": ")[2]
         for case, answers in klamms.items()
@@ -128,7 +128,7 @@ def test_what_kafka_accepts_and_klamm_does_not_no_consumer_could_read(klamms: di
     assert stricter == UNREADABLE
 
 
-def test_the_real_kafka_still_answers_as_recorded_and_stores_the_same(
+def test_real_kafka_returns_recorded_codes_and_stores_the_same_batches(
     real_kafka: KafkaCluster, klamms: dict[str, list[Answer]]
 ) -> None:
     kafkas = answers_of(real_kafka.bootstrap_servers, unique("damaged-"))

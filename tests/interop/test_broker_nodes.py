@@ -29,7 +29,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_records_are_written_while_one_of_three_brokers_is_down(broker: Broker) -> None:
+def test_producer_writes_while_one_of_three_brokers_is_down(broker: Broker) -> None:
     broker.create_topic("t", partitions=3, replication_factor=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "topic.metadata.refresh.interval.ms": 100})
 
@@ -49,7 +49,7 @@ def test_records_are_written_while_one_of_three_brokers_is_down(broker: Broker) 
     assert_topic_contains(broker, "t", *expected, only=True)
 
 
-def test_metadata_shows_a_broker_that_is_down_as_kafka_does(broker: Broker) -> None:
+def test_metadata_reports_stopped_broker_like_kafka(broker: Broker) -> None:
     broker.create_topic("t", partitions=3)
     broker.create_topic("u", partitions=3, replication_factor=3)
     broker.stop_node(2)
@@ -74,7 +74,7 @@ def test_metadata_shows_a_broker_that_is_down_as_kafka_does(broker: Broker) -> N
         broker.stop_node(4)
 
 
-def test_producer_follows_a_leader_that_moves(broker: Broker) -> None:
+def test_producer_follows_moved_leader(broker: Broker) -> None:
     broker.create_topic("t", replication_factor=2)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers.split(","), retry_backoff_ms=10)
     for node_id in (3, 2, 1):
@@ -134,7 +134,7 @@ def test_function_of_the_test_chooses_the_requests_of_a_fault() -> None:
             broker.inject("Fetch", throttle=0.01, when=lambda _: True)
 
 
-def test_broker_starts_and_stops_in_an_event_loop_that_runs_on() -> None:
+def test_broker_runs_inside_a_running_event_loop() -> None:
     async def use() -> Broker:
         async with Broker(control=True, topics=["t"]) as broker:
             produced = asyncio.create_task(in_thread(broker.produce, "t", "1"))

@@ -48,7 +48,7 @@ def make_changes(broker: Broker) -> str:
     return moment
 
 
-def test_the_history_names_what_was_changed_by_whom(
+def test_history_lists_config_changes_with_principal(
     broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_changes(broker)
@@ -65,7 +65,7 @@ def test_the_history_names_what_was_changed_by_whom(
     assert {line["principal"] for line in lines} == {"User:ANONYMOUS"}
 
 
-def test_reverting_brings_back_what_was_and_touches_nothing_else(
+def test_revert_restores_earlier_configs_and_no_others(
     broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moment = make_changes(broker)
@@ -89,7 +89,7 @@ def test_reverting_brings_back_what_was_and_touches_nothing_else(
         (["--resource", "TOPIC:orders", "--to", "yesterday"], "--to yesterday"),
     ],
 )
-def test_a_wrong_flag_is_named(
+def test_invalid_flag_is_named(
     data_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     with Broker(data_dir=data_dir):
@@ -98,14 +98,12 @@ def test_a_wrong_flag_is_named(
     assert named in capsys.readouterr().err
 
 
-def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_rejects_directory_without_broker_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["configs", "history", "--data-dir", str(tmp_path)]) == 1
     assert "is not the data directory of a klamm broker" in capsys.readouterr().err
 
 
-def test_a_broker_on_this_machine_returns_the_path_of_its_history(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_local_broker_returns_the_path_of_its_history(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     moment = make_changes(broker)
     capsys.readouterr()
     # when: the type in any case
@@ -118,7 +116,7 @@ def test_a_broker_on_this_machine_returns_the_path_of_its_history(
     assert told[-1] == "TOPIC:orders: 3 configs reverted."
 
 
-def test_a_resource_may_be_named_as_klamm_configs_names_it(
+def test_history_accepts_resource_flags_of_klamm_configs(
     broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moment = make_changes(broker)
@@ -139,7 +137,7 @@ def test_a_resource_may_be_named_as_klamm_configs_names_it(
     assert capsys.readouterr().out.endswith("TOPIC:orders: 3 configs reverted.\n")
 
 
-def test_configs_that_went_with_their_topic_come_back_to_one_of_its_name(
+def test_revert_restores_configs_of_deleted_topic_to_its_successor(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given: a topic with two configs, deleted and created again with another one
@@ -176,7 +174,7 @@ def test_configs_that_went_with_their_topic_come_back_to_one_of_its_name(
         (["--entity-name", "a"], "--entity-name and --entity-default need --entity-type"),
     ],
 )
-def test_flags_that_name_no_resource_or_two_are_refused(
+def test_revert_rejects_missing_or_multiple_resources(
     flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -185,9 +183,7 @@ def test_flags_that_name_no_resource_or_two_are_refused(
     assert complaint in capsys.readouterr().err
 
 
-def test_a_resource_without_a_type_is_refused_and_not_just_found_unchanged(
-    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resource_without_type_is_rejected(broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_changes(broker)
     assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "orders"]) == 1
     assert "--resource orders: expected TYPE:NAME" in (told := capsys.readouterr().err)
@@ -233,9 +229,7 @@ def test_quotas_are_in_the_history_and_go_back(broker: Broker, capsys: pytest.Ca
     assert "consumer_byte_rate" not in described
 
 
-def test_the_history_reports_that_credentials_were_set_and_nothing_of_them(
-    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_history_hides_scram_credentials(broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--data-dir", str(data_dir), "--resource", "scram:anna"]
     for add in ("SCRAM-SHA-256=[iterations=5000,password=hunter2]", "SCRAM-SHA-512=[password=hunter2]"):
         assert configs(broker, "--alter", "--user", "anna", "--add-config", add) == 0
@@ -264,7 +258,7 @@ def test_the_history_reports_that_credentials_were_set_and_nothing_of_them(
         ("user 'anna'", "client configs are reverted by klamm clients revert"),
     ],
 )
-def test_what_cannot_go_back_is_said_by_name(
+def test_revert_of_unrevertible_resource_fails_with_reason(
     data_dir: Path, capsys: pytest.CaptureFixture[str], resource: str, reason: str
 ) -> None:
     server = ["--bootstrap-server", "127.0.0.1:1", "--data-dir", str(data_dir)]

@@ -277,12 +277,12 @@ def golden(kafkas_plays: tuple[list[Outcome], list[Outcome]]) -> list[Outcome]:
     return kafkas_plays[0]
 
 
-def test_the_play_is_repeatable_and_does_something(golden: list[Outcome]) -> None:
+def test_recorded_session_has_successes_failures_and_output(golden: list[Outcome]) -> None:
     assert {outcome.exit_code for outcome in golden} == {0, 1}
     assert sum(bool(outcome.stdout) for outcome in golden) > len(golden) // 2
 
 
-def test_kafkas_tools_print_against_klamm_what_they_print_against_apache_kafka(
+def test_kafkas_tools_print_the_same_against_klamm_and_kafka(
     kafkas_plays: tuple[list[Outcome], list[Outcome]],
 ) -> None:
     differences = []
@@ -293,7 +293,7 @@ def test_kafkas_tools_print_against_klamm_what_they_print_against_apache_kafka(
 
 
 @pytest.mark.parametrize("against", ["klamm", "kafka"])
-def test_our_commands_print_what_kafkas_tools_print(
+def test_klamm_commands_print_the_same_as_kafkas_tools(
     golden: list[Outcome], against: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """K649-85, K649-90, and no command ever prints a password."""
@@ -312,7 +312,7 @@ def test_our_commands_print_what_kafkas_tools_print(
 
 
 @pytest.mark.parametrize("against", ["klamm", "kafka"])
-def test_topics_become_as_a_file_says_on_either_broker(
+def test_plan_and_apply_work_on_klamm_and_kafka(
     against: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # given
@@ -343,7 +343,7 @@ def test_topics_become_as_a_file_says_on_either_broker(
 
 
 @pytest.mark.parametrize("line", WRONG_USAGE.splitlines())
-def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
+def test_conflicting_flags_exit_with_2_and_kafkas_message(
     line: str, kafkas_tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -357,7 +357,7 @@ def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
 
 
 @pytest.mark.parametrize("tool", PARSERS)
-def test_every_flag_of_kafkas_tool_is_served_or_refused_by_name(
+def test_every_flag_of_kafkas_tool_is_supported_or_rejected_by_name(
     tool: str, kafkas_tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

@@ -105,7 +105,7 @@ def flips(values: Sequence[int]) -> list[int]:
 
 
 @every_family
-def test_it_asks_before_anything_that_carries_the_value_and_registers_what_it_can_take(
+def test_client_fetches_configs_first_and_registers_supported_keys(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
     """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
@@ -140,7 +140,7 @@ def test_it_asks_before_anything_that_carries_the_value_and_registers_what_it_ca
 
 
 @every_family
-def test_it_asks_again_after_each_interval_with_one_request_in_flight(
+def test_client_fetches_again_after_each_interval_with_one_request_in_flight(
     family: Family[RunningClient], broker: KlammBroker, central: CentralConfigs, client_id: str
 ) -> None:
     """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
@@ -173,7 +173,7 @@ def test_it_asks_again_after_each_interval_with_one_request_in_flight(
 
 
 @every_family
-def test_a_change_is_followed_told_and_given_back(
+def test_changed_config_is_applied_reported_and_reverted(
     family: Family[RunningClient],
     proxy: FrameProxy,
     central: CentralConfigs,
@@ -214,7 +214,7 @@ def test_a_change_is_followed_told_and_given_back(
 
 
 @every_family
-def test_a_set_that_does_not_fit_is_rejected_whole_and_the_last_good_values_stay(
+def test_invalid_config_is_rejected_and_last_good_values_kept(
     family: Family[RunningClient],
     proxy: FrameProxy,
     central: CentralConfigs,
@@ -243,7 +243,7 @@ def test_a_set_that_does_not_fit_is_rejected_whole_and_the_last_good_values_stay
 
 
 @every_family
-def test_switched_off_it_sends_nothing(
+def test_disabled_client_sends_no_config_request(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
     """K649-71: Client switch ``enable.dynamic.config`` (bool, default true); false -> never sends key 50."""
@@ -280,7 +280,7 @@ OLD_BROKERS: Final[dict[str, tuple[dict[int, Replacement], int]]] = {
 
 
 @pytest.mark.parametrize("kind", OLD_BROKERS)
-def test_against_an_old_broker_each_gives_up_once_and_works_on(
+def test_client_disables_dynamic_configs_on_old_broker_and_continues(
     kind: str, broker: KlammBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K649-67: New client, old broker: broker answers 42 (or does not offer the API); the client disables the feature
@@ -314,7 +314,7 @@ def test_against_an_old_broker_each_gives_up_once_and_works_on(
 
 
 @pytest.mark.parametrize("family", PRODUCERS, ids=lambda family: family.name)
-def test_an_idempotent_producer_takes_nothing_but_all(
+def test_idempotent_producer_ignores_acks_below_all(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
     """K649-76: A set that fails client validation (e.g. heartbeat >= session."""
@@ -336,7 +336,7 @@ def test_an_idempotent_producer_takes_nothing_but_all(
 
 
 @pytest.mark.parametrize("family", CONSUMERS, ids=lambda family: family.name)
-def test_a_changed_heartbeat_interval_spaces_the_heartbeats_in_the_same_generation(
+def test_changed_heartbeat_interval_applies_within_the_generation(
     family: Family[RunningClient], proxy: FrameProxy, central: CentralConfigs, client_id: str
 ) -> None:
     """K649-79: Changed heartbeat.interval.ms takes effect at the next heartbeat."""
@@ -367,7 +367,7 @@ def numbers(start: int, end: int) -> list[bytes]:
     [*((family, "range") for family in CONSUMERS), (CONSUMERS[1], "cooperative-sticky")],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_a_consumer_that_joins_again_goes_on_where_it_was_without_a_rebalance(
+def test_rejoining_consumer_resumes_without_a_rebalance(
     family: Family[RunningConsumer], assignor: str, broker: KlammBroker, client_id: str
 ) -> None:
     """K649-73: Consumer: first fetch is done before the first JoinGroup so the join already carries the dynamic session
@@ -452,7 +452,7 @@ def test_a_consumer_that_joins_again_goes_on_where_it_was_without_a_rebalance(
         assert len({beat.generation_id for beat in heartbeats}) <= 1 + own_rebalances, joins
 
 
-def test_against_apache_kafka_they_send_nothing_of_it_and_work(
+def test_clients_work_with_kafka_and_send_no_config_request(
     real_kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K649-67, K649-70, O649-A."""

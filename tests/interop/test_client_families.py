@@ -36,7 +36,7 @@ def _sockets_collected() -> Iterator[None]:
     gc.collect()
 
 
-def test_every_record_arrives_though_the_broker_dies_and_a_member_leaves(cluster: Cluster, family: Family) -> None:
+def test_every_record_arrives_despite_broker_kill_and_member_leave(cluster: Cluster, family: Family) -> None:
     # given: a topic, two members that share it, and a producer
     topic = _unique("stream")
     _create_topic(cluster, family, topic)

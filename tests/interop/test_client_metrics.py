@@ -145,7 +145,7 @@ def test_subscriptions_are_listed(broker: klamm.Broker) -> None:
     assert [resource if isinstance(resource, str) else resource.name for resource in found] == ["some"]
 
 
-def test_the_apis_are_announced_only_if_something_receives_the_metrics(broker: klamm.Broker) -> None:
+def test_telemetry_apis_are_advertised_only_with_a_receiver(broker: klamm.Broker) -> None:
     announced = []
     with klamm.Broker() as plain:
         for one in (broker, plain):

@@ -53,7 +53,7 @@ def describe(client: WireClient, *, version: int = 1) -> dict[Entity, dict[str, 
     }
 
 
-def test_quotas_are_kept_described_and_survive_a_kill(tmp_path: Path) -> None:
+def test_quotas_are_described_and_survive_a_kill(tmp_path: Path) -> None:
     both: Entity = (("client-id", None), ("user", "anna"))
     with klamm.Broker(data_dir=tmp_path) as broker:
         with WireClient(broker.bootstrap_servers) as client:
@@ -82,7 +82,7 @@ def test_quotas_are_kept_described_and_survive_a_kill(tmp_path: Path) -> None:
             )
 
 
-def test_one_refused_entity_leaves_its_neighbours_alone() -> None:
+def test_rejected_quota_entity_does_not_affect_others() -> None:
     with klamm.Broker() as broker, WireClient(broker.bootstrap_servers) as client:
         answers = alter(
             client,

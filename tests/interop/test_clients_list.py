@@ -50,7 +50,7 @@ def one(metrics: str, client_id: str) -> dict[str, Any]:
     return found
 
 
-def test_a_client_that_follows_is_in_line_and_pending_until_it_asks_again(broker: KlammBroker, metrics: str) -> None:
+def test_following_client_is_in_line_after_fetch_and_pending_after_change(broker: KlammBroker, metrics: str) -> None:
     # given
     with (
         KafkaProducer(
@@ -71,7 +71,7 @@ def test_a_client_that_follows_is_in_line_and_pending_until_it_asks_again(broker
     wait_until(lambda: one(metrics, "follows")["connections"] == 0, timeout_s=60, what="the broker to see the end")
 
 
-def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(
+def test_client_without_kip_649_is_listed_as_unregistered(
     broker: KlammBroker, metrics: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """K649-68: Old client, new broker: nothing changes."""
@@ -90,7 +90,7 @@ def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(
     assert "unknown (never registered)" in capsys.readouterr().out
 
 
-def test_keys_of_one_kind_of_client_affect_no_other_kind(broker: KlammBroker, metrics: str) -> None:
+def test_keys_of_one_client_kind_do_not_concern_others(broker: KlammBroker, metrics: str) -> None:
     # given: acks is set for every client of the user
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce("listed", b"x")
@@ -110,9 +110,7 @@ def test_keys_of_one_kind_of_client_affect_no_other_kind(broker: KlammBroker, me
     consumer.close()
 
 
-def test_an_aiokafka_client_is_one_client_though_its_own_connections_do_not_say_what_they_are(
-    broker: KlammBroker, metrics: str
-) -> None:
+def test_aiokafka_client_is_listed_once_with_its_unnamed_connections(broker: KlammBroker, metrics: str) -> None:
     async def scenario() -> dict[str, Any]:
         client = aio.AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="aio", acks=1)
         await client.start()
@@ -127,9 +125,7 @@ def test_an_aiokafka_client_is_one_client_though_its_own_connections_do_not_say_
     assert found["connections"] >= 2
 
 
-def test_a_client_without_an_id_keeps_nobody_from_seeing_the_others(
-    broker: KlammBroker, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_client_without_id_does_not_hide_others(broker: KlammBroker, capsys: pytest.CaptureFixture[str]) -> None:
     servers = ["--bootstrap-server", broker.bootstrap_servers]
     for client_id in ("", "beside"):
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=client_id):
@@ -143,7 +139,7 @@ def test_a_client_without_an_id_keeps_nobody_from_seeing_the_others(
     assert "user-principal 'ANONYMOUS', client-id 'beside'" in said
 
 
-def test_the_list_starts_again_when_its_topic_is_deleted(broker: KlammBroker) -> None:
+def test_deleted_registration_topic_clears_registrations(broker: KlammBroker) -> None:
     everybody = EntityFilter(
         components=(
             FilterComponent.of_entity_type(EntityType.USER),

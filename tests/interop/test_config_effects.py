@@ -109,21 +109,21 @@ def lab(broker: KlammBroker, request: pytest.FixtureRequest) -> Iterator[Lab]:
         yield Lab(broker, client, f"t-{abs(hash(request.node.name)):x}"[:40])
 
 
-def test_retention_ms_removes_what_is_too_old(lab: Lab) -> None:
+def test_retention_ms_deletes_expired_segments(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c")
     assert lab.start_offset == 0
     lab.set(retention_ms=AS_LONG_AS_THE_THIRD)
     lab.wait_for(start_offset=2)
 
 
-def test_retention_bytes_leaves_that_much(lab: Lab) -> None:
+def test_retention_bytes_deletes_segments_above_the_limit(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c", b"d")
     size = lab.files("*.log")[0].stat().st_size
     lab.set(retention_bytes=str(2 * size))
     lab.wait_for(start_offset=2)
 
 
-def test_a_default_of_the_cluster_reaches_topics_that_set_nothing(lab: Lab) -> None:
+def test_cluster_default_applies_to_topics_without_override(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c")
     try:
         lab.set_on(BROKER, "", "log.retention.ms", AS_LONG_AS_THE_THIRD)
@@ -164,7 +164,7 @@ def test_min_cleanable_dirty_ratio_lets_little_wait_and_max_compaction_lag_ms_no
     lab.wait_for(offsets=[2, 3])
 
 
-def test_delete_retention_ms_is_how_long_a_tombstone_stays(lab: Lab) -> None:
+def test_delete_retention_ms_limits_tombstone_lifetime(lab: Lab) -> None:
     lab.set(delete_retention_ms="0", min_cleanable_dirty_ratio="0", cleanup_policy="compact", segment_ms="999")
     start = now_ms() - HOUR_MS
     for number, value in enumerate(["x", None, "y"]):
@@ -174,7 +174,7 @@ def test_delete_retention_ms_is_how_long_a_tombstone_stays(lab: Lab) -> None:
     lab.wait_for(offsets=[2, 3])
 
 
-def test_file_delete_delay_ms_is_how_long_files_stay(lab: Lab) -> None:
+def test_file_delete_delay_ms_delays_file_deletion(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c")
     lab.set(file_delete_delay_ms="100000")
     lab.set(retention_ms=AS_LONG_AS_THE_THIRD)
@@ -193,7 +193,7 @@ def test_segment_bytes_closes_a_segment(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("codec", ["producer", "gzip"])
-def test_segment_bytes_bounds_a_batch_as_it_is_written(lab: Lab, codec: str) -> None:
+def test_segment_bytes_limits_the_stored_batch(lab: Lab, codec: str) -> None:
     lab.set(segment_bytes=str(1 << 20), max_message_bytes="5000000", compression_type=codec)
     if codec == "gzip":
         lab.produce("x" * 1_200_000)
@@ -213,7 +213,7 @@ def test_index_interval_bytes_is_how_dense_the_index_is(lab: Lab) -> None:
     assert lab.files("*.index")[0].stat().st_size >= 8 * 10
 
 
-def test_segment_index_bytes_closes_a_segment_whose_index_is_full(lab: Lab) -> None:
+def test_segment_index_bytes_rolls_segment_with_full_index(lab: Lab) -> None:
     lab.set(index_interval_bytes="1", segment_index_bytes="40")
     for number in range(30):
         lab.produce(f"{number}")
@@ -237,7 +237,7 @@ def test_max_message_bytes_bounds_a_batch(lab: Lab) -> None:
     assert refused.value.error_code == TOO_LARGE
 
 
-def test_message_max_bytes_of_the_cluster_bounds_topics_that_set_nothing(lab: Lab) -> None:
+def test_cluster_message_max_bytes_applies_to_topics_without_override(lab: Lab) -> None:
     try:
         lab.set_on(BROKER, "", "message.max.bytes", "500")
         with pytest.raises(RefusedError):
@@ -259,7 +259,7 @@ def test_message_timestamp_type_log_append_time_stamps_batches(lab: Lab) -> None
     ("config", "moved_ms"),
     [("message_timestamp_before_max_ms", -HOUR_MS), ("message_timestamp_after_max_ms", HOUR_MS // 2)],
 )
-def test_message_timestamp_limits_refuse_what_is_beyond(lab: Lab, config: str, moved_ms: int) -> None:
+def test_message_timestamp_limits_reject_records_outside(lab: Lab, config: str, moved_ms: int) -> None:
     lab.produce("x", at=now_ms() + moved_ms)
     lab.set(**{config: "60000"})
     with pytest.raises(RefusedError) as refused:
@@ -268,7 +268,7 @@ def test_message_timestamp_limits_refuse_what_is_beyond(lab: Lab, config: str, m
 
 
 @pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-def test_compression_type_is_what_batches_are_stored_in(lab: Lab, name: str) -> None:
+def test_compression_type_sets_codec_of_stored_batches(lab: Lab, name: str) -> None:
     wanted = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
     sent = Codec.GZIP if wanted is Codec.NONE else Codec.NONE
     lab.set(compression_type=name)
@@ -289,7 +289,7 @@ def test_compression_levels_trade_time_for_size(lab: Lab, codec: str, less: str,
     assert sizes[1] < sizes[0]
 
 
-def test_preallocate_sets_room_aside_that_closing_gives_back(lab: Lab) -> None:
+def test_preallocate_reserves_space_until_the_segment_rolls(lab: Lab) -> None:
     lab.set(preallocate="true", segment_bytes=str(4 << 20))
     lab.produce("x")
     (log,) = lab.files("*.log")
@@ -308,7 +308,7 @@ def test_min_insync_replicas_counts_at_most_the_replicas_there_are(lab: Lab) -> 
     assert lab.offsets() == [0]
 
 
-def test_the_level_of_a_logger_counts_at_once(lab: Lab) -> None:
+def test_changed_logger_level_applies_at_once(lab: Lab) -> None:
     log = lab.broker.log_path
     lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "ERROR")
     lab.fill(b"a", b"b", b"c")

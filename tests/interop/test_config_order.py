@@ -109,7 +109,7 @@ def as_described(state: State) -> Mapping[str, str | None]:
     return {NUMBER: state[NUMBER], **{name: state.get(name, "") for name in LISTS}}
 
 
-def test_what_sixteen_writers_do_at_once_is_what_some_order_of_their_requests_does(tmp_path: Path) -> None:
+def test_concurrent_config_changes_are_serializable(tmp_path: Path) -> None:
     """K339-23: No lost update: concurrent alterations of different keys of one resource all survive.
 
     K339-18: All-or-nothing per resource: any bad op means no op of that resource is applied.

@@ -313,7 +313,9 @@ def told(question: Question) -> str:
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=told)
-def test_a_change_is_judged_as_kafka_judges_it(question: Question, kafka: Asker, ours: Asker) -> None:
+def test_config_change_returns_the_same_code_and_message_as_kafka(
+    question: Question, kafka: Asker, ours: Asker
+) -> None:
     """K339-07, K339-16, K339-33, K339-34, K339-35: what a value, a name or an operation is worth."""
     expected = kafka.alter(question)
     if question.decided is not None:
@@ -346,7 +348,7 @@ def test_defaults_are_described_as_kafka_describes_them(
     assert {n: mine[n] for n in compared} == {n: theirs[n] for n in compared}
 
 
-def test_a_list_grows_as_long_as_a_response_can_carry_it(kafka: Asker, ours: Asker) -> None:
+def test_list_config_is_bounded_like_kafka(kafka: Asker, ours: Asker) -> None:
     # given: what comes to more than 32,767 bytes in the third request
     def append(asker: Asker, replica: int) -> tuple[int, str | None]:
         value = ",".join(f"{partition}:{replica}" for partition in range(2_000))

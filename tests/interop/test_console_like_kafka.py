@@ -109,7 +109,7 @@ def records_of(address: str, topic: str, count: int) -> list[tuple[Any, ...]]:
         ("--compression-codec zstd --request-required-acks 1", b"compressed\n", 1),
     ],
 )
-def test_the_same_lines_become_the_same_records(
+def test_produced_lines_become_the_same_records_as_in_kafka(
     words: str, stdin: bytes, count: int, *, address: str, topic: str, tools: KafkasTools,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -130,7 +130,7 @@ def test_the_same_lines_become_the_same_records(
         ("--property headers.separator=:", "headers.separator and headers.key.separator may not be equal"),
     ],
 )
-def test_lines_that_cannot_be_read_are_reported_alike(
+def test_unreadable_lines_are_reported_like_kafka(
     words: str, message: str, *, topic: str, klamm_broker_process: KlammBroker, tools: KafkasTools,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -162,7 +162,7 @@ PROPERTIES: Final = (
         "--topic @ --partition 0 --offset 3 --timeout-ms 300",
     ],
 )
-def test_the_same_records_are_printed_alike(
+def test_records_are_printed_like_kafka(
     words: str, address: str, topic: str, tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -176,7 +176,7 @@ def test_the_same_records_are_printed_alike(
     assert ours.stderr.splitlines()[-1] == theirs.stderr.splitlines()[-1]
 
 
-def test_a_group_continues_behind_the_records_that_were_printed(
+def test_consumer_group_resumes_after_the_printed_records(
     address: str, topic: str, tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -192,9 +192,7 @@ def test_a_group_continues_behind_the_records_that_were_printed(
     assert printed == ["1\n2\n", "3\n4\n", "5\n6\n"]
 
 
-def test_records_of_aborted_transactions_are_left_out_on_demand(
-    address: str, topic: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_read_committed_skips_aborted_records(address: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     producer = Producer({"bootstrap.servers": address, "transactional.id": topic, "compression.type": "lz4"})
     producer.init_transactions(30)
@@ -211,7 +209,7 @@ def test_records_of_aborted_transactions_are_left_out_on_demand(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_written_and_read(
+def test_every_codec_is_produced_and_consumed(
     codec: str, klamm_broker_process: KlammBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = klamm_broker_process.bootstrap_servers
@@ -222,7 +220,7 @@ def test_every_codec_is_written_and_read(
         assert read.stdout.encode() == lines
 
 
-def test_a_header_without_a_value_is_refused(
+def test_header_without_value_is_rejected(
     klamm_broker_process: KlammBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["produce", "--topic", "console", "--property", "parse.headers=true", "--property", "ignore.error=true"]
@@ -305,7 +303,7 @@ produce
 
 
 @pytest.mark.parametrize("line", WRONG_USAGE.splitlines())
-def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
+def test_conflicting_flags_exit_with_2_and_kafkas_message(
     line: str, tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -319,7 +317,7 @@ def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
 
 
 @pytest.mark.parametrize(("tool", "parser"), [(PRODUCER, produce_parser), (CONSUMER, consume_parser)])
-def test_every_flag_of_kafkas_tool_is_known(
+def test_every_flag_of_kafkas_tool_is_recognized(
     tool: str, parser: Callable[[], argparse.ArgumentParser], tools: KafkasTools
 ) -> None:
     done = tools.run(tool, "--help")

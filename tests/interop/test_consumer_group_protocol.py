@@ -253,7 +253,7 @@ def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
     ],
     ids=lambda play: play.__name__,
 )
-def test_the_answers_are_those_of_kafka(addresses: tuple[str, str], play: object) -> None:
+def test_consumer_group_responses_match_kafka(addresses: tuple[str, str], play: object) -> None:
     transcripts = []
     for address in addresses:
         player = Player(address)

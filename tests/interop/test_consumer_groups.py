@@ -179,7 +179,7 @@ def test_members_come_go_and_are_killed_while_the_broker_restarts(tmp_path: Path
                 member.close()
 
 
-def test_a_regular_expression_finds_topics_that_are_created_meanwhile(broker: KlammBroker) -> None:
+def test_regex_subscription_includes_topics_created_later(broker: KlammBroker) -> None:
     create_topic(broker, "regex-1", 2)
     create_topic(broker, "other-1", 1)
     with Member(broker, "by-regex", "^regex-[0-9]+$") as first, Member(broker, "by-regex", "^regex-[0-9]+$") as second:
@@ -190,7 +190,7 @@ def test_a_regular_expression_finds_topics_that_are_created_meanwhile(broker: Kl
         wait_until(lambda: "late" in first.values | second.values, timeout_s=PATIENCE_S, what="the late record")
 
 
-def test_a_running_classic_group_migrates_there_and_back(broker: KlammBroker) -> None:
+def test_classic_group_migrates_online_and_back(broker: KlammBroker) -> None:
     """K848-10."""
     create_topic(broker, "migrates", 6)
     with Member(broker, "migrates", "migrates", protocol="classic") as classic:

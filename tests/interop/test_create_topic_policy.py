@@ -147,7 +147,7 @@ def house(policy_module: Path) -> Iterator[House]:
         house.close()
 
 
-def test_a_refused_topic_is_told_why_and_its_neighbours_are_created(house: House) -> None:
+def test_denied_topic_reports_reason_and_others_are_created(house: House) -> None:
     """K108-05: Refusal -> the topic's result is 42.
 
     K108-06: Refusal touches only that topic; the others are processed.
@@ -168,7 +168,7 @@ def test_a_refused_topic_is_told_why_and_its_neighbours_are_created(house: House
     assert [house.exists(name) for name in names] == [True, False, False, True]
 
 
-def test_a_policy_that_breaks_fails_one_topic_and_the_broker_lives_on(house: House) -> None:
+def test_failing_policy_fails_one_topic_only(house: House) -> None:
     """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
 
     K108-20: The policy cannot change the request (read-only maps).
@@ -213,7 +213,7 @@ def test_checks_of_the_broker_come_before_the_policy(house: House) -> None:
     assert len(house.lines()) == before, "the policy was asked about none of them"
 
 
-def test_the_policy_sees_the_request_with_defaults_filled_in(house: House) -> None:
+def test_policy_receives_request_with_defaults_resolved(house: House) -> None:
     """K108-04: TopicDetails carries topic, numPartitions, replicationFactor, replicasAssignments (partition -> broker
     ids), configs.
 
@@ -232,7 +232,7 @@ def test_the_policy_sees_the_request_with_defaults_filled_in(house: House) -> No
     assert (seen["principal"], seen["client_id"]) == ("User:ANONYMOUS", "conformance")
 
 
-def test_the_policy_sees_assignments_in_place_of_numbers(house: House) -> None:
+def test_policy_receives_assignments_without_counts(house: House) -> None:
     """K108-16: Manual assignment: replicasAssignments filled, the two numbers unset."""
     assignments = [{"index": 0, "brokers": [2, 1]}, {"index": 1, "brokers": [1, 2]}]
     answers = house.create({"name": "by-hand", "partitions": -1, "replication": -1, "assignments": assignments})
@@ -242,7 +242,7 @@ def test_the_policy_sees_assignments_in_place_of_numbers(house: House) -> None:
     assert seen["assignments"] == {"0": [2, 1], "1": [1, 2]}
 
 
-def test_validation_alone_asks_the_policy_and_creates_nothing(house: House) -> None:
+def test_validate_only_calls_policy_and_creates_nothing(house: House) -> None:
     """K108-18: validate-only requests (v1+) run the policy and create nothing."""
     answers = house.create({"name": "only-asking"}, {"name": "refused-2"}, validate_only=True)
     assert {name: code for name, (code, _) in answers.items()} == {
@@ -253,7 +253,7 @@ def test_validation_alone_asks_the_policy_and_creates_nothing(house: House) -> N
     assert not house.exists("only-asking")
 
 
-def test_the_policy_also_decides_on_topics_that_create_themselves(house: House) -> None:
+def test_policy_decides_on_auto_created_topics(house: House) -> None:
     """K108-23: The policy also sees topics created by auto-creation and by the mirror (they are create requests)."""
     body = {"topics": [{"name": "auto-made"}, {"name": "refused-auto"}], "auto_create": True}
     for _ in range(2):
@@ -263,7 +263,7 @@ def test_the_policy_also_decides_on_topics_that_create_themselves(house: House) 
     assert house.seen("refused-auto")
 
 
-def test_the_policy_has_no_say_on_partitions_and_configs(house: House) -> None:
+def test_create_topic_policy_does_not_check_partitions_and_configs(house: House) -> None:
     """K108-24: CreatePartitions and AlterConfigs are not checked by this policy.
 
     K108-26: One policy config per request type; a class may implement several but every config must be set.
@@ -279,7 +279,7 @@ def test_the_policy_has_no_say_on_partitions_and_configs(house: House) -> None:
     assert len(house.lines()) == before
 
 
-def test_another_policy_decides_on_configs(policy_module: Path) -> None:
+def test_alter_config_policy_decides_on_configs(policy_module: Path) -> None:
     """K339-41, K108-26: every policy has a config of its own."""
     (policy_module / "klamm_config_rules.py").write_text(CONFIG_POLICY)
     with klamm.Broker(config={"alter.config.policy.class.name": "klamm_config_rules:ConfigRules"}) as broker:
@@ -313,7 +313,7 @@ def test_calls_of_the_policy_never_overlap(house: House) -> None:
     assert {line["inside"] for line in seen} == {1}
 
 
-def test_a_policy_is_configured_first_and_closed_last(policy_module: Path) -> None:
+def test_policy_is_configured_first_and_closed_last(policy_module: Path) -> None:
     """K108-01, K108-14: under the name that the KIP gives the config."""
     journal = policy_module / "journal-of-another"
     config = {
@@ -344,9 +344,7 @@ def test_a_policy_is_configured_first_and_closed_last(policy_module: Path) -> No
         ),
     ],
 )
-def test_a_broker_does_not_start_without_the_policy_it_should_have(
-    config: dict[str, str], reason: str, policy_module: Path
-) -> None:
+def test_invalid_policy_fails_broker_start(config: dict[str, str], reason: str, policy_module: Path) -> None:
     """K108-02: Config name.
 
     K108-12: The code must be importable by the broker ("in the classpath").

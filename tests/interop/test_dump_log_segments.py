@@ -60,7 +60,7 @@ def test_kafkas_tool_reads_segments_and_indexes(tmp_path: Path) -> None:
         assert complaint not in batches + entries
 
 
-def test_kafkas_tool_reads_a_log_that_was_cut_and_rebuilt(tmp_path: Path) -> None:
+def test_kafkas_tool_reads_a_truncated_and_reindexed_log(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, index_interval_bytes="200")
     for number in range(100):
         house.log.append(batch("x" * number, at=NOON_MS + number))

@@ -99,7 +99,7 @@ def poll_until(client: confluent.Consumer, condition: Callable[[], bool]) -> lis
     return found
 
 
-def test_a_confluent_producer_hands_over_without_loss_and_in_order(admin: AdminClient, proxy: FrameProxy) -> None:
+def test_confluent_producer_is_replaced_without_loss_and_in_order(admin: AdminClient, proxy: FrameProxy) -> None:
     """K649-34: Resolved dynamic values override the client's static (.properties) values; static overrides built-in
     defaults.
 
@@ -155,7 +155,7 @@ def test_a_confluent_producer_hands_over_without_loss_and_in_order(admin: AdminC
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_a_confluent_consumer_rejoins_beside_another_without_a_rebalance(
+def test_confluent_consumer_rejoins_without_a_rebalance(
     assignor: str, admin: AdminClient, proxy: FrameProxy, broker: KlammBroker
 ) -> None:
     """K649-73: Consumer: first fetch is done before the first JoinGroup so the join already carries the dynamic session
@@ -220,7 +220,7 @@ def _at(client: confluent.Consumer, offset: int) -> bool:
     return [one.offset for one in client.position(client.assignment())] == [offset]
 
 
-def test_a_consumer_without_a_group_has_nothing_to_ask(admin: AdminClient, proxy: FrameProxy) -> None:
+def test_consumer_without_a_group_sends_no_config_request(admin: AdminClient, proxy: FrameProxy) -> None:
     """K649-71: Client switch ``enable.dynamic.config`` (bool, default true); false -> never sends key 50."""
     # given
     name = topic(admin, f"without-a-group-{uuid4()}")
@@ -293,7 +293,7 @@ def in_a_transaction_of_aiokafka(servers: str, client_id: str, name: str, meanwh
     [in_a_transaction_of_kafka_python, in_a_transaction_of_confluent, in_a_transaction_of_aiokafka],
     ids=lambda produce: produce.__name__,
 )
-def test_a_transaction_continues_whatever_is_set_centrally(
+def test_transaction_continues_despite_central_acks(
     produce: Callable[[str, str, str, Callable[[], None]], None],
     admin: AdminClient,
     proxy: FrameProxy,

@@ -81,7 +81,7 @@ def by_aiokafka(servers: str, user: str) -> None:
 
 
 @pytest.mark.parametrize("produce", [by_kafka_python, by_confluent, by_aiokafka], ids=lambda one: one.__name__)
-def test_each_user_gets_the_configs_of_that_user(produce: Callable[[str, str], None], broker: klamm.Broker) -> None:
+def test_authenticated_user_gets_its_own_configs(produce: Callable[[str, str], None], broker: klamm.Broker) -> None:
     """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
 
     K649-32: Precedence per key: <user, client-id> over <user>.
@@ -94,7 +94,7 @@ def test_each_user_gets_the_configs_of_that_user(produce: Callable[[str, str], N
 
 
 @pytest.mark.parametrize("trust", ["authority", "anybody"])
-def test_a_client_that_trusts_anybody_is_told_over_tls_as_one_that_checks(tmp_path: Path, trust: str) -> None:
+def test_client_without_certificate_verification_gets_configs_over_tls(tmp_path: Path, trust: str) -> None:
     """K649-69: Both new: feature used."""
     # given
     certificates = Certificates.create(tmp_path)
@@ -117,7 +117,7 @@ def test_a_client_that_trusts_anybody_is_told_over_tls_as_one_that_checks(tmp_pa
     assert [change.new for update in updates for change in update.changes] == ["0"]
 
 
-def test_nobody_reads_what_is_meant_for_somebody_else(broker: klamm.Broker) -> None:
+def test_client_configs_of_another_user_are_rejected(broker: klamm.Broker) -> None:
     """K649-35: A user component that is sent anyway must equal the principal."""
     # given
     with log_in(broker.bootstrap_servers, "mallory") as client:

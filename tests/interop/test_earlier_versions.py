@@ -53,7 +53,7 @@ def covers(served: Mapping[str, list[int]], key: str, low: int, high: int) -> bo
     return key in served and served[key][0] <= low and served[key][1] >= high
 
 
-def test_the_content_is_the_same_and_work_continues(name: str, data_dir: Path) -> None:
+def test_earlier_data_directory_has_the_same_content_and_continues(name: str, data_dir: Path) -> None:
     with broker_on(data_dir) as broker:
         # when
         found = describe(broker.bootstrap_servers)
@@ -75,7 +75,7 @@ def test_the_content_is_the_same_and_work_continues(name: str, data_dir: Path) -
             assert committed_offset(wire, "payers", "orders", stable=True) == (0, len("payments-f"))
 
 
-def test_a_user_of_an_earlier_version_logs_in_and_keeps_the_rights(data_dir: Path) -> None:
+def test_user_of_earlier_version_logs_in_with_its_acls(data_dir: Path) -> None:
     settings = {**SETTINGS, **sasl_settings(authorizer=True)}
     with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=settings, data_dir=data_dir, brokers=2) as broker:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):

@@ -77,7 +77,7 @@ def codes(address: str) -> dict[str, str]:
     return {name: ErrorCode(code).name for name, code in found.items()}
 
 
-def test_the_empty_group_id_is_answered_as_by_kafka(real_kafka: KafkaCluster) -> None:
+def test_empty_group_id_gets_kafkas_error_codes(real_kafka: KafkaCluster) -> None:
     found: list[dict[str, str]] = []
 
     def is_settled() -> bool:

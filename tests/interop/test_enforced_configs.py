@@ -123,7 +123,7 @@ def one(metrics: str, client_id: str) -> dict[str, Any]:
     return found
 
 
-def test_a_classic_consumer_survives_a_pause_that_would_have_ended_it(
+def test_raised_session_timeout_keeps_classic_consumer_through_a_pause(
     broker: klamm.Broker, admin: AdminClient, metrics: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """K649-94, -96."""
@@ -171,7 +171,7 @@ def beats_every(
         poll(0.05)
 
 
-def test_a_changed_heartbeat_interval_reaches_a_running_consumer_with_its_next_heartbeat(
+def test_changed_heartbeat_interval_reaches_running_consumer(
     broker: klamm.Broker, admin: AdminClient, metrics: str
 ) -> None:
     """K649-95, -96."""
@@ -200,7 +200,7 @@ def java_consumer(broker: klamm.Broker, client_id: str, **settings: object) -> s
 
 
 @pytest.mark.usefixtures("java")
-def test_a_java_consumer_takes_a_changed_heartbeat_interval(broker: klamm.Broker, admin: AdminClient) -> None:
+def test_java_consumer_applies_changed_heartbeat_interval(broker: klamm.Broker, admin: AdminClient) -> None:
     """K649-95."""
     # given
     consumer = java_consumer(broker, "java-modern", group_protocol="consumer")
@@ -219,7 +219,7 @@ def test_a_java_consumer_takes_a_changed_heartbeat_interval(broker: klamm.Broker
 
 
 @pytest.mark.usefixtures("java")
-def test_a_classic_java_consumer_survives_a_pause_that_would_have_ended_it(
+def test_raised_session_timeout_keeps_classic_java_consumer_through_a_pause(
     broker: klamm.Broker, admin: AdminClient
 ) -> None:
     """K649-94."""

@@ -87,7 +87,7 @@ def test_clients_produce_and_consume_in_a_group(upstream: klamm.Broker, gateway:
     assert sum(len(upstream.records("flow", partition=partition)) for partition in range(6)) == 500
 
 
-def test_addresses_are_those_of_the_gateway_and_node_ids_stay(upstream: klamm.Broker, gateway: klamm.Gateway) -> None:
+def test_node_ids_are_kept_and_addresses_are_the_gateways(upstream: klamm.Broker, gateway: klamm.Gateway) -> None:
     host, _, base = gateway.bootstrap_servers.rpartition(":")
     with AdminClient(gateway.bootstrap_servers) as admin:
         seen = admin.describe_cluster().result()
@@ -99,7 +99,9 @@ def test_addresses_are_those_of_the_gateway_and_node_ids_stay(upstream: klamm.Br
     assert (seen.cluster_id, seen.controller_id, seen.features) == (real.cluster_id, real.controller_id, real.features)
 
 
-def test_api_versions_are_those_of_both_sides(upstream: klamm.Broker, gateway: klamm.Gateway) -> None:
+def test_api_versions_are_the_intersection_of_gateway_and_upstream(
+    upstream: klamm.Broker, gateway: klamm.Gateway
+) -> None:
     answers = []
     for address in (upstream.bootstrap_servers.split(",")[0], gateway.bootstrap_servers):
         with WireClient(address) as client:
@@ -111,7 +113,7 @@ def test_api_versions_are_those_of_both_sides(upstream: klamm.Broker, gateway: k
     assert seen == {}
 
 
-def test_an_unknown_version_of_api_versions_is_answered(gateway: klamm.Gateway) -> None:
+def test_unsupported_api_versions_version_is_answered(gateway: klamm.Gateway) -> None:
     with WireClient(gateway.bootstrap_servers) as client:
         client.send(ApiVersionsRequest(), 2)
         client.receive(ApiVersionsResponse, 2)
@@ -136,7 +138,7 @@ def test_an_unknown_version_of_api_versions_is_answered(gateway: klamm.Gateway) 
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP"),
     ],
 )
-def test_a_malformed_request_closes_its_connection_only(gateway: klamm.Gateway, frame: bytes) -> None:
+def test_malformed_request_closes_only_its_connection(gateway: klamm.Gateway, frame: bytes) -> None:
     with WireClient(gateway.bootstrap_servers) as other, connected(gateway) as connection:
         connection.sendall(frame + bytes(30))
         assert closed_by_peer(connection)
@@ -168,7 +170,7 @@ def test_many_requests_sent_at_once_are_answered_in_order(gateway: klamm.Gateway
             assert int.from_bytes(answer[:4]) == number
 
 
-def test_a_client_that_does_not_read_is_not_read_from(gateway: klamm.Gateway, metrics: str) -> None:
+def test_client_that_does_not_read_responses_is_not_read_from(gateway: klamm.Gateway, metrics: str) -> None:
     request = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff" * 1000
     with connected(gateway) as connection, WireClient(gateway.bootstrap_servers) as other:
         connection.setblocking(False)
@@ -207,7 +209,7 @@ def test_admin_only_serves_no_records(upstream: klamm.Broker, make_klamm_gateway
     assert upstream.records("by-admin") == []
 
 
-def test_a_restarted_upstream_and_a_restarted_gateway_are_reached_again(
+def test_clients_reconnect_after_restart_of_upstream_or_gateway(
     make_klamm_broker: Callable[..., klamm.Broker], make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     broker = make_klamm_broker(brokers=2)
@@ -226,7 +228,7 @@ def test_a_restarted_upstream_and_a_restarted_gateway_are_reached_again(
     assert [record.value for record in broker.records("again")] == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_gateway_starts_from_its_file_while_the_upstream_is_down(
+def test_gateway_starts_from_saved_topology_without_upstream(
     tmp_path: Path, make_klamm_broker: Callable[..., klamm.Broker], make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     broker = make_klamm_broker()
@@ -245,7 +247,7 @@ def test_a_gateway_starts_from_its_file_while_the_upstream_is_down(
     assert list(json.loads((tmp_path / "topology.json").read_text())["nodes"]) == ["1"]
 
 
-def test_a_gateway_that_waits_for_its_upstream_ends_on_sigterm_but_not_on_sighup(tmp_path: Path) -> None:
+def test_gateway_waiting_for_upstream_stops_on_sigterm_and_reloads_on_sighup(tmp_path: Path) -> None:
     arguments = ["--upstream", f"127.0.0.1:{free_port()}", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
     process = start_process([sys.executable, "-m", "klamm.gateway.main", *arguments], log=tmp_path / "log")
     try:
@@ -323,7 +325,7 @@ class OddUpstream:
         pytest.param(b"\xff\xff\xff\xff\0\0\0\7", id="a negative size"),
     ],
 )
-def test_an_upstream_that_answers_garbage_loses_that_connection_only(
+def test_garbage_from_upstream_closes_only_that_connection(
     garbage: bytes, odd_gateway: tuple[klamm.Gateway, dict[int, bytes]]
 ) -> None:
     gateway, answers = odd_gateway

@@ -123,7 +123,7 @@ def environments(kafka: KafkaCluster) -> Iterator[Sides]:
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.id) for case in RUNNER.CASES if "disruptive" not in case.tags]
 )
-def test_a_recorded_case_is_answered_as_without_the_gateway(case: Any, environments: Sides) -> None:
+def test_recorded_case_has_the_same_responses_through_the_gateway(case: Any, environments: Sides) -> None:
     recorded, trouble = RUNNER.run_case(case, environments.direct, GOLDEN[case.id]["steps"])
     assert trouble is None
     steps, trouble = RUNNER.run_case(case, environments.through, recorded)
@@ -249,7 +249,7 @@ CLUSTER = Asked(DescribeClusterRequest(include_cluster_authorized_operations=Tru
         pytest.param([handshake(), plain("alice"), create("of-alice"), create("other"), METADATA, GROUP], id="rights"),
     ],
 )
-def test_logins_and_rights_are_those_of_kafka(logins: Sides, asked: list[Asked]) -> None:
+def test_logins_and_acls_match_direct_kafka(logins: Sides, asked: list[Asked]) -> None:
     direct, through = played(logins.direct, asked), played(logins.through, asked)
     assert through == direct
     assert direct
@@ -356,9 +356,7 @@ def allowed(address: str, user: str) -> list[str]:
     return done
 
 
-def test_client_configs_need_the_rights_at_kafka_that_they_need_at_the_broker(
-    logins: Sides, broker: klamm.Broker
-) -> None:
+def test_client_configs_require_kafkas_cluster_acls(logins: Sides, broker: klamm.Broker) -> None:
     """Kafka's own answers decide, also about users who may not DESCRIBE the cluster."""
     users = [*CLUSTER_RIGHTS, "mallory", "admin"]
     through = {user: allowed(logins.through, user) for user in users}
@@ -381,7 +379,7 @@ def own_configs(client: WireClient) -> tuple[str | None, dict[str, str]]:
     return entry.entity[0].entity_name, {value.key: value.value for value in entry.values}
 
 
-def test_users_of_the_gateway_are_known_by_name_and_have_its_rights(
+def test_gateway_users_have_their_own_name_and_the_gateways_rights(
     logins: Sides, own_users: Sides, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given: a config that one gateway sets, and its history
@@ -410,7 +408,7 @@ def test_users_of_the_gateway_are_known_by_name_and_have_its_rights(
     assert "no history of a klamm gateway that this principal may read" in capsys.readouterr().err
 
 
-def test_records_pass_between_kafka_and_users_whom_it_does_not_know(own_users: Sides) -> None:
+def test_gateway_user_unknown_to_kafka_produces_and_consumes(own_users: Sides) -> None:
     settings: dict[str, Any] = {
         "bootstrap.servers": own_users.through,
         "security.protocol": "SASL_PLAINTEXT",
@@ -434,9 +432,7 @@ def test_records_pass_between_kafka_and_users_whom_it_does_not_know(own_users: S
         log_in(own_users.direct, "carol", CAROL)
 
 
-def test_an_acl_for_the_address_of_the_gateway_keeps_a_client_from_going_past_it(
-    logins: Sides, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acl_for_gateway_address_denies_direct_clients(logins: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client itself has another address of this machine."""
     elsewhere = functools.partial(socket.create_connection, source_address=("127.0.0.2", 0))
     monkeypatch.setattr(socket, "create_connection", elsewhere)

@@ -158,7 +158,7 @@ def test_configs_set_through_one_gateway_are_served_by_all(
     assert configs["cleanup.policy"].value == "compact"
 
 
-def test_many_concurrent_alterations_and_a_killed_gateway_lose_nothing(
+def test_concurrent_alterations_survive_a_killed_gateway(
     rig: Rig, admins: list[AdminClient], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The three keys of each user are set at the same time through different gateways, one of which dies meanwhile.
@@ -195,7 +195,7 @@ def test_many_concurrent_alterations_and_a_killed_gateway_lose_nothing(
     }
 
 
-def test_a_config_goes_back_to_the_value_that_the_history_has(
+def test_revert_restores_the_recorded_value(
     rig: Rig, admins: list[AdminClient], capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_for(admins[0], "reverted", "acks", "1")
@@ -211,7 +211,7 @@ def test_a_config_goes_back_to_the_value_that_the_history_has(
     ]
 
 
-def test_the_history_has_changes_of_all_kinds_through_any_gateway(
+def test_history_of_all_change_kinds_is_readable_through_any_gateway(
     rig: Rig, admins: list[AdminClient], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SCRAM credentials have the API key of client configs."""
@@ -287,7 +287,7 @@ def test_acks_of_an_unmodified_producer_are_raised(rig: Rig, admins: list[AdminC
         assert errors == [None] * 15
 
 
-def test_clients_are_served_beside_a_record_that_cannot_be_used(rig: Rig) -> None:
+def test_unusable_record_is_skipped_and_clients_are_served(rig: Rig) -> None:
     key, value = b'{"user":null}', b'{"configs":{"acks":"x","heartbeat.interval.ms":"1.5","session.timeout.ms":"9000"}}'
     kafka = Producer({"bootstrap.servers": rig.cluster.bootstrap_servers})
     kafka.produce(CONFIGS_TOPIC, value, key)
@@ -317,7 +317,7 @@ def consumer_of(rig: Rig, number: int, client_id: str, **settings: Any) -> Consu
     return consumer
 
 
-def test_the_session_timeout_of_a_classic_consumer_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
+def test_session_timeout_of_classic_consumer_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
     """Kafka refuses a timeout below ``group.min.session.timeout.ms``, so it has received another one."""
     set_for(admins[0], "short", "session.timeout.ms", "9000")
     wanted = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 300}
@@ -353,7 +353,7 @@ def interval_of(client: WireClient, group_id: str) -> int:
     return intervals[0]
 
 
-def test_the_heartbeat_interval_of_a_member_of_kip_848_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
+def test_heartbeat_interval_of_consumer_protocol_member_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
     """Kafka itself offers 5 s."""
     set_for(admins[0], "beating", "heartbeat.interval.ms", "9000")
     with WireClient(rig.gateways[0].bootstrap_servers, client_id="beating") as client:
@@ -361,7 +361,7 @@ def test_the_heartbeat_interval_of_a_member_of_kip_848_is_replaced(rig: Rig, adm
     assert 'klamm_enforced_client_configs_total{config="heartbeat.interval.ms"}' in rig.page(0, "/metrics")
 
 
-def test_all_processes_of_a_gateway_serve_the_same_configs_and_a_killed_one_loses_none(
+def test_gateway_processes_serve_the_same_configs_after_one_is_killed(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A process that was started again gets connections when it has read the configs: the first one is enforced."""
@@ -445,7 +445,7 @@ def configs_of(client: WireClient) -> dict[str, str]:
     return {each.key: each.value for each in entry.values}
 
 
-def test_a_client_that_requests_its_configs_registers_for_all_gateways(rig: Rig, admins: list[AdminClient]) -> None:
+def test_registration_is_visible_through_all_gateways(rig: Rig, admins: list[AdminClient]) -> None:
     set_for(admins[0], "dynamic", "acks", "all")
     entity = ClientConfigEntity.of_client("ANONYMOUS", "dynamic")
     producer = KafkaProducer(bootstrap_servers=rig.gateways[0].bootstrap_servers, client_id="dynamic")
@@ -474,7 +474,7 @@ def _of(client_id: str) -> EntityFilter:
     )
 
 
-def test_a_new_gateway_is_ready_with_all_entities(rig: Rig, admins: list[AdminClient], record_property: Any) -> None:
+def test_new_gateway_is_ready_with_all_entities(rig: Rig, admins: list[AdminClient], record_property: Any) -> None:
     some = {
         ClientConfigEntity.of_user(f"many-{number}"): [ClientConfigOp("acks", "all")] for number in range(_ENTITIES)
     }

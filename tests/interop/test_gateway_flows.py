@@ -140,13 +140,13 @@ def test_raised_acks_keep_the_order_of_responses(client: WireClient, metrics: st
     assert decisions(metrics, "override") == before + 3
 
 
-def test_a_throttled_client_is_asked_to_pause(client: WireClient) -> None:
+def test_throttled_client_gets_throttle_time(client: WireClient) -> None:
     response = client.ask(produce("slow.eu", acks=1), ProduceResponse, 9)
     assert (outcomes(response), response.throttle_time_ms) == ({"slow.eu": (0, None)}, 40)
     assert client.ask(produce("slow.eu", acks=-1), ProduceResponse, 9).throttle_time_ms == 0
 
 
-def test_a_denied_request_without_a_response_closes_the_connection(gateway: klamm.Gateway) -> None:
+def test_denied_request_without_response_closes_the_connection(gateway: klamm.Gateway) -> None:
     with WireClient(gateway.bootstrap_servers) as client:
         client.send(produce("archive.eu", acks=0), 9)
         client.send(MetadataRequest(topics=[]), 12)
@@ -165,14 +165,14 @@ def test_forbidden_apis_are_denied(client: WireClient, metrics: str) -> None:
     assert decisions(metrics, "refuse", policy="api") == before + 2
 
 
-def test_versions_that_hide_names_are_not_offered(client: WireClient) -> None:
+def test_versions_unsupported_by_flow_policy_are_not_advertised(client: WireClient) -> None:
     response = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
     offered = {api.api_key: api.max_version for api in response.api_keys}
     assert (offered[0], offered[8]) == (12, 9)
     assert not {76, 88} & set(offered)
 
 
-def test_a_producer_reports_a_read_only_topic(gateway: klamm.Gateway) -> None:
+def test_producer_reports_denied_read_only_topic(gateway: klamm.Gateway) -> None:
     errors: list[Any] = []
     producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "acks": "all", "linger.ms": 5})
     for topic in ("archive.eu", "orders"):
@@ -184,7 +184,7 @@ def test_a_producer_reports_a_read_only_topic(gateway: klamm.Gateway) -> None:
     assert KafkaException(found["archive.eu"]).args[0].retriable() is False
 
 
-def test_a_consumer_reports_a_group_with_a_wrong_name(gateway: klamm.Gateway) -> None:
+def test_consumer_reports_denied_group_id(gateway: klamm.Gateway) -> None:
     def consumer(group_id: str) -> KafkaConsumer:
         return KafkaConsumer(
             "orders", bootstrap_servers=gateway.bootstrap_servers, group_id=group_id, auto_offset_reset="earliest"
@@ -208,7 +208,7 @@ def test_a_consumer_reports_a_group_with_a_wrong_name(gateway: klamm.Gateway) ->
         right.close()
 
 
-def test_a_consumer_of_the_new_protocol_reports_a_group_with_a_wrong_name(gateway: klamm.Gateway) -> None:
+def test_consumer_protocol_consumer_reports_denied_group_id(gateway: klamm.Gateway) -> None:
     consumer = Consumer(
         {"bootstrap.servers": gateway.bootstrap_servers, "group.id": "other", "group.protocol": "consumer"}
     )

@@ -46,7 +46,7 @@ def values(records: Sequence[Record]) -> list[bytes | None]:
     return [each.value for each in records]
 
 
-def test_a_writer_that_takes_over_fences_the_one_before_and_reads_all_it_wrote(
+def test_new_writer_fences_the_previous_one_and_reads_its_records(
     settings: ConnectionSettings, topic: str, reader: InternalTopic
 ) -> None:
     one, two = TransactionalTopic(settings, topic), TransactionalTopic(settings, topic)
@@ -67,7 +67,7 @@ def test_a_writer_that_takes_over_fences_the_one_before_and_reads_all_it_wrote(
         two.close()
 
 
-def test_a_large_change_is_written_in_several_batches(
+def test_large_change_is_written_in_several_batches(
     settings: ConnectionSettings, topic: str, reader: InternalTopic
 ) -> None:
     writer = TransactionalTopic(settings, topic)
@@ -83,7 +83,7 @@ def test_a_large_change_is_written_in_several_batches(
     assert reader.poll(position) == ([], position)
 
 
-def test_a_transaction_has_records_of_further_topics_or_none(
+def test_transaction_includes_other_topics_or_fails_as_a_whole(
     settings: ConnectionSettings, topic: str, reader: InternalTopic, make_klamm_topic: Callable[..., str]
 ) -> None:
     further = make_klamm_topic()
@@ -101,7 +101,7 @@ def test_a_transaction_has_records_of_further_topics_or_none(
         writer.close()
 
 
-def test_a_topic_that_was_deleted_is_noticed(
+def test_deleted_topic_is_detected(
     settings: ConnectionSettings, topic: str, reader: InternalTopic, klamm_session_broker: klamm.Broker
 ) -> None:
     reader.load()
@@ -115,7 +115,7 @@ def test_a_topic_that_was_deleted_is_noticed(
             reader.load()
 
 
-def test_a_follower_loads_a_topic_again_that_was_deleted(
+def test_follower_reloads_a_recreated_topic(
     settings: ConnectionSettings, topic: str, klamm_session_broker: klamm.Broker
 ) -> None:
     class Image:

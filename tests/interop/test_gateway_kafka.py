@@ -192,7 +192,7 @@ def _until_acknowledged(producers: dict[str, RunningProducer], count: int) -> No
         )
 
 
-def test_a_transaction_with_group_offsets_is_committed_as_a_whole(rig: Rig) -> None:
+def test_transaction_with_group_offsets_commits_atomically(rig: Rig) -> None:
     source, target = (f"gateway-{uuid.uuid4().hex[:8]}" for _ in range(2))
     with AdminClient(rig.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name=name, num_partitions=1) for name in (source, target)]).all().result()
@@ -244,7 +244,7 @@ def test_kafkas_tools_work_through_the_gateway(rig: Rig) -> None:
     _assert_no_address_leaked(rig)
 
 
-def test_java_clients_find_each_broker_by_its_host_name_on_one_port(
+def test_java_clients_reach_each_broker_by_host_name_on_one_port(
     real_kafka_3: KafkaCluster, make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
 ) -> None:
     # given: names that lead to a tap before the gateway, the only port that clients can reach

@@ -83,9 +83,7 @@ def test_users_of_the_gateway_act_with_the_rights_of_the_gateway(gateway: klamm.
         consumer.close()
 
 
-def test_the_login_of_a_client_is_none_at_the_upstream_and_the_other_way_round(
-    gateway: klamm.Gateway, upstream: klamm.Broker
-) -> None:
+def test_gateway_and_upstream_logins_are_separate(gateway: klamm.Gateway, upstream: klamm.Broker) -> None:
     for address, user, password in (
         (gateway.bootstrap_servers, "admin", PASSWORDS["admin"]),
         (upstream.bootstrap_servers, "carol", USERS["carol"]),
@@ -95,7 +93,7 @@ def test_the_login_of_a_client_is_none_at_the_upstream_and_the_other_way_round(
     assert not [secret for secret in (*USERS.values(), *PASSWORDS.values()) if secret in gateway.log_text()]
 
 
-def test_a_failed_login_and_an_unknown_mechanism_end_the_connection(gateway: klamm.Gateway) -> None:
+def test_failed_login_or_unknown_mechanism_closes_the_connection(gateway: klamm.Gateway) -> None:
     with WireClient(gateway.bootstrap_servers) as client:
         assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1).error_code == 0
         refused = client.ask(SaslAuthenticateRequest(auth_bytes=b"\0carol\0wrong"), SaslAuthenticateResponse, 2)
@@ -118,7 +116,7 @@ def test_before_the_login_no_other_request_is_served_and_tokens_never(gateway: k
             client.ask(MetadataRequest(topics=[]), MetadataResponse, 1)
 
 
-def test_a_client_that_was_idle_for_longer_than_the_gateways_session_is_served(
+def test_client_idle_beyond_the_gateways_upstream_session_is_served(
     make_klamm_broker: Callable[..., klamm.Broker], make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     """The broker accepts nothing but a login then, and closes the connection at any other request."""
@@ -133,7 +131,7 @@ def test_a_client_that_was_idle_for_longer_than_the_gateways_session_is_served(
             assert len(client.ask(MetadataRequest(topics=[]), MetadataResponse, 1).brokers) == 1
 
 
-def test_the_principal_of_a_certificate_is_known_to_policies(
+def test_policies_see_the_principal_of_a_client_certificate(
     upstream: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
 ) -> None:
     # given: certificates of clients, mapped to principals, and a rule for one of them

@@ -280,7 +280,7 @@ def test_topics_created_on_request(both: Both, version: int) -> None:
     assert [len(entry.partitions) for entry in answer.topics] == [1, 0, 3, 0]
 
 
-def test_a_reassignment_that_changes_the_replication_factor_is_judged(both: Both) -> None:
+def test_reassignment_that_changes_replication_factor_is_denied_alike(both: Both) -> None:
     both.create(topic("team.moved", partitions=2, factor=1))
     request = AlterPartitionReassignmentsRequest(
         topics=[
@@ -305,7 +305,7 @@ def test_a_reassignment_that_changes_the_replication_factor_is_judged(both: Both
     assert len(described.partitions[0].replicas) == 1
 
 
-def test_a_denial_is_logged_and_counted_by_the_gateway(both: Both) -> None:
+def test_denial_is_logged_and_counted_by_the_gateway(both: Both) -> None:
     both.create(topic("Logged"))
     assert "Create topic policy: refused 'Logged', asked by User:ANONYMOUS" in both.gateway.log_text()
     with urllib.request.urlopen(f"http://{both.metrics}/metrics", timeout=10) as answer:
@@ -313,7 +313,7 @@ def test_a_denial_is_logged_and_counted_by_the_gateway(both: Both) -> None:
     assert 'klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="refuse"}' in page
 
 
-def test_a_policy_that_hangs_delays_only_what_it_judges(
+def test_hanging_policy_delays_only_requests_it_checks(
     both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     # given
@@ -373,7 +373,7 @@ def alter_broker(both: Both, name: str) -> None:
     assert replace("message.max.bytes", "1600000") is None
 
 
-def test_gateway_does_not_start_with_rules_on_configs_that_the_upstream_does_not_have(
+def test_rules_on_configs_missing_upstream_fail_gateway_start(
     klamm_session_broker: klamm.Broker, tmp_path: Path
 ) -> None:
     with AdminClient(klamm_session_broker.bootstrap_servers) as admin:

@@ -197,7 +197,7 @@ def test_configs_are_altered_as_the_policy_allows(admin: AdminClient, kept_up: K
     ]
 
 
-def test_rules_limit_what_is_in_force_after_a_removal_and_configs_of_brokers(admin: AdminClient) -> None:
+def test_rules_apply_to_effective_values_after_removal_and_to_broker_configs(admin: AdminClient) -> None:
     admin.create_topics([NewTopic(named("short"), 1, configs={"segment.ms": "60000"})]).result(60)
     topic, brokers = ConfigResource(ResourceType.TOPIC, named("short")), ConfigResource(ResourceType.BROKER, "")
     remove = AlterConfigOp(ConfigEntry("segment.ms", None), OpType.DELETE)
@@ -211,7 +211,7 @@ def test_rules_limit_what_is_in_force_after_a_removal_and_configs_of_brokers(adm
     assert "message.max.bytes=10485762 of all brokers is above" in str(replaced.exception(60))
 
 
-def test_a_producer_gets_the_topics_that_the_policy_allows(gateway: klamm.Gateway, admin: AdminClient) -> None:
+def test_producer_creates_only_topics_the_policy_allows(gateway: klamm.Gateway, admin: AdminClient) -> None:
     producer = KafkaProducer(bootstrap_servers=gateway.bootstrap_servers, max_block_ms=60_000)
     try:
         producer.send(named("wanted"), b"value").get(60)
@@ -280,7 +280,7 @@ def test_tools_show_stored_values_and_plans_converge(
     assert "1 in line" in run("configs", "plan", str(file), "--check")
 
 
-def test_history_names_a_value_that_was_changed_past_the_gateway(
+def test_history_reports_values_changed_without_the_gateway(
     gateway: klamm.Gateway, kafka: KafkaCluster, kept_up: KeptUp, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

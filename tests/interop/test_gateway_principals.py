@@ -274,9 +274,7 @@ def test_tokens_with_an_unusual_expiry_are_accepted_as_by_kafka(kafka: int, brok
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["one by one", "pipelined"])
-def test_requests_are_judged_for_the_principal_that_kafka_gives_the_client(
-    kafka: int, broker: int, waits: bool
-) -> None:
+def test_policy_sees_the_principal_that_kafka_assigns(kafka: int, broker: int, waits: bool) -> None:
     chance = random.Random(f"{SCRIPTS} {waits}")
     scripts = [random_logins(chance) for _ in range(SCRIPTS)]
 

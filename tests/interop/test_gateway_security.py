@@ -118,7 +118,7 @@ def test_records_of_any_size_pass_tls(tls_gateway: klamm.Gateway, certificates: 
     consumer.close()
 
 
-def test_a_client_library_finds_each_broker_by_its_host_name_on_one_port(
+def test_client_reaches_each_broker_by_host_name_on_one_port(
     make_klamm_gateway: Callable[..., klamm.Gateway],
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
@@ -168,7 +168,7 @@ def test_a_client_library_finds_each_broker_by_its_host_name_on_one_port(
     assert {f"broker-{leader}.kafka.example" for leader in leaders} | {"kafka.example"} <= asked
 
 
-def test_a_plaintext_client_of_a_tls_gateway_is_closed_and_others_are_served(
+def test_plaintext_client_on_tls_listener_is_closed_and_others_are_served(
     tls_gateway: klamm.Gateway, certificates: Certificates
 ) -> None:
     host, _, port = tls_gateway.bootstrap_servers.rpartition(":")
@@ -195,7 +195,7 @@ def test_before_the_login_no_other_request_is_served(gateway: klamm.Gateway) -> 
         client.ask(MetadataRequest(topics=[]), MetadataResponse, 1)
 
 
-def test_a_wrong_password_is_answered_by_the_upstream_and_never_logged(gateway: klamm.Gateway) -> None:
+def test_wrong_password_is_rejected_by_upstream_and_not_logged(gateway: klamm.Gateway) -> None:
     with WireClient(gateway.bootstrap_servers) as client:
         assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1).error_code == 0
         token = SaslAuthenticateRequest(auth_bytes=b"\0alice\0my-wrong-password")
@@ -206,7 +206,7 @@ def test_a_wrong_password_is_answered_by_the_upstream_and_never_logged(gateway: 
     assert not [password for password in PASSWORDS.values() if password in log]
 
 
-def test_gssapi_is_refused_by_name(gateway: klamm.Gateway) -> None:
+def test_gssapi_is_rejected_with_supported_mechanisms(gateway: klamm.Gateway) -> None:
     with WireClient(gateway.bootstrap_servers) as client:
         answer = client.ask(SaslHandshakeRequest(mechanism="GSSAPI"), SaslHandshakeResponse, 1)
     assert answer.error_code == 33
@@ -214,7 +214,7 @@ def test_gssapi_is_refused_by_name(gateway: klamm.Gateway) -> None:
     assert "SASL mechanism 'GSSAPI' cannot pass the gateway" in gateway.log_text()
 
 
-def test_a_gateway_without_valid_credentials_does_not_start(
+def test_invalid_upstream_credentials_fail_gateway_start(
     upstream: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     login = UPSTREAM_LOGIN["upstream.sasl.jaas.config"].replace(PASSWORDS["admin"], "not-this-one")

@@ -93,7 +93,7 @@ def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gatewa
     wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 0, timeout_s=60, what="none left")
 
 
-def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway, metrics: str) -> None:
+def test_client_connected_to_both_processes_is_listed_once(gateway: klamm.Gateway, metrics: str) -> None:
     clients = [WireClient(gateway.bootstrap_servers, client_id="in-both") for _ in range(4)]
     try:
         for client in clients:
@@ -111,7 +111,7 @@ def test_the_page_shows_a_client_of_both_processes_once(gateway: klamm.Gateway, 
             client.close()
 
 
-def test_rules_that_became_invalid_are_a_warning(klamm_session_broker: klamm.Broker, tmp_path: Path) -> None:
+def test_invalid_rules_file_is_reported_after_failed_reload(klamm_session_broker: klamm.Broker, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: few, partitions: {max: 4}}]")
     metrics = f"127.0.0.1:{free_port()}"
@@ -137,7 +137,7 @@ def test_rules_that_became_invalid_are_a_warning(klamm_session_broker: klamm.Bro
         assert "The policies were not reloaded" in fetched(metrics, "/")
 
 
-def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gateway, metrics: str) -> None:
+def test_killed_process_is_replaced_and_clients_reconnect(gateway: klamm.Gateway, metrics: str) -> None:
     producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "log_level": 0})
     producer.produce("through-workers", b"before")
     assert producer.flush(60) == 0
@@ -157,7 +157,7 @@ def test_a_lost_process_is_replaced_and_its_clients_come_back(gateway: klamm.Gat
         assert admin.describe_cluster().result().nodes
 
 
-def test_a_worker_that_cannot_start_is_named_at_the_start(
+def test_worker_start_failure_is_reported(
     klamm_session_broker: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     config = {"processes": 2, "create.topic.policy.class.name": "no.such:Policy"}
@@ -188,7 +188,7 @@ def test_requests_in_flight_are_answered_when_the_gateway_stops(
     assert not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]
 
 
-def test_workers_start_while_the_upstream_is_down_if_its_brokers_are_known(
+def test_workers_start_from_saved_topology_without_upstream(
     make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
 ) -> None:
     for folder in (tmp_path, tmp_path / "worker-0", tmp_path / "worker-1"):

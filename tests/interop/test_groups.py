@@ -77,7 +77,7 @@ def poll_until(condition: Callable[[], bool], *members: Member, timeout_s: float
             member.poll()
 
 
-def test_a_static_member_that_restarts_disturbs_nobody(cluster: Cluster) -> None:
+def test_restarted_static_member_causes_no_rebalance(cluster: Cluster) -> None:
     """KIP-345."""
     create_topic(cluster, "static", partitions=4)
     with Member(cluster, "static", "static", "one") as one:
@@ -110,7 +110,7 @@ def test_members_and_their_commits_outlive_the_broker(cluster: Cluster) -> None:
         assert member.assignments == [{0, 1}]
 
 
-def test_kafka_python_seeks_to_what_it_committed(cluster: Cluster) -> None:
+def test_kafka_python_resumes_at_committed_offset(cluster: Cluster) -> None:
     create_topic(cluster, "committed", partitions=1)
     produce(cluster, "committed", 10, partitions=1)
     partition = KafkaPythonPartition("committed", 0)

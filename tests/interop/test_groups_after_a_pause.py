@@ -51,7 +51,7 @@ def connections(broker: KlammBroker, count: int) -> Iterator[WireClient]:
     return (WireClient(broker.bootstrap_servers, timeout_s=20) for _ in range(count))
 
 
-def test_heartbeats_that_waited_in_the_sockets_keep_their_members_alive() -> None:
+def test_heartbeats_queued_in_sockets_keep_members_alive() -> None:
     settings = {"group.min.session.timeout.ms": "100", "group.initial.rebalance.delay.ms": "0"}
     with KlammBroker(settings) as broker:
         clients = list(connections(broker, 5))

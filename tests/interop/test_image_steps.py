@@ -30,7 +30,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> ImageSteps:
     return steps
 
 
-def test_the_built_broker_becomes_healthy_and_ends_on_sigterm(image: ImageSteps, tmp_path: Path) -> None:
+def test_image_broker_becomes_healthy_and_stops_on_sigterm(image: ImageSteps, tmp_path: Path) -> None:
     """The command and the health check of the image work with what its build steps have installed."""
     # given
     new = {"9092": str(free_port()), "9404": str(free_port()), "/data": str(tmp_path / "data")}
@@ -56,12 +56,12 @@ def test_the_built_broker_becomes_healthy_and_ends_on_sigterm(image: ImageSteps,
         stop_process(broker)
 
 
-def test_the_record_modules_of_the_image_are_compiled(image: ImageSteps) -> None:
+def test_image_has_compiled_record_modules(image: ImageSteps) -> None:
     """The wheel in the image is the compiled one."""
     assert list(image.folder.glob("opt/klamm/lib/python3.*/site-packages/klamm/protocol/records/*.so"))
 
 
-def test_the_user_and_the_data_directory_are_made(image: ImageSteps) -> None:
+def test_image_creates_user_before_data_directory(image: ImageSteps) -> None:
     """The user of the image exists before its data directory is given to it."""
     user, _ = last("Containerfile", "USER").split(":")
     recorded = image.recorded.read_text(encoding="utf-8").splitlines()
@@ -74,7 +74,7 @@ def test_the_user_and_the_data_directory_are_made(image: ImageSteps) -> None:
 
 if IS_SOAK:
 
-    def test_the_steps_of_the_mirrors_image_install_spark_beside_klamm(image: ImageSteps) -> None:
+    def test_mirror_image_installs_spark_beside_klamm(image: ImageSteps) -> None:
         """After the steps of both files, the mirror and Spark can be imported in the image's environment."""
         image.execute("Containerfile.mirror")
         python = image.folder / "opt" / "klamm" / "bin" / "python"

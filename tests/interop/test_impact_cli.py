@@ -59,7 +59,7 @@ def test_validate_only_shows_impact(servers: str, capsys: pytest.CaptureFixture[
     assert "100 records" in out
 
 
-def test_max_impact_exceeded_exits_with_4_and_changes_nothing(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_max_impact_exceeded_exits_with_4_without_a_change(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["configs", "--alter", "--topic", "orders", "--delete-config", "retention.ms", "--max-impact", "disruption"]
 
     code, out, err = run_ours(servers, [*words, "-o", "json"], capsys)
@@ -103,7 +103,7 @@ def test_quota_impact_reports_unknown_rates(servers: str, capsys: pytest.Capture
     assert "Unknown: the present rates of clients" in out
 
 
-def test_added_partitions_show_keys_that_move(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_added_partitions_report_moved_keys(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["topics", "--alter", "--topic", "orders", "--partitions", "3", "--impact", "--validate-only"]
 
     code, out, _ = run_ours(servers, words, capsys)

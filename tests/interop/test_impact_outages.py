@@ -41,7 +41,7 @@ def test_retention_ms_lowered_deletes_old_records(scene: Scene) -> None:
     check_deleted(finding, before, scene.size(topic))
 
 
-def test_retention_strands_group_that_lags(scene: Scene) -> None:
+def test_lowered_retention_reports_unread_records_of_lagging_group(scene: Scene) -> None:
     topic = scene.topic()
     scene.produce(topic, 500, age_ms=60_000)
     scene.commit(topic, f"lagging-{topic}", 100)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
 
 
-def test_retention_ms_of_one_by_typo_deletes_everything(scene: Scene) -> None:
+def test_retention_ms_of_one_deletes_all_records(scene: Scene) -> None:
     topic = scene.topic()
     scene.produce(topic, 500, age_ms=60_000)
     before, end = scene.size(topic), scene.end(topic)
@@ -81,7 +81,7 @@ def test_deleted_override_falls_back_to_default_retention(scene: Scene) -> None:
     check_deleted(finding, before, scene.size(topic))
 
 
-def test_compacted_table_switched_to_delete_loses_old_rows(scene: Scene) -> None:
+def test_compacted_topic_switched_to_delete_loses_old_records(scene: Scene) -> None:
     topic = scene.topic(cleanup_policy="compact")
     scene.produce(topic, 100, age_ms=30 * DAY_MS)
 
@@ -92,7 +92,7 @@ def test_compacted_table_switched_to_delete_loses_old_rows(scene: Scene) -> None
     assert finding.figures["deleted_records"] == 100
 
 
-def test_topic_made_compact_loses_history_of_keys(scene: Scene) -> None:
+def test_topic_switched_to_compact_loses_superseded_records(scene: Scene) -> None:
     topic = scene.topic(segment_ms="1000", min_cleanable_dirty_ratio="0.01")
     scene.produce(topic, 400, age_ms=60_000, key=lambda n: b"key-%d" % (n % 40))
 
@@ -194,7 +194,7 @@ def test_min_insync_replicas_raised_while_a_broker_is_down(real_kafka_3: KafkaCl
         scene.admin.close()
 
 
-def test_unclean_election_of_a_partition_without_leader_loses_records(real_kafka_3: KafkaCluster) -> None:
+def test_unclean_election_loses_records_as_predicted(real_kafka_3: KafkaCluster) -> None:
     scene = Scene(real_kafka_3.bootstrap_servers)
     topic = unique("impact-unclean")
     scene.admin.create_topics(

@@ -69,7 +69,7 @@ def stream(broker: Broker, family: Family, topic: str, faults: list[BrokerFault]
     return [(one.partition, one.value) for one in member.delivered]
 
 
-def test_every_record_arrives_although_each_api_fails_once(
+def test_every_record_arrives_after_one_error_per_api(
     klamm_session_broker: Broker, make_klamm_topic: Callable[..., str], family: Family
 ) -> None:
     # given
@@ -83,7 +83,7 @@ def test_every_record_arrives_although_each_api_fails_once(
     assert sorted({value for _, value in delivered}) == list(range(COUNT))
 
 
-def test_every_record_arrives_although_connections_drop(
+def test_every_record_arrives_despite_dropped_connections(
     klamm_session_broker: Broker, make_klamm_topic: Callable[..., str], family: Family
 ) -> None:
     # given

@@ -28,7 +28,7 @@ DECIDED: Final[dict[str, tuple[Any, Any]]] = {
 """By question: Kafka's answer, and klamm's. Kafka creates a topic again as soon as a coordinator is asked for."""
 
 
-def test_internal_topics_answer_as_those_of_kafka(java: None) -> None:
+def test_internal_topics_respond_like_kafka(java: None) -> None:
     with KafkaCluster(1, PROPERTIES) as kafka:
         theirs = dict(ask_everything(kafka.bootstrap_servers))
     with klamm.Broker(config=PROPERTIES) as broker:

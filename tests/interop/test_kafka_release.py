@@ -24,14 +24,14 @@ def release() -> Any:
     return load_script("kafka_release")
 
 
-def test_the_release_that_was_recorded_has_no_differences(release: Any, real_kafka: KafkaCluster) -> None:
+def test_recorded_release_has_no_differences(release: Any, real_kafka: KafkaCluster) -> None:
     recorded = release.read_cases(CASES)
 
     assert len(recorded) > 3
     assert list(release.compare(real_kafka.bootstrap_servers, recorded)) == []
 
 
-def test_an_answer_that_differs_is_printed(release: Any, real_kafka: KafkaCluster) -> None:
+def test_differing_response_is_printed(release: Any, real_kafka: KafkaCluster) -> None:
     recorded = copy.deepcopy(release.read_cases("^create.duplicate-names$"))
     (case,) = recorded.values()
     case["steps"][0]["result"] = {"another": "answer"}
@@ -59,7 +59,7 @@ def versions(client: WireClient) -> dict[int, tuple[int, int]]:
     return {api.api_key: (api.min_version, api.max_version) for api in keys if api.api_key not in {50, 51}}
 
 
-def test_the_command_says_which_release_is_asked(release: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_release_argument_is_an_error(release: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         release.main([])
     assert "release" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def registrations(bootstrap_servers: str) -> list[tuple[dict[str, Any], dict[str
         consumer.close()
 
 
-def test_a_running_producer_takes_a_changed_acks_and_gives_it_back(admin: AdminClient, proxy: FrameProxy) -> None:
+def test_running_producer_applies_changed_acks_and_reverts(admin: AdminClient, proxy: FrameProxy) -> None:
     """K649-34: Resolved dynamic values override the client's static (.properties) values; static overrides built-in
     defaults.
 
@@ -130,7 +130,7 @@ def test_a_running_producer_takes_a_changed_acks_and_gives_it_back(admin: AdminC
     assert flips == [1, -1, 1]
 
 
-def test_the_client_id_wins_over_the_user_and_the_user_over_the_default(admin: AdminClient, proxy: FrameProxy) -> None:
+def test_client_id_overrides_user_and_user_overrides_default(admin: AdminClient, proxy: FrameProxy) -> None:
     """K649-32, O649-D."""
     name = topic(admin, "acks-layers")
     layers = (ClientConfigEntity.of_client("ANONYMOUS", "layer-app"), ANONYMOUS, ClientConfigEntity.of_user(None))
@@ -147,7 +147,7 @@ def test_the_client_id_wins_over_the_user_and_the_user_over_the_default(admin: A
                 put(admin, layer, acks=None)
 
 
-def test_a_client_is_registered_once_and_seen_after_a_kill(broker: KlammBroker) -> None:
+def test_client_is_registered_once_and_survives_a_kill(broker: KlammBroker) -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
 
@@ -215,9 +215,7 @@ def test_clients_cannot_make_the_topic_of_registrations() -> None:
         assert len(registrations(fresh.bootstrap_servers)) == 1
 
 
-def test_clients_that_know_nothing_of_it_notice_nothing(
-    broker: KlammBroker, admin: AdminClient, proxy: FrameProxy
-) -> None:
+def test_clients_without_kip_649_are_unaffected(broker: KlammBroker, admin: AdminClient, proxy: FrameProxy) -> None:
     """K649-68: Old client, new broker: nothing changes."""
     name = topic(admin, "old-clients")
     put(admin, ANONYMOUS, acks="0")
@@ -232,7 +230,7 @@ def test_clients_that_know_nothing_of_it_notice_nothing(
     assert all(key["client-id"] != "old-app" for key, _ in registrations(broker.bootstrap_servers))
 
 
-def test_scram_and_client_configs_live_on_the_same_keys_in_one_process(broker: KlammBroker, admin: AdminClient) -> None:
+def test_scram_and_client_configs_share_api_keys_in_one_process(broker: KlammBroker, admin: AdminClient) -> None:
     """O649-A."""
     theirs = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     try:

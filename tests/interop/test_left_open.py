@@ -51,7 +51,7 @@ def broker() -> Iterator[KlammBroker]:
 
 
 @pytest.mark.parametrize("door", ["admin", "producer", "consumer"])
-def test_no_file_descriptor_stays_open(broker: KlammBroker, door: str) -> None:
+def test_closed_client_leaves_no_open_file_descriptor(broker: KlammBroker, door: str) -> None:
     # when
     done = subprocess.run(
         [sys.executable, "-c", _COUNTED, broker.bootstrap_servers, door],

@@ -52,7 +52,7 @@ def described(broker: klamm.Broker) -> Mapping[int, Mapping[str, LogDirDescripti
         return admin.describe_log_dirs([1, 2]).all().result()
 
 
-def test_each_broker_id_reports_its_replicas_with_the_size_of_their_files(broker: klamm.Broker, data_dir: Path) -> None:
+def test_log_dirs_report_replicas_per_broker_with_file_sizes(broker: klamm.Broker, data_dir: Path) -> None:
     # when
     found = described(broker)
     # then
@@ -69,9 +69,7 @@ def test_each_broker_id_reports_its_replicas_with_the_size_of_their_files(broker
     assert on_disk == written.size
 
 
-def test_a_log_that_nobody_has_asked_for_since_the_start_has_the_same_size(
-    broker: klamm.Broker, data_dir: Path
-) -> None:
+def test_log_size_is_reported_before_the_log_is_opened(broker: klamm.Broker, data_dir: Path) -> None:
     # given
     before = {node_id: dict(found[str(data_dir)].replicas) for node_id, found in described(broker).items()}
     # when
@@ -83,9 +81,7 @@ def test_a_log_that_nobody_has_asked_for_since_the_start_has_the_same_size(
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_partitions_that_are_asked_for_are_reported_once_and_others_left_out(
-    broker: klamm.Broker, version: int
-) -> None:
+def test_requested_partitions_are_reported_once(broker: klamm.Broker, version: int) -> None:
     # given
     Topic = DescribeLogDirsRequest.DescribableLogDirTopic  # noqa: N806  # a class
     asked = [
@@ -106,7 +102,7 @@ def test_partitions_that_are_asked_for_are_reported_once_and_others_left_out(
     assert [result.topics for result in nothing.results] == [[]]
 
 
-def test_who_may_not_describe_the_cluster_is_refused() -> None:
+def test_describe_log_dirs_without_cluster_describe_is_rejected() -> None:
     with (
         klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings(authorizer=True)) as guarded,
         AdminClient(
@@ -130,7 +126,7 @@ def is_written(client: WireClient) -> bool:
 
 
 @pytest.mark.parametrize("against", ["klamm", "kafka"])
-def test_a_record_takes_as_much_room_as_with_apache_kafka(against: str, request: pytest.FixtureRequest) -> None:
+def test_log_size_of_a_record_matches_kafka(against: str, request: pytest.FixtureRequest) -> None:
     cluster = request.getfixturevalue({"klamm": "broker", "kafka": "real_kafka"}[against])
     address = cluster.bootstrap_servers.split(",")[0]
     with AdminClient(address) as admin:

@@ -172,7 +172,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kaf
     assert read(address, REMOTE_TOPIC, {at: len(records) for at, records in written.items()}) == written
 
 
-def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_that_wait_for_it(
+def test_partition_below_min_insync_replicas_is_reported_with_its_dependents(
     real_kafka_3: KafkaCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metadata are not asked for again and again meanwhile, and everything arrives once when it is over."""

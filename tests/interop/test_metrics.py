@@ -63,7 +63,7 @@ def samples(page: str) -> dict[str, float]:
     }
 
 
-def test_the_page_counts_what_happened(broker: klamm.Broker, port: int) -> None:
+def test_metrics_page_counts_requests_and_decisions(broker: klamm.Broker, port: int) -> None:
     # given
     with AdminClient(broker.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name="orders", num_partitions=3, configs={"flush.ms": "5"})]).all().result()
@@ -102,13 +102,13 @@ def test_other_requests_are_answered_as_http_has_it(broker: klamm.Broker, port: 
     assert get(port)[0] == 200
 
 
-def test_nothing_of_it_is_imported_unless_asked_for() -> None:
+def test_metrics_are_imported_only_if_configured() -> None:
     code = "import sys, klamm.broker.main; print(any(name.startswith('klamm.broker.metrics') for name in sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout == "False\n"
 
 
-def test_an_address_that_cannot_be_is_refused() -> None:
+def test_invalid_metrics_address_fails_broker_start() -> None:
     with (
         pytest.raises(BrokerStartError, match=r"metrics\.listen 'nowhere'"),
         klamm.Broker(config={"metrics.listen": "nowhere"}),

@@ -63,7 +63,7 @@ def test_unknown_configs_are_skipped_and_invalid_topics_reported(caplog: pytest.
         target.close()
 
 
-def test_one_cluster_with_two_addresses_is_not_mirrored_to_itself() -> None:
+def test_cluster_under_two_addresses_is_not_mirrored_to_itself() -> None:
     with klamm.Broker() as broker:
         # given
         create_topic(broker.bootstrap_servers, "orders")

@@ -57,7 +57,7 @@ def test_lagging_partition_does_not_wait_for_caught_up_one(address: str) -> None
     }
 
 
-def test_quiet_partitions_are_copied_before_busy_one_is_done(address: str) -> None:
+def test_quiet_partitions_are_copied_before_busy_one_finishes(address: str) -> None:
     # given
     for name in ("hot", "A.hot"):
         create_topic(address, name, 12, FOREVER)

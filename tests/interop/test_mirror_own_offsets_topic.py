@@ -138,7 +138,7 @@ def test_topic_ids_and_shard_plan_are_copied_with_source_offsets(target: str) ->
     assert topics.stored().shard_plan == ShardPlan(5)
 
 
-def test_missing_worker_topic_copies_nothing(target: str) -> None:
+def test_missing_worker_topic_copies_no_offsets(target: str) -> None:
     more = "offset.storage.topic = nowhere\nA->B.offsets.storage.topic = not-there-yet\n"
     (flow,) = parse_settings(parse_properties(properties("a:1", target, more, topics="x"))).flows
     copy_worker_offsets(flow)

@@ -32,7 +32,7 @@ def planned(settings: MirrorSettings) -> list[str]:
     return [line.strip() for line in out.getvalue().splitlines() if "A.orders" in line]
 
 
-def test_deleted_source_topic_is_deleted_on_target_and_mirrored_anew() -> None:
+def test_recreated_source_topic_replaces_its_remote_topic() -> None:
     with klamm.Broker() as here, klamm.Broker() as there:
         # given
         settings = parse_settings(

@@ -77,7 +77,7 @@ def admin(clients: dict[bool, AdminClient]) -> Iterator[AdminClient]:
         set_config(clients[True], name, None)
 
 
-def test_a_mode_counts_from_the_next_request_on(admin: AdminClient) -> None:
+def test_changed_policy_mode_applies_to_the_next_request(admin: AdminClient) -> None:
     with pytest.raises(PolicyViolationError):
         create(admin, 3)
     set_config(admin, "create.topic.policy.mode", "audit")
@@ -92,7 +92,7 @@ def test_a_mode_counts_from_the_next_request_on(admin: AdminClient) -> None:
         create(admin, 3)
 
 
-def test_another_rules_file_counts_from_the_next_request_on(admin: AdminClient, tmp_path: Path) -> None:
+def test_changed_rules_file_applies_to_the_next_request(admin: AdminClient, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(AT_MOST.format(most=5))
     set_config(admin, "policy.rules.file", str(other), dry=True)
@@ -107,7 +107,7 @@ def test_another_rules_file_counts_from_the_next_request_on(admin: AdminClient, 
         create(admin, 3)
 
 
-def test_the_same_rules_file_set_again_is_read_before_the_response(admin: AdminClient, tmp_path: Path) -> None:
+def test_same_rules_file_set_again_is_reloaded_before_the_response(admin: AdminClient, tmp_path: Path) -> None:
     path = tmp_path / "again.yaml"
     path.write_text(AT_MOST.format(most=5))
     set_config(admin, "policy.rules.file", str(path))
@@ -120,7 +120,7 @@ def test_the_same_rules_file_set_again_is_read_before_the_response(admin: AdminC
     set_config(admin, "policy.rules.file", None)
 
 
-def test_a_rules_file_set_at_run_time_is_followed(admin: AdminClient, tmp_path: Path) -> None:
+def test_rules_file_set_at_runtime_is_watched(admin: AdminClient, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(AT_MOST.format(most=5))
     set_config(admin, "policy.rules.file", str(other))
@@ -145,7 +145,7 @@ def test_a_rules_file_set_at_run_time_is_followed(admin: AdminClient, tmp_path: 
         (False, "rules: [{name: a, naming: b}]", "no policy reads the file"),
     ],
 )
-def test_a_wrong_rules_file_is_rejected_and_the_rules_in_force_stay(
+def test_invalid_rules_file_is_rejected_and_current_rules_kept(
     clients: dict[bool, AdminClient], tmp_path: Path, has_policy: bool, text: str | None, reason: str
 ) -> None:
     wrong = tmp_path / "wrong.yaml"
@@ -172,7 +172,7 @@ def test_a_wrong_rules_file_is_rejected_and_the_rules_in_force_stay(
     ],
 )
 @pytest.mark.parametrize("broker", [CLUSTER, "1"])
-def test_a_value_that_cannot_count_is_rejected_with_the_reason(
+def test_invalid_broker_config_is_rejected_with_reason(
     admin: AdminClient, name: str, value: str, reason: str, broker: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
@@ -180,7 +180,7 @@ def test_a_value_that_cannot_count_is_rejected_with_the_reason(
 
 
 @pytest.mark.parametrize("name", [n for n, d in own_broker_configs().items() if d.update_mode is UpdateMode.READ_ONLY])
-def test_what_is_read_at_the_start_is_rejected_while_the_broker_runs(admin: AdminClient, name: str) -> None:
+def test_read_only_config_is_rejected_at_runtime(admin: AdminClient, name: str) -> None:
     with pytest.raises(InvalidRequestError, match="only when it starts: set it in the properties file"):
         set_config(admin, name, "1")
 
@@ -212,14 +212,14 @@ def test_allowed_keys_count_from_the_next_request_on(admin: AdminClient) -> None
     set_for_client("acks")
 
 
-def test_one_id_of_several_cannot_have_a_policy_of_its_own() -> None:
+def test_policy_mode_of_a_single_presented_broker_is_rejected() -> None:
     with klamm.Broker(brokers=2) as broker, AdminClient(broker.bootstrap_servers) as admin:
         with pytest.raises(InvalidRequestError, match="set it as the cluster default"):
             set_config(admin, "create.topic.policy.mode", "audit", broker="2")
         set_config(admin, "create.topic.policy.mode", "audit")
 
 
-def test_a_restart_keeps_what_was_set(rules: Path, tmp_path: Path) -> None:
+def test_dynamic_configs_survive_a_restart(rules: Path, tmp_path: Path) -> None:
     # given
     other = tmp_path / "other.yaml"
     other.write_text(AT_MOST.format(most=5))

@@ -105,7 +105,7 @@ def alter(admin: AdminClient, topic: str, name: str, value: str | None) -> Futur
     return admin.incremental_alter_configs(changes).all()
 
 
-def test_a_policy_decides_how_far_a_topic_may_grow(admin: AdminClient) -> None:
+def test_policy_limits_added_partitions(admin: AdminClient) -> None:
     admin.create_topics([NewTopic(name="growing"), NewTopic(name="leaping")]).all().result()
     outcomes = admin.create_partitions(
         {"growing": NewPartitions(total_count=2), "leaping": NewPartitions(total_count=3)}
@@ -117,7 +117,7 @@ def test_a_policy_decides_how_far_a_topic_may_grow(admin: AdminClient) -> None:
     assert [len(described[name].partitions) for name in ("growing", "leaping")] == [2, 1]
 
 
-def test_a_policy_decides_what_may_be_deleted(admin: AdminClient) -> None:
+def test_policy_limits_topic_deletion(admin: AdminClient) -> None:
     made = admin.create_topics([NewTopic(name="kept", num_partitions=2), NewTopic(name="gone")]).all().result()
     assert set(made) == {"kept", "gone"}
     outcomes = admin.delete_topics(["kept", "gone"]).values()
@@ -129,7 +129,7 @@ def test_a_policy_decides_what_may_be_deleted(admin: AdminClient) -> None:
         admin.describe_topics(["gone"]).all().result()
 
 
-def test_what_a_policy_has_judged_is_what_is_applied(broker: klamm.Broker) -> None:
+def test_policy_checks_concurrent_changes_in_sequence(broker: klamm.Broker) -> None:
     """K339-41: two changes that are fine alone and not together; only one of each round may pass."""
     with AdminClient(broker.bootstrap_servers) as one, AdminClient(broker.bootstrap_servers) as other:
         one.create_topics([NewTopic(name="contended")]).all().result()
@@ -142,7 +142,7 @@ def test_what_a_policy_has_judged_is_what_is_applied(broker: klamm.Broker) -> No
                 alter(one, "contended", name, None).result()
 
 
-def test_a_slow_policy_stalls_no_other_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_policy_does_not_delay_other_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy ends only after another client was served. A broker that waits for it would serve nobody."""
     (tmp_path / "klamm_slow_house.py").write_text(textwrap.dedent(SLOW_POLICY))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -161,7 +161,7 @@ def test_a_slow_policy_stalls_no_other_client(tmp_path: Path, monkeypatch: pytes
         slow.result()
 
 
-def test_a_policy_that_hangs_fails_one_topic_of_a_request(admin: AdminClient) -> None:
+def test_hanging_policy_fails_one_topic_of_a_request(admin: AdminClient) -> None:
     """K108-06: Refusal touches only that topic; the others are processed.
 
     K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
@@ -197,7 +197,7 @@ def test_sighup_brings_a_changed_policy_into_force(broker: klamm.Broker, admin: 
     assert "NEW: not created" in refusal()
 
 
-def test_an_audited_policy_lets_pass_and_says_so(module: Path) -> None:
+def test_audit_mode_allows_and_logs_denial(module: Path) -> None:
     assert module.exists()
     config = {
         "delete.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
@@ -211,12 +211,12 @@ def test_an_audited_policy_lets_pass_and_says_so(module: Path) -> None:
         assert "Delete topic policy, audit only: would refuse 'books'" in broker.log_text()
 
 
-def test_a_mode_that_is_no_mode_keeps_the_broker_from_starting() -> None:
+def test_invalid_policy_mode_fails_broker_start() -> None:
     with pytest.raises(BrokerStartError, match=r"loud for configuration delete\.topic\.policy\.mode: .*ENFORCE, AUDIT"):
         klamm.Broker(config={"delete.topic.policy.mode": "loud"}).start()
 
 
-def test_a_maximum_holds_for_the_brokers_default_too(tmp_path: Path) -> None:
+def test_maximum_applies_to_the_broker_default(tmp_path: Path) -> None:
     week_ms, day_ms = "604800000", "86400000"
     (tmp_path / "rules.yaml").write_text(f"rules: [{{name: week, configs: {{retention.ms: {{max: {week_ms}}}}}}}]")
     config = {
@@ -244,7 +244,7 @@ def test_a_maximum_holds_for_the_brokers_default_too(tmp_path: Path) -> None:
         admin.create_topics([NewTopic(name="left-out")]).all().result()
 
 
-def test_an_override_sets_values_right_and_the_response_says_so(tmp_path: Path) -> None:
+def test_override_corrects_values_and_is_reported_in_the_response(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(
         "rules: [{name: week, effect: override, partitions: {max: 4}, configs: {retention.ms: {max: 1000}}}]"
     )
@@ -277,7 +277,7 @@ def test_an_override_sets_values_right_and_the_response_says_so(tmp_path: Path) 
         assert [client.topic_configs("t")[name] for name in ("retention.ms", "flush.ms")] == ["1000", "7"]
 
 
-def test_a_replacement_that_would_drop_configs_is_refused(tmp_path: Path) -> None:
+def test_replacement_that_omits_configs_is_denied(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text("rules: [{name: keep, omission: forbidden}]")
     config = {
         "alter.config.policy.class.name": "klamm.policy.rules:RulesPolicy",

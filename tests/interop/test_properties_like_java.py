@@ -47,7 +47,7 @@ def as_java_prints(text: str) -> str:
     return " ".join(sorted(f"{encoded(key)}={encoded(value)}" for key, value in found.items()))
 
 
-def test_a_pair_of_surrogates_is_one_character() -> None:
+def test_surrogate_pair_is_one_character() -> None:
     assert parse_properties("a=\\uD83D\\uDE00\\uD83D") == {"a": "\U0001f600\ufffd"}
 
 

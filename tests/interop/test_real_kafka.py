@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 
-def test_a_node_that_was_killed_comes_back_on_its_port_with_its_topics(real_kafka: KafkaCluster) -> None:
+def test_killed_node_restarts_on_its_port_with_its_topics(real_kafka: KafkaCluster) -> None:
     # given
     address, topic = real_kafka.bootstrap_servers, ("--topic", unique("oracle-"))
     run_tool(_TOPICS, "--bootstrap-server", address, "--create", *topic, "--partitions", "2")
@@ -58,7 +58,7 @@ def test_three_nodes_replicate_a_topic(real_kafka_3: KafkaCluster) -> None:
     )
 
 
-def test_the_check_of_a_shared_cluster_names_whatever_a_test_left(real_kafka: KafkaCluster) -> None:
+def test_shared_cluster_check_lists_leftovers(real_kafka: KafkaCluster) -> None:
     # given
     shared = SharedCluster(real_kafka)
     quotas = ClientQuotaEntity.of({"client-id": "left"})
@@ -91,7 +91,7 @@ def test_the_check_of_a_shared_cluster_names_whatever_a_test_left(real_kafka: Ka
     ]
 
 
-def test_a_process_of_the_harness_ends_with_a_test_run_that_is_killed() -> None:
+def test_harness_process_ends_with_a_killed_test_run() -> None:
     # given: a run that has started a process and told its id
     program = (
         "import time; from tests.support.processes import start_process\n"

@@ -83,7 +83,7 @@ def move(admin: AdminClient, *brokers: int) -> None:
     wait_until(lambda: admin.list_partition_reassignments().result() == {}, timeout_s=60, what="its end")
 
 
-def test_records_are_read_and_written_wherever_replicas_go(admin: AdminClient, address: str) -> None:
+def test_producer_and_consumer_follow_moved_replicas(admin: AdminClient, address: str) -> None:
     # given
     move(admin, 1, 2)
     producer = KafkaProducer(bootstrap_servers=address)
@@ -142,7 +142,7 @@ def test_records_are_read_and_written_wherever_replicas_go(admin: AdminClient, a
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_kafkas_words_and_its_neighbours_are_not(
+def test_invalid_reassignment_is_rejected_alone_with_kafkas_message(
     partition: TopicPartition, brokers: list[int] | None, expected: tuple[ErrorCode, str | None], admin: AdminClient
 ) -> None:
     # given
@@ -165,7 +165,7 @@ def test_what_cannot_be_is_refused_in_kafkas_words_and_its_neighbours_are_not(
         ),
     ],
 )
-def test_who_forbids_another_number_of_replicas_is_obeyed(
+def test_disallowed_replication_factor_change_is_rejected(
     admin: AdminClient, address: str, brokers: list[int], code: ErrorCode, message: str
 ) -> None:
     # given

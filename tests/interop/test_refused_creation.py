@@ -89,9 +89,7 @@ def java_console(servers: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("send", [confluent, kafka_python, aiokafka])
-def test_a_python_client_reports_at_once_that_its_topic_is_refused(
-    broker: klamm.Broker, send: Callable[[str, str], None]
-) -> None:
+def test_python_producer_reports_denied_topic_at_once(broker: klamm.Broker, send: Callable[[str, str], None]) -> None:
     began = time.monotonic()
     send(broker.bootstrap_servers, "nonsense")
     assert time.monotonic() - began < AT_ONCE_S
@@ -104,7 +102,7 @@ def test_a_python_client_reports_at_once_that_its_topic_is_refused(
 
 
 @pytest.mark.usefixtures("java")
-def test_the_java_producer_reports_at_once_that_its_topic_is_refused(broker: klamm.Broker) -> None:
+def test_java_producer_reports_denied_topic_at_once(broker: klamm.Broker) -> None:
     began = time.monotonic()
     java_console(broker.bootstrap_servers, "nonsense")
     assert time.monotonic() - began < 2 * AT_ONCE_S
@@ -116,7 +114,7 @@ def metadata(client: WireClient, topic: str) -> ErrorCode:
     return ErrorCode(answer.topics[0].error_code)
 
 
-def test_the_policy_is_not_asked_at_every_retry_and_a_changed_one_is(broker: klamm.Broker, rules: Path) -> None:
+def test_retries_use_the_remembered_denial_until_the_policy_changes(broker: klamm.Broker, rules: Path) -> None:
     with WireClient(broker.bootstrap_servers) as client:
         assert {metadata(client, "nonsense") for _ in range(100)} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         rules.write_text(RULES.replace("orders", "nonsense|orders").replace("[.].*", ".*"))
@@ -124,7 +122,7 @@ def test_the_policy_is_not_asked_at_every_retry_and_a_changed_one_is(broker: kla
         assert metadata(client, "nonsense") is ErrorCode.NONE, "remembered beyond the change of the rules"
 
 
-def test_a_refusal_of_createtopics_says_nothing_of_automatic_creation(tmp_path: Path) -> None:
+def test_create_topics_denial_is_not_remembered_for_auto_creation(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("rules: [{name: small, partitions: {max: 2}}]")
     config = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy", "policy.rules.file": str(path)}

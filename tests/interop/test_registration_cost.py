@@ -53,9 +53,7 @@ def committed(data_dir: Path) -> list[tuple[str, int, int]]:
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
-def test_a_registration_waits_for_no_disk_once_its_topic_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registration_needs_no_fsync_once_its_topic_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K649-40: The broker writes the registration to an internal topic.
 
     K649-44: The topic must not be plain-compacted: same key for many versions, compaction would lose all but the last.

@@ -148,7 +148,7 @@ def of(servers: str, entity: str) -> dict[str, Any]:
     return [record for record in rollouts(servers) if entity in record["before"] or entity in str(record["waves"])][-1]
 
 
-def test_a_change_that_no_guard_stops_arrives_in_all_topics(servers: str, topics: list[str]) -> None:
+def test_change_within_guards_reaches_all_topics(servers: str, topics: list[str]) -> None:
     guards = ("--guard", "under-replicated < 1", "--guard", "command: exit 0")
     words = ("--topic", pattern(topics), "--add-config", "retention.ms=7200000", "--bake", "300ms", *FAST, *guards)
     code, output = run(servers, "start", *words)
@@ -159,7 +159,7 @@ def test_a_change_that_no_guard_stops_arrives_in_all_topics(servers: str, topics
     assert [len(wave["settings"]) for wave in record["waves"]] == [1, 1, 2]
 
 
-def test_dry_run_reports_a_policy_that_denies_the_topic_of_the_records(tmp_path: Path) -> None:
+def test_dry_run_reports_a_policy_that_denies_the_rollouts_topic(tmp_path: Path) -> None:
     (rules := tmp_path / "rules.yaml").write_text("rules: [{name: names, naming: 'orders-.*'}]")
     policy = {
         "create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
@@ -218,7 +218,7 @@ def test_topics_of_a_file_and_brokers_are_changed_and_shown(broker: klamm.Broker
     )
 
 
-def test_a_retention_that_strands_a_group_is_reverted_in_its_first_wave(servers: str, topics: list[str]) -> None:
+def test_retention_that_strands_a_group_is_reverted_in_the_first_wave(servers: str, topics: list[str]) -> None:
     group = unique("stranded")
     partitions = [TopicPartition(topic, 0) for topic in topics]
     with AdminClient(servers) as admin:
@@ -408,7 +408,7 @@ class Members:
             consumer.close()
 
 
-def test_a_session_timeout_that_causes_rebalances_is_reverted(broker: klamm.Broker, metrics: str) -> None:
+def test_session_timeout_that_causes_rebalances_is_reverted(broker: klamm.Broker, metrics: str) -> None:
     servers, client_ids = broker.bootstrap_servers, [f"member-{number}" for number in range(4)]
     assert 0 < len(selected(client_ids, "session.timeout.ms", 50)) < len(client_ids)
     with Members(servers, client_ids):
@@ -421,7 +421,7 @@ def test_a_session_timeout_that_causes_rebalances_is_reverted(broker: klamm.Brok
     assert client_configs(servers, "ANONYMOUS") == {}
 
 
-def test_a_session_timeout_that_causes_rebalances_is_reverted_through_a_gateway(
+def test_session_timeout_that_causes_rebalances_is_reverted_through_a_gateway(
     gateway: klamm.Gateway, tmp_path: Path
 ) -> None:
     """A classic member of real Kafka gets another session timeout when it joins: here, with a deployment."""
@@ -463,7 +463,7 @@ def test_a_session_timeout_that_causes_rebalances_is_reverted_through_a_gateway(
     assert f"klamm-rollout-{record['id']}" in history(servers)
 
 
-def test_a_quota_that_starves_is_reverted_before_the_next_user(tmp_path: Path) -> None:
+def test_quota_that_throttles_too_much_is_reverted_before_the_next_user(tmp_path: Path) -> None:
     page_of = f"127.0.0.1:{free_port()}"
     as_admin: dict[str, Any] = {
         "security_protocol": "SASL_PLAINTEXT",

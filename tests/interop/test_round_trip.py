@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DELAY_S = 0.4
 
 
-def test_the_least_time_that_a_first_answer_took_is_known(klamm_broker: Broker) -> None:
+def test_round_trip_is_the_minimum_time_of_first_responses(klamm_broker: Broker) -> None:
     with contextlib.closing(cluster_at(klamm_broker.bootstrap_servers)) as near:
         began = time.monotonic()
         near.refresh([])

@@ -156,9 +156,7 @@ def is_refused_by_kafka_python(settings: Mapping[str, Any]) -> bool:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "alice-secret")])
-def test_nobody_gets_in_by_a_wrong_name_or_password(
-    broker: klamm.Broker, mechanism: str, user: str, password: str
-) -> None:
+def test_wrong_name_or_password_is_rejected(broker: klamm.Broker, mechanism: str, user: str, password: str) -> None:
     assert is_refused_by_kafka_python(python(broker, user, password, mechanism=mechanism))
     with pytest.raises(KafkaException):
         AdminClient(librdkafka(broker, user, password, mechanism=mechanism)).list_topics(timeout=1)
@@ -167,7 +165,7 @@ def test_nobody_gets_in_by_a_wrong_name_or_password(
 
 
 @pytest.mark.parametrize("token", [b"\x00nobody\x00", b"\x00alice\x00", b"\x00\x00", b"\x00nobody\x00wrong"])
-def test_an_unknown_user_with_an_empty_password_does_not_get_in(broker: klamm.Broker, token: bytes) -> None:
+def test_empty_or_wrong_password_is_rejected(broker: klamm.Broker, token: bytes) -> None:
     with WireClient(broker.bootstrap_servers) as client:
         client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
         answer = client.ask(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse, 2)
@@ -176,7 +174,7 @@ def test_an_unknown_user_with_an_empty_password_does_not_get_in(broker: klamm.Br
             client.ask(MetadataRequest(topics=None), MetadataResponse, 9)
 
 
-def test_a_failed_login_is_answered_as_kafka_does_and_the_connection_closed(broker: klamm.Broker) -> None:
+def test_failed_login_returns_kafkas_message_and_closes_the_connection(broker: klamm.Broker) -> None:
     with WireClient(broker.bootstrap_servers) as client:
         client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
         token = SaslAuthenticateRequest(auth_bytes=b"\x00alice\x00wrong")
@@ -186,7 +184,7 @@ def test_a_failed_login_is_answered_as_kafka_does_and_the_connection_closed(brok
             client.ask(token, SaslAuthenticateResponse, 2)
 
 
-def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are(broker: klamm.Broker) -> None:
+def test_disabled_mechanism_is_rejected_with_enabled_mechanisms(broker: klamm.Broker) -> None:
     with WireClient(broker.bootstrap_servers) as client:
         answer = client.ask(SaslHandshakeRequest(mechanism="GSSAPI"), SaslHandshakeResponse, 1)
         assert (answer.error_code, answer.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, MECHANISMS)
@@ -199,7 +197,7 @@ def test_before_login_any_other_request_closes_the_connection(broker: klamm.Brok
         client.ask(MetadataRequest(topics=None), MetadataResponse, 9)
 
 
-def test_within_a_login_another_request_closes_the_connection_and_versions_are_answered(broker: klamm.Broker) -> None:
+def test_other_request_during_login_closes_the_connection_except_api_versions(broker: klamm.Broker) -> None:
     """Kafka answers both with ILLEGAL_SASL_STATE, see docs/divergences.md."""
     with WireClient(broker.bootstrap_servers) as client:
         assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1).error_code == 0
@@ -244,7 +242,7 @@ def test_no_password_is_ever_logged_or_described(broker: klamm.Broker) -> None:
         assert password not in broker.log_text()
 
 
-def test_credentials_survive_a_restart_and_a_deleted_one_is_of_no_use() -> None:
+def test_scram_credentials_survive_a_kill_until_deleted() -> None:
     with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings()) as broker:
         admin = AdminClient(librdkafka(broker, "admin"))
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
@@ -316,7 +314,7 @@ def tls_settings(certificates: Certificates, **more: str) -> dict[str, str]:
     }
 
 
-def test_every_client_speaks_tls(certificates: Certificates) -> None:
+def test_every_client_connects_over_tls(certificates: Certificates) -> None:
     with klamm.Broker(listen="SSL://127.0.0.1:0", config=tls_settings(certificates)) as broker:
         authority = str(certificates.authority)
         rd = {
@@ -349,7 +347,7 @@ def test_large_records_survive_tls(certificates: Certificates) -> None:
         consumer.close()
 
 
-def test_a_certificate_says_who_a_client_is_and_without_one_nobody_is_served(certificates: Certificates) -> None:
+def test_certificate_subject_is_the_principal_and_missing_certificate_is_rejected(certificates: Certificates) -> None:
     """The certificate's subject is the principal, as Kafka prints it: the super user is known by it."""
     subject = r"User:CN=k,OU=Offices,O=Castle\, Inc.,C=CZ"
     more = tls_settings(certificates, ssl_client_auth="required")
@@ -370,7 +368,7 @@ def test_a_certificate_says_who_a_client_is_and_without_one_nobody_is_served(cer
         assert round_trip_by_librdkafka({**settings, **mine}, "mine") == b"hello"
 
 
-def test_a_login_over_tls_and_a_second_listener_each_report_their_own_address(certificates: Certificates) -> None:
+def test_each_listener_advertises_its_own_address(certificates: Certificates) -> None:
     inside, outside = _free_addresses("127.0.0.1", 2)
     config = {
         **tls_settings(certificates),
@@ -405,7 +403,7 @@ def test_a_login_over_tls_and_a_second_listener_each_report_their_own_address(ce
         ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols"),
     ],
 )
-def test_a_broker_does_not_start_with_tls_that_cannot_work(
+def test_invalid_tls_settings_fail_broker_start(
     certificates: Certificates, change: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(BrokerStartError, match=reason):
@@ -415,7 +413,7 @@ def test_a_broker_does_not_start_with_tls_that_cannot_work(
 # --- limits
 
 
-def test_an_address_has_only_so_many_connections() -> None:
+def test_max_connections_per_ip_closes_further_connections() -> None:
     with klamm.Broker(config={"max.connections.per.ip": 2}) as broker:
         kept = [socket.create_connection(address_of(broker), timeout=5) for _ in range(2)]
         with socket.create_connection(address_of(broker), timeout=5) as third:
@@ -433,7 +431,7 @@ def is_served(broker: klamm.Broker) -> bool:
         return False
 
 
-def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+def test_idle_connection_is_closed_and_busy_one_kept() -> None:
     with (
         klamm.Broker(config={"connections.max.idle.ms": 3000}) as broker,
         socket.create_connection(address_of(broker), timeout=30) as idle,

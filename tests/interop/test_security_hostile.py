@@ -94,7 +94,7 @@ def test_tls_at_a_plain_port_and_the_reverse_are_turned_away(guarded: Guarded) -
     assert guarded.is_serving()
 
 
-def test_handshakes_that_go_no_further_keep_no_other_client_waiting(guarded: Guarded) -> None:
+def test_unfinished_tls_handshakes_do_not_delay_other_clients(guarded: Guarded) -> None:
     hello = client_hello()
     with contextlib.ExitStack() as waiting:
         for position in range(60):
@@ -104,7 +104,7 @@ def test_handshakes_that_go_no_further_keep_no_other_client_waiting(guarded: Gua
     assert guarded.is_serving()
 
 
-def test_logins_that_come_byte_by_byte_keep_no_other_client_waiting(guarded: Guarded) -> None:
+def test_logins_sent_byte_by_byte_do_not_delay_other_clients(guarded: Guarded) -> None:
     with contextlib.ExitStack() as waiting:
         slow = [waiting.enter_context(socket.create_connection(guarded.login, 30)) for _ in range(60)]
         for byte in HANDSHAKE[:-1]:
@@ -113,7 +113,7 @@ def test_logins_that_come_byte_by_byte_keep_no_other_client_waiting(guarded: Gua
         assert guarded.is_serving()
 
 
-def test_of_a_thousand_connections_of_one_address_most_are_closed_at_once() -> None:
+def test_max_connections_per_ip_closes_most_of_a_thousand_connections() -> None:
     with klamm.Broker(config={"max.connections.per.ip": 50}) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
         # given
@@ -151,7 +151,7 @@ def is_served(address: str) -> bool:
         f"\x00alice\x00{GUESS}".encode(),
     ],
 )
-def test_empty_and_guessed_passwords_let_nobody_in(guarded: Guarded, token: bytes) -> None:
+def test_empty_and_guessed_passwords_are_rejected(guarded: Guarded, token: bytes) -> None:
     """``eve`` stands in the settings with an empty password."""
     with WireClient(f"127.0.0.1:{guarded.login[1]}", timeout_s=30) as client:
         client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
@@ -172,7 +172,7 @@ def test_empty_and_guessed_passwords_let_nobody_in(guarded: Guarded, token: byte
         [b"n,,n=alice,r=" + b"a" * 100_000, b"\xff" * 100_000],
     ],
 )
-def test_scram_that_is_bent_lets_nobody_in(guarded: Guarded, tokens: list[bytes]) -> None:
+def test_malformed_scram_messages_are_rejected(guarded: Guarded, tokens: list[bytes]) -> None:
     with WireClient(f"127.0.0.1:{guarded.login[1]}", timeout_s=30) as client:
         client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), SaslHandshakeResponse, 1)
         for token in tokens:

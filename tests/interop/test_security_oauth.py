@@ -102,7 +102,7 @@ def test_kafka_python_and_librdkafka_log_in_by_unsecured_tokens(unsecured_broker
 
 
 @pytest.mark.usefixtures("java")
-def test_a_java_client_logs_in_by_an_unsecured_token(unsecured_broker: klamm.Broker, tmp_path: Path) -> None:
+def test_java_client_logs_in_with_an_unsecured_token(unsecured_broker: klamm.Broker, tmp_path: Path) -> None:
     login = f'{MODULE} required unsecuredLoginStringClaim_sub="alice";'
     properties = {
         "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": login,
@@ -113,7 +113,7 @@ def test_a_java_client_logs_in_by_an_unsecured_token(unsecured_broker: klamm.Bro
     assert "by-java" in run_tool("org.apache.kafka.tools.TopicCommand", *servers, "--list")
 
 
-def test_signed_tokens_are_good_by_the_keys_in_a_file_which_may_change(tmp_path: Path) -> None:
+def test_signed_tokens_are_verified_with_a_reloadable_key_file(tmp_path: Path) -> None:
     # given
     keys = tmp_path / "keys.json"
     keys.write_text(key_set(ISSUER))
@@ -143,7 +143,7 @@ def test_signed_tokens_are_good_by_the_keys_in_a_file_which_may_change(tmp_path:
         assert token not in broker.log_text()
 
 
-def test_a_login_ends_with_its_token(unsecured_broker: klamm.Broker) -> None:
+def test_token_login_reports_session_lifetime(unsecured_broker: klamm.Broker) -> None:
     """The client is told how long, so that it can log in again in time (KIP-368)."""
     (answer,) = answers_to(unsecured_broker, unsecured(claims_of("alice", seconds=600)))
     assert answer.error_code == 0

@@ -77,7 +77,7 @@ def renewed(certificates: Certificates, tmp_path: Path) -> Iterator[Renewed]:
         yield made
 
 
-def test_a_store_that_is_set_again_is_read_again_and_one_elsewhere_survives_a_restart(renewed: Renewed) -> None:
+def test_keystore_set_again_is_reloaded_and_survives_a_restart(renewed: Renewed) -> None:
     # given
     assert renewed.shown() == renewed.expected("first")
     location = f"{PREFIX}ssl.keystore.location"
@@ -96,7 +96,7 @@ def test_a_store_that_is_set_again_is_read_again_and_one_elsewhere_survives_a_re
     assert renewed.shown() == renewed.expected("third")
 
 
-def test_a_store_that_cannot_be_used_is_refused_and_what_was_there_stays(renewed: Renewed) -> None:
+def test_invalid_keystore_is_rejected_and_current_one_kept(renewed: Renewed) -> None:
     directory = renewed.certificates.directory
     for location, reason in [
         ("/no/such.pem", r"SSLFactory failed: Listener SSL: ssl\.keystore\.location=/no/such\.pem: cannot be read"),

@@ -204,7 +204,7 @@ def test_aiokafka_logs_in_over_tls(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("trust", ["trust.jks", "trust.p12", "old.p12"])
-def test_the_command_line_reads_the_stores_of_java(
+def test_command_line_reads_java_stores(
     guarded: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str], trust: str
 ) -> None:
     config = client_properties(tmp_path / "client.properties", guarded.java_login(trust))
@@ -213,7 +213,7 @@ def test_the_command_line_reads_the_stores_of_java(
 
 
 @pytest.mark.parametrize("kind", ["jks", "p12"])
-def test_the_mirror_reads_the_stores_of_java(guarded: Guarded, kind: str) -> None:
+def test_mirror_reads_java_stores(guarded: Guarded, kind: str) -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
     ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
     """
@@ -223,7 +223,7 @@ def test_the_mirror_reads_the_stores_of_java(guarded: Guarded, kind: str) -> Non
     cluster.close()
 
 
-def test_a_broker_names_the_store_and_the_password_that_is_wrong(stores: Stores) -> None:
+def test_wrong_store_password_fails_broker_start_with_its_key(stores: Stores) -> None:
     settings = {
         "ssl.keystore.location": stores.path("broker.jks"),
         "ssl.keystore.password": "hunter2",

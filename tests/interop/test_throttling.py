@@ -38,7 +38,7 @@ def limit(broker: klamm.Broker, entity: tuple[str, str | None], **quotas: float)
         assert alter(client, ((entity,), dict(quotas))) == [(0, None)]
 
 
-def test_a_producer_of_librdkafka_is_slowed_down_and_gets_the_delay(broker: klamm.Broker) -> None:
+def test_librdkafka_producer_is_throttled_and_reports_the_delay(broker: klamm.Broker) -> None:
     limit(broker, ("client-id", "fast"), producer_byte_rate=RATE)
     told: list[ThrottleEvent] = []
     producer = Producer(
@@ -61,7 +61,7 @@ def test_a_producer_of_librdkafka_is_slowed_down_and_gets_the_delay(broker: klam
     assert told[0].throttle_time > 0
 
 
-def test_a_consumer_is_slowed_down(broker: klamm.Broker) -> None:
+def test_consumer_is_throttled(broker: klamm.Broker) -> None:
     with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
         client.create_topic("t")
         batch = bytes(encode_batch([Record(None, b"x" * 500_000, (), RECENT_MS)]))
@@ -84,7 +84,7 @@ def first_answer(address: str) -> tuple[bytes, socket.socket]:
         return b"", connection
 
 
-def test_an_address_that_makes_too_many_connections_is_turned_away(broker: klamm.Broker) -> None:
+def test_connection_creation_rate_closes_connections_of_address(broker: klamm.Broker) -> None:
     here = (("ip", "127.0.0.1"),)
     with WireClient(broker.bootstrap_servers) as already_there:
         alter(already_there, (here, {"connection_creation_rate": 1.0}))

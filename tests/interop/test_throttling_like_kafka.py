@@ -128,7 +128,7 @@ DONE: Final = (0, None)
 REFUSED: Final = (THROTTLING_QUOTA_EXCEEDED, None)
 
 
-def test_versions_that_know_the_code_are_refused_while_something_is_owed(limited: str) -> None:
+def test_versions_with_throttling_error_are_rejected_above_the_quota(limited: str) -> None:
     assert create(limited, "strict", [f"{RUN}.s1"], 7) == (AT_ONCE, [DONE])
     assert create(limited, "strict", [f"{RUN}.s2"], 7) == (1, [REFUSED])
     assert create(limited, "strict", [f"{RUN}.s2"], 6) == (1, [REFUSED])
@@ -152,7 +152,7 @@ def test_older_versions_have_their_way_and_wait(limited: str) -> None:
     assert create(limited, "patient", [f"{RUN}.o3"], 6) == (2, [REFUSED])
 
 
-def test_what_is_only_validated_counts_and_what_is_wrong_anyway_does_not(limited: str) -> None:
+def test_validate_only_counts_toward_quota_but_invalid_requests_do_not(limited: str) -> None:
     assert create(limited, "trial", [f"{RUN}.t"], 7, validate_only=True) == (AT_ONCE, [DONE])
     assert create(limited, "trial", [f"{RUN}.t"], 7, validate_only=True) == (1, [REFUSED])
     assert create(limited, "trial", [f"{RUN}.grows"], 7) == (AT_ONCE, [(36, f"Topic '{RUN}.grows' already exists.")])
@@ -177,7 +177,7 @@ def test_deletions_count_by_their_partitions(limited: str) -> None:
     assert delete(limited, "deletes-old", f"{RUN}.delete-4", 5) == (2, [REFUSED])
 
 
-def test_a_topic_that_a_client_needs_is_not_made_beyond_its_quota(limited: str) -> None:
+def test_auto_creation_is_rejected_above_the_quota(limited: str) -> None:
     def needs(name: str) -> tuple[int, int]:
         topic = MetadataRequest.MetadataRequestTopic(name=name)
         request = MetadataRequest(topics=[topic], allow_auto_topic_creation=True)
@@ -190,7 +190,7 @@ def test_a_topic_that_a_client_needs_is_not_made_beyond_its_quota(limited: str) 
         assert f"{RUN}.n2" not in client.topic_ids()
 
 
-def test_who_takes_more_time_than_allowed_is_held_up_for_a_second(address: str) -> None:
+def test_client_above_request_percentage_is_muted_for_a_second(address: str) -> None:
     entity: Entity = (("client-id", f"{RUN}-slow"),)
     with WireClient(address) as administrator, WireClient(address, client_id=f"{RUN}-slow") as client:
         assert alter(administrator, (entity, {"request_percentage": 0.0001})) == [(0, None)]

@@ -307,7 +307,7 @@ def kafkas_plays(
         return on_kafka.result(), on_klamm.result()
 
 
-def test_the_tools_say_of_klamm_what_they_say_of_apache_kafka(kafkas_plays: tuple[list[Shown], list[Shown]]) -> None:
+def test_kafkas_tools_print_the_same_for_klamm_and_kafka(kafkas_plays: tuple[list[Shown], list[Shown]]) -> None:
     expected, found = kafkas_plays
     assert sum(bool(stdout) for _, stdout, _ in expected) > len(expected) // 2
     assert [
@@ -315,7 +315,7 @@ def test_the_tools_say_of_klamm_what_they_say_of_apache_kafka(kafkas_plays: tupl
     ] == []
 
 
-def test_our_groups_command_prints_what_kafkas_prints(
+def test_groups_command_prints_like_kafkas_tool(
     address: str, kafkas_plays: tuple[list[Shown], list[Shown]], files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def plain(lines: list[str]) -> list[str]:
@@ -340,7 +340,7 @@ def test_our_groups_command_prints_what_kafkas_prints(
     assert differences == []
 
 
-def test_every_version_that_is_served_is_served_by_apache_kafka_too(
+def test_every_served_version_is_also_served_by_kafka(
     klamm_broker_process: KlammBroker, real_kafka: KafkaCluster, tools: KafkasTools
 ) -> None:
     # when
@@ -370,7 +370,7 @@ def address(request: pytest.FixtureRequest) -> str:
     return cluster.bootstrap_servers
 
 
-def test_tools_that_measure_and_verify_come_to_their_end(address: str, tools: KafkasTools) -> None:
+def test_performance_and_verification_tools_complete(address: str, tools: KafkasTools) -> None:
     # given
     measured, verified = unique("measured-"), unique("verified-")
     # when
@@ -409,7 +409,7 @@ def events(stdout: str, name: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, stdout.splitlines()) if event.get("name") == name]
 
 
-def test_what_is_not_served_is_refused_by_name(klamm_broker_process: KlammBroker, tools: KafkasTools) -> None:
+def test_unsupported_apis_are_reported_by_kafkas_tools(klamm_broker_process: KlammBroker, tools: KafkasTools) -> None:
     address = klamm_broker_process.bootstrap_servers
     quorum = tools.run(f"{_PACKAGE}.MetadataQuorumCommand", "--bootstrap-server", address, "describe", "--status")
     assert (quorum.exit_code, quorum.stderr.splitlines()[0].rpartition(": ")[2]) == (

@@ -64,30 +64,30 @@ def test_leaders_and_replicas_are_spread_over_the_broker_ids(client: WireClient)
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_every_version_of_metadata_reports_the_brokers(client: WireClient, version: int) -> None:
+def test_every_metadata_version_lists_the_brokers(client: WireClient, version: int) -> None:
     topic = [MetadataRequest.MetadataRequestTopic(name="no-such-topic")]
     request = MetadataRequest(topics=topic, allow_auto_topic_creation=False) if version >= 4 else MetadataRequest()
     response = client.ask(request, MetadataResponse, version)
     assert [broker.node_id for broker in response.brokers] == [1, 2, 3]
 
 
-def test_a_topic_that_is_asked_for_by_name_is_created_when_the_client_allows_it(client: WireClient) -> None:
+def test_metadata_creates_topic_only_if_client_allows(client: WireClient) -> None:
     assert metadata(client, "auto-no").error_code == UNKNOWN_TOPIC
     answer = metadata(client, "auto-yes", create=True)
     assert (answer.error_code, len(answer.partitions)) == (NONE, 2)
 
 
-def test_no_topic_is_created_when_the_broker_forbids_it() -> None:
+def test_metadata_creates_no_topic_if_broker_disables_auto_creation() -> None:
     with Broker(config={"auto.create.topics.enable": False}) as broker, WireClient(broker.bootstrap_servers) as client:
         assert metadata(client, "auto", create=True).error_code == UNKNOWN_TOPIC
         assert client.ask(MetadataRequest(topics=None), MetadataResponse, 12).topics == []
 
 
-def test_an_invalid_name_is_distinguished_from_a_missing_topic(client: WireClient) -> None:
+def test_invalid_topic_name_is_not_reported_as_unknown(client: WireClient) -> None:
     assert metadata(client, "no good!", create=True).error_code == INVALID_TOPIC
 
 
-def test_a_topic_is_found_by_its_id_and_an_unknown_id_is_echoed(client: WireClient) -> None:
+def test_topic_is_found_by_id_and_unknown_id_is_echoed(client: WireClient) -> None:
     topic_id = create(client, "by-id")
     assert metadata(client, None, topic_id=topic_id).name == "by-id"
     unknown = uuid4()
@@ -95,7 +95,7 @@ def test_a_topic_is_found_by_its_id_and_an_unknown_id_is_echoed(client: WireClie
     assert (answer.error_code, answer.topic_id, answer.name) == (UNKNOWN_TOPIC_ID, unknown, None)
 
 
-def test_a_topic_that_is_asked_for_many_times_is_listed_once(client: WireClient) -> None:
+def test_repeated_topic_is_listed_once_per_name(client: WireClient) -> None:
     topic_id = create(client, "many-times")
     topics = [
         MetadataRequest.MetadataRequestTopic(name=name, topic_id=by_id)
@@ -109,7 +109,7 @@ def test_a_topic_that_is_asked_for_many_times_is_listed_once(client: WireClient)
     ]
 
 
-def test_names_that_differ_only_in_dots_and_underscores_collide(client: WireClient) -> None:
+def test_topic_names_differing_in_dot_and_underscore_collide(client: WireClient) -> None:
     create(client, "col.lide")
     topic = CreateTopicsRequest.CreatableTopic(name="col_lide", num_partitions=1, replication_factor=1)
     (result,) = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 7).topics
@@ -132,7 +132,7 @@ def test_ten_thousand_partitions_are_too_many_for_a_request(client: WireClient, 
     assert client.topic_ids() == before
 
 
-def test_ten_thousand_partitions_are_too_many_for_a_request_that_adds_them(client: WireClient) -> None:
+def test_create_partitions_above_10000_partitions_is_rejected(client: WireClient) -> None:
     def grow(counts: dict[str, int]) -> dict[str, tuple[int, str | None]]:
         topics = [
             CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
@@ -159,7 +159,7 @@ def test_ten_thousand_partitions_are_too_many_for_a_request_that_adds_them(clien
     assert grow({"grown-a": 10_002, "grown-b": -10_000})["grown-a"] == (NONE, None)
 
 
-def test_the_log_of_kafkas_controllers_is_no_name_for_a_topic(client: WireClient) -> None:
+def test_cluster_metadata_topic_cannot_be_created(client: WireClient) -> None:
     topic = CreateTopicsRequest.CreatableTopic(name="__cluster_metadata", num_partitions=1, replication_factor=1)
     (result,) = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 7).topics
     assert (result.error_code, result.error_message) == (
@@ -188,13 +188,13 @@ def test_paging_through_topics_shows_every_partition_once(client: WireClient) ->
     assert seen == [(name, index) for name in names for index in range(5)]
 
 
-def test_the_cluster_describes_its_brokers_and_refuses_to_speak_for_controllers(client: WireClient) -> None:
+def test_describe_cluster_lists_brokers_and_rejects_controller_endpoints(client: WireClient) -> None:
     response = client.ask(DescribeClusterRequest(), DescribeClusterResponse, 2)
     assert [broker.broker_id for broker in response.brokers] == [1, 2, 3]
     assert client.ask(DescribeClusterRequest(endpoint_type=2), DescribeClusterResponse, 2).error_code == 114
 
 
-def test_a_topic_named_once_by_name_and_once_by_id_stays(client: WireClient) -> None:
+def test_topic_deleted_by_name_and_id_in_one_request_is_kept(client: WireClient) -> None:
     topic_id = create(client, "twice")
     states = [
         DeleteTopicsRequest.DeleteTopicState(name="twice"),
@@ -205,7 +205,7 @@ def test_a_topic_named_once_by_name_and_once_by_id_stays(client: WireClient) -> 
     assert metadata(client, "twice").error_code == NONE
 
 
-def test_a_recreated_topic_has_another_id_and_its_old_id_is_unknown(client: WireClient) -> None:
+def test_recreated_topic_has_a_new_id(client: WireClient) -> None:
     old = create(client, "anew")
     state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=old)
     (result,) = client.ask(DeleteTopicsRequest(topics=[state]), DeleteTopicsResponse, 6).responses

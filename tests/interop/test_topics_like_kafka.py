@@ -57,16 +57,12 @@ def _is_gone(client: WireClient, name: str) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_topic_named_several_times_is_answered_as_kafka_answers(
-    case: str, own: klamm.Broker, real_kafka: KafkaCluster
-) -> None:
+def test_topic_named_repeatedly_is_answered_like_kafka(case: str, own: klamm.Broker, real_kafka: KafkaCluster) -> None:
     with WireClient(own.bootstrap_servers) as ours, WireClient(real_kafka.bootstrap_servers) as theirs:
         assert ask(ours, case) == ask(theirs, case)
 
 
-def test_names_that_collide_within_one_request_are_a_known_difference(
-    own: klamm.Broker, real_kafka: KafkaCluster
-) -> None:
+def test_colliding_names_within_one_request_differ_from_kafka(own: klamm.Broker, real_kafka: KafkaCluster) -> None:
     """Kafka compares with the topics that exist already, klamm also with those created just before (divergences.md)."""
 
     run = unique("one")

@@ -101,7 +101,7 @@ def scene(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Scene]:
         yield Scene(client, request.param)
 
 
-def test_writing_without_having_added_is_refused_in_words_the_client_knows(scene: Scene) -> None:
+def test_produce_to_unadded_partition_is_rejected_per_version(scene: Scene) -> None:
     codes = [
         scene.ours.produce(scene.first, version, scene.topic, 0, "x", sequence=0, is_patient=False)
         for version in (9, 11)
@@ -110,14 +110,14 @@ def test_writing_without_having_added_is_refused_in_words_the_client_knows(scene
     assert codes == [ILLEGAL_STATE, ABORTABLE]
 
 
-def test_a_transaction_of_which_nothing_arrived_can_be_aborted_by_new_clients_only(scene: Scene) -> None:
+def test_empty_transaction_can_be_aborted_by_v2_clients_only(scene: Scene) -> None:
     assert scene.end(scene.first, commit=True) == (ILLEGAL_STATE, NOBODY)
 
     expected = (0, scene.epoch(1)) if scene.dialect.knows_v2 else (ILLEGAL_STATE, NOBODY)
     assert scene.end(scene.first, commit=False) == expected
 
 
-def test_an_end_can_be_repeated_but_not_turned_round(scene: Scene) -> None:
+def test_end_txn_is_repeatable_but_not_reversible(scene: Scene) -> None:
     scene.begin(scene.first)
     following = scene.epoch(1) if scene.dialect.knows_v2 else NOBODY
 
@@ -143,7 +143,7 @@ def test_others_do_not_write_into_the_transaction(scene: Scene) -> None:
     assert scene.write(scene.epoch(1), 1) == STALE_EPOCH
 
 
-def test_an_unknown_producer_begins_at_sequence_0_where_every_transaction_has_its_epoch(scene: Scene) -> None:
+def test_unknown_v2_producer_must_start_at_sequence_zero(scene: Scene) -> None:
     """KIP-890: a first batch that overtook an earlier one, or belongs to an old transaction, opens none."""
     if not scene.dialect.knows_v2:
         assert scene.ours.add(scene.first, 3, scene.topic, 0) == [0]
@@ -172,7 +172,7 @@ def test_every_request_of_a_fenced_producer_is_rejected(scene: Scene) -> None:
     assert scene.ours.init(3, was=zombie)[0] == STALE_EPOCH
 
 
-def test_an_open_transaction_is_aborted_for_the_next_producer(scene: Scene) -> None:
+def test_open_transaction_is_aborted_for_the_next_producer(scene: Scene) -> None:
     scene.begin(scene.first)
 
     assert scene.ours.init(4, is_patient=False)[0] == CONCURRENT
@@ -208,7 +208,7 @@ def test_offsets_count_when_the_transaction_is_committed(scene: Scene) -> None:
     assert committed_offset(scene.client, group, scene.topic, stable=True) == (0, 5)
 
 
-def test_nonsense_is_refused(scene: Scene) -> None:
+def test_invalid_transactional_requests_are_rejected(scene: Scene) -> None:
     nobody = TransactionClient(scene.client, "")
     unknown = TransactionClient(scene.client, f"never-seen-{scene.topic}")
     unknown.find_coordinator()
@@ -224,7 +224,7 @@ def test_nonsense_is_refused(scene: Scene) -> None:
     assert unknown.produce(who, scene.dialect.produce, scene.topic, 0, "x", sequence=0) == NO_MAPPING
 
 
-def test_brokers_ask_for_several_transactions_at_once_and_may_only_look(scene: Scene) -> None:
+def test_brokers_verify_and_add_partitions_in_batches(scene: Scene) -> None:
     def ask(*partitions: int, verify_only: bool) -> tuple[int, list[int]]:
         transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
             transactional_id=scene.ours.transactional_id,
@@ -288,13 +288,13 @@ def test_transactions_are_listed_by_state_producer_duration_and_name(scene: Scen
         ("(?=a)a", INVALID_PATTERN),
     ],
 )
-def test_patterns_are_those_of_re2(scene: Scene, pattern: str, code: int) -> None:
+def test_transactional_id_pattern_uses_re2_syntax(scene: Scene, pattern: str, code: int) -> None:
     request = ListTransactionsRequest(duration_filter=-1, transactional_id_pattern=pattern)
     answer = scene.client.ask(request, ListTransactionsResponse, 2)
     assert (answer.error_code, list(answer.transaction_states)) == (code, [])
 
 
-def test_a_described_transaction_names_its_partitions_and_those_of_its_groups(scene: Scene) -> None:
+def test_described_transaction_lists_its_partitions_and_group_offsets(scene: Scene) -> None:
     group = f"group-of-{scene.topic}"
     find_group_coordinator(scene.client, group)
     scene.begin(scene.first)

@@ -50,7 +50,7 @@ def topic(cluster: Cluster) -> str:
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_what_is_committed_is_read_and_what_is_aborted_is_not(cluster: Cluster, topic: str, family: str) -> None:
+def test_committed_records_are_read_and_aborted_ones_skipped(cluster: Cluster, topic: str, family: str) -> None:
     with FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as producer:
         # given
         for number in range(4):
@@ -104,7 +104,7 @@ UNSTABLE_OFFSET_COMMIT = 88
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_a_producer_that_was_replaced_in_the_middle_commits_nothing(cluster: Cluster, topic: str, family: str) -> None:
+def test_replaced_producer_cannot_commit(cluster: Cluster, topic: str, family: str) -> None:
     with FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as zombie:
         zombie.begin()
         zombie.send(topic, "of a zombie")

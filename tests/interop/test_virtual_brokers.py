@@ -29,7 +29,7 @@ def three() -> Iterator[KlammBroker]:
         yield broker
 
 
-def test_a_client_reaches_the_leaders_on_all_ports(three: KlammBroker, family: Family) -> None:
+def test_client_reaches_leaders_on_all_ports(three: KlammBroker, family: Family) -> None:
     # given
     topic = f"spread-{uuid.uuid4().hex[:8]}"
     first_port = three.bootstrap_servers.split(",")[0]
@@ -51,7 +51,7 @@ def test_a_client_reaches_the_leaders_on_all_ports(three: KlammBroker, family: F
     assert {delivery.partition for delivery in member.delivered} == {0, 1, 2}
 
 
-def test_each_partition_is_served_by_its_leader_alone(three: KlammBroker) -> None:
+def test_each_partition_is_served_by_its_leader_only(three: KlammBroker) -> None:
     # given
     addresses = three.bootstrap_servers.split(",")
     topic = f"led-{uuid.uuid4().hex[:8]}"

@@ -43,7 +43,7 @@ def run(installed: Path, command: Sequence[str]) -> subprocess.CompletedProcess[
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_modules_that_are_to_be_compiled_are(installed: Path) -> None:
+def test_configured_modules_are_compiled(installed: Path) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     named = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["include"]
     modules = [name.removeprefix("src/").removesuffix(".py").replace("/", ".") for name in named]
@@ -53,16 +53,16 @@ def test_the_modules_that_are_to_be_compiled_are(installed: Path) -> None:
     assert all(file.startswith(str(installed)) and file.endswith(".so") for file in found)
 
 
-def test_the_version_says_that_it_is_compiled(installed: Path) -> None:
+def test_version_reports_compiled_build(installed: Path) -> None:
     assert run(installed, [sys.executable, "-m", "klamm.cli", "--version"]).stdout.endswith(" (compiled)\n")
 
 
-def test_a_spark_worker_may_have_it_as_source_too(installed: Path) -> None:
+def test_wheel_also_contains_source_of_compiled_modules(installed: Path) -> None:
     """What is shipped by ``--py-files`` is a zip, from which Python loads no compiled module."""
     assert (installed / "klamm" / "kafka_client" / "data" / "joining.py").is_file()
 
 
-def test_what_is_compiled_passes_the_tests_of_its_source(installed: Path) -> None:
+def test_compiled_modules_pass_the_tests_of_their_source(installed: Path) -> None:
     done = run(
         installed, [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *BY_RECORD]
     )

@@ -84,7 +84,7 @@ def committed(address: str, topic: str, count: int) -> list[bytes | None]:
     return [record.value for record in read(address, topic, {0: count})[0]]
 
 
-def test_a_batch_that_was_committed_is_known_again_and_others_are_not(address: str) -> None:
+def test_repeated_batch_is_recognized_after_commit(address: str) -> None:
     # given
     topic = unique("known-")
     create_topic(address, topic, 1, FOREVER)
@@ -114,7 +114,7 @@ def test_a_batch_that_was_committed_is_known_again_and_others_are_not(address: s
         task.close()
 
 
-def test_what_a_task_left_open_never_shows_and_it_is_fenced(address: str) -> None:
+def test_uncommitted_records_of_a_task_are_hidden_and_it_is_fenced(address: str) -> None:
     # given
     topic = unique("fenced-")
     create_topic(address, topic, 1, FOREVER)
@@ -139,7 +139,7 @@ def plain_writer(asked: WriteOptions) -> tuple[RecordWriter, TargetCluster]:
     return RecordWriter(target, asked), target
 
 
-def test_batches_that_are_too_large_for_the_topic_are_cut_and_a_record_is_named(address: str) -> None:
+def test_batches_are_split_to_topic_limit_and_oversized_record_is_reported(address: str) -> None:
     # given
     topic = unique("narrow-")
     create_topic(address, topic, 2, {"max.message.bytes": "20000", **FOREVER})
@@ -159,7 +159,7 @@ def test_batches_that_are_too_large_for_the_topic_are_cut_and_a_record_is_named(
     target.close()
 
 
-def test_topics_and_partitions_that_are_not_there_and_records_that_are_refused_are_said(address: str) -> None:
+def test_missing_topic_or_partition_and_rejected_record_are_reported(address: str) -> None:
     topic = unique("tidy-")
     create_topic(address, topic, 1, {"cleanup.policy": "compact"})
     writer, target = plain_writer(options(address, exactlyOnce="false"))
@@ -173,7 +173,7 @@ def test_topics_and_partitions_that_are_not_there_and_records_that_are_refused_a
     target.close()
 
 
-def test_a_right_that_is_missing_is_named_at_once() -> None:
+def test_missing_acl_is_reported_at_once() -> None:
     with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings(authorizer=True)) as broker:
         # given
         servers = broker.bootstrap_servers

@@ -131,7 +131,7 @@ def test_second_mirror_in_session_is_rejected(spark: SparkSession, broker: Klamm
         query.stop()
 
 
-def test_value_that_is_not_a_property_is_rejected(spark: SparkSession) -> None:
+def test_non_string_property_is_rejected(spark: SparkSession) -> None:
     with pytest.raises(
         SettingsError, match=r"^topics=\['a', 'b'\]: expected a string, an integer or a boolean, got list"
     ):

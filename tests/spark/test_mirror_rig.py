@@ -376,7 +376,7 @@ def clusters(java: None) -> Iterator[tuple[GuardedCluster, GuardedCluster]]:
         yield source, target
 
 
-def test_random_failures_lose_nothing_and_repeat_nothing_with_exactly_once(
+def test_random_failures_lose_no_records_and_exactly_once_repeats_none(
     clusters: tuple[GuardedCluster, GuardedCluster], tmp_path: Path
 ) -> None:
     """K894-38, K894-39: at least once repeats a batch only where something was killed or taken away."""

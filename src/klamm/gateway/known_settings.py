@@ -17,7 +17,7 @@ from klamm.configs.definitions import (
 )
 from klamm.gateway import settings
 from klamm.gateway.client_configs import settings as client_configs
-from klamm.gateway.history import hooks as history
+from klamm.gateway.history import feature as history
 from klamm.policy.kinds import GATEWAY_KINDS, names_policy
 from klamm.properties import SettingsError, did_you_mean
 

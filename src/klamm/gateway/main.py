@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.display import log_to_stderr
 from klamm.gateway.app import GatewayApp
-from klamm.gateway.hooks import load_features, reload
+from klamm.gateway.features import load_features, reload
 from klamm.gateway.known_settings import describe_unknown, reject_unknown, unknown_names
 from klamm.gateway.monitoring.metrics import GatewayMetrics
 from klamm.gateway.processes.worker_pool import WorkerPool

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
 from klamm.gateway.app import GatewayApp
-from klamm.gateway.hooks import load_features, reload
+from klamm.gateway.features import load_features, reload
 from klamm.gateway.monitoring.metrics import GatewayMetrics
 from klamm.gateway.monitoring.status import process_status
 from klamm.gateway.processes import control

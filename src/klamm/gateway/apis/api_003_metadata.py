@@ -2,25 +2,56 @@
 
 They come first in the response, so the topics behind them are copied without being decoded. The API is always admitted:
 a client whose id is denied reaches the broker that rejects it. Clients have no clear way to report an error in it.
+
+A policy on topics decides on those that the upstream would create for a client that needs them:
+
+======  ================================================================================================
+Step    What happens
+======  ================================================================================================
+look    The request is forwarded without ``allow_auto_topic_creation``. Most requests end here.
+trial   Missing topics are sent as CreateTopics with ``validate_only``, as the client. The response has the
+        numbers and defaults that the policy sees.
+judge   The policy decides on each missing topic. A denial is remembered for a moment, as in the broker.
+create  The allowed topics are created by CreateTopics, as the client and as the policy allows them, and their entries
+        replace the first. The upstream's own defaults for automatic creation may differ from what was judged.
+======  ================================================================================================
+
+Kafka's internal topics are left to the upstream. Versions before 4 cannot forbid the creation. For these the gateway
+uses its newest version, whose response has the same fields.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Any, Final
 
+from klamm.admin import ConfigResource
+from klamm.configs.names import INTERNAL_TOPICS
+from klamm.gateway.apis.api_019_create_topics import Asked, describe_valid, judge_topic
 from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT32
+from klamm.gateway.policies.policy_api import PolicyApi
+from klamm.gateway.policies.verdicts import Allowed
 from klamm.gateway.relay.api import RelayedApi
+from klamm.gateway.relay.filter import Filter
+from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.policy.kinds import CREATE_TOPIC
 from klamm.protocol.api import ApiKey
-from klamm.protocol.errors import ProtocolError
-from klamm.protocol.messages.metadata import MetadataResponse
-from klamm.protocol.primitives import check_length, read_uvarint, write_uvarint
+from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.primitives import ZERO_UUID, check_length, read_uvarint, write_uvarint
 from klamm.protocol.readers import ELEMENT_COST, struct_reader
+from klamm.protocol.types import ResourceType
 from klamm.protocol.writers import struct_writer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
     from klamm.gateway.frames.addresses import AddressBook, Body
+    from klamm.gateway.relay.filter import FilterContext
+    from klamm.policy_runtime import Policies
 
 _THROTTLE_SINCE: Final = 3
 """First version of responses that begin with ``throttle_time_ms``."""
@@ -51,6 +82,176 @@ def _rewrite(body: memoryview, version: int, book: AddressBook) -> Body:
     return [body[:start], out, body[position:]]
 
 
+# -- policies on topics that the upstream would create for a client
+
+_ASKS_FOR_CREATION_SINCE: Final = 4
+_AUTO_CREATE: Final = "auto.create.topics.enable"
+_SETTING_LASTS_S: Final = 30.0
+"""Seconds after which the upstream's setting is read again."""
+
+Topic = MetadataResponse.MetadataResponseTopic
+
+
+def asked_names(request: MetadataRequest, api_version: int) -> frozenset[str]:
+    """Return the topics that the request would create if they are missing."""
+    if request.topics is None or not (request.allow_auto_topic_creation or api_version < _ASKS_FOR_CREATION_SINCE):
+        return frozenset()
+    return frozenset(topic.name for topic in request.topics if topic.name and topic.topic_id == ZERO_UUID)
+
+
+def with_creation(
+    request: MetadataRequest, *, may_create: bool, names: Collection[str] | None = None
+) -> MetadataRequest:
+    """Return a request that allows or forbids the creation of topics, for some topics only if there are names."""
+    topics = request.topics
+    if names is not None:
+        topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=ZERO_UUID) for name in names]
+    return MetadataRequest(
+        topics=topics,
+        allow_auto_topic_creation=may_create,
+        include_cluster_authorized_operations=request.include_cluster_authorized_operations,
+        include_topic_authorized_operations=request.include_topic_authorized_operations,
+    )
+
+
+def merge_topics(response: MetadataResponse, replaced: Mapping[str, Topic]) -> MetadataResponse:
+    """Return the response with the entries of some topics replaced."""
+    return MetadataResponse(
+        throttle_time_ms=response.throttle_time_ms,
+        brokers=response.brokers,
+        cluster_id=response.cluster_id,
+        controller_id=response.controller_id,
+        topics=[replaced.get(topic.name or "", topic) for topic in response.topics],
+        cluster_authorized_operations=response.cluster_authorized_operations,
+        error_code=response.error_code,
+    )
+
+
+def failed_topic(name: str, error_code: int) -> Topic:
+    """Return the entry of a topic that is not created."""
+    return Topic(error_code=error_code, name=name, is_internal=name in INTERNAL_TOPICS)
+
+
+class RequestedTopics:
+    """Server of Metadata: topics that the upstream would create.
+
+    Args:
+        policies: Policies in use.
+        now: Monotonic clock, in seconds.
+    """
+
+    def __init__(self, policies: Policies, now: Callable[[], float] = time.monotonic) -> None:
+        self._policies = policies
+        self._now = now
+        self._creates: tuple[float, bool] | None = None
+        """Time until which the upstream's ``auto.create.topics.enable`` is known, and its value."""
+
+    async def handle(self, request: MetadataRequest, context: FilterContext) -> MetadataResponse:
+        """Return the upstream's response. A topic whose creation is denied has TOPIC_AUTHORIZATION_FAILED."""
+        names = asked_names(request, context.api_version)
+        if not names:
+            plain: MetadataResponse = await context.forward(request)
+            return plain
+        first = await _send(with_creation(request, may_create=False), context)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        missing = [topic.name for topic in first.topics if topic.error_code == unknown and topic.name in names]
+        if not missing or not await self._creates_topics(first, context):
+            return first
+        internal = INTERNAL_TOPICS.intersection(missing)
+        replaced = await self._create([name for name in missing if name not in internal], context)
+        for names_, may_create in ((internal, True), (set(missing) - internal - replaced.keys(), False)):
+            if names_:
+                second = await _send(with_creation(request, may_create=may_create, names=names_), context)
+                replaced |= {topic.name: topic for topic in second.topics if topic.name is not None}
+        return merge_topics(first, replaced)
+
+    async def _creates_topics(self, response: MetadataResponse, context: FilterContext) -> bool:
+        """Return whether the upstream creates topics on request; True if that cannot be found out."""
+        if self._creates is not None and self._now() < self._creates[0]:
+            return self._creates[1]
+        creates = True
+        if response.brokers:
+            broker = ConfigResource(ResourceType.BROKER, str(response.brokers[0].node_id))
+            try:
+                configs = (await context.admin.describe_configs({broker: [_AUTO_CREATE]}))[broker]
+                creates = configs[_AUTO_CREATE].value != "false"
+            except (*CLUSTER_ERRORS, KeyError):
+                creates = True
+        self._creates = self._now() + _SETTING_LASTS_S, creates
+        return creates
+
+    async def _create(self, names: Sequence[str], context: FilterContext) -> dict[str, Topic]:
+        """Create the topics that the policy allows; return the entries of all others."""
+        remembered = self._policies.refused_creations
+        found: dict[str, Topic] = {}
+        for name in names:
+            code = remembered.answer(name, context.author)
+            if code is not None:
+                found[name] = failed_topic(name, code)
+        asked = [
+            Asked(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+            for name in names
+            if name not in found
+        ]
+        if not asked:
+            return found
+        trial = await context.call(CreateTopicsRequest(topics=asked, validate_only=True), CreateTopicsResponse)
+        passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
+        found |= _failed(trial)
+        valid = [topic for topic in asked if topic.name in passed]
+        allowed: list[Asked] = []
+        for tried in await describe_valid(valid, passed, context, is_detailed=True):
+            name = tried.topic.name
+            judged = await judge_topic(
+                tried,
+                self._policies,
+                context,
+                send=lambda request: context.call(request, CreateTopicsResponse),
+                is_detailed=True,
+                validate_only=False,
+            )
+            if isinstance(judged, Allowed):
+                allowed.append(judged.part.topic)
+            else:
+                remembered.remember(name, context.author, ErrorCode(judged.error_code))
+                again = remembered.answer(name, context.author)
+                found[name] = failed_topic(name, judged.error_code if again is None else again)
+        if allowed:
+            created = await context.call(CreateTopicsRequest(topics=allowed), CreateTopicsResponse)
+            found |= _failed(created)
+        return found
+
+
+def _failed(response: CreateTopicsResponse) -> dict[str, Topic]:
+    """Return the Metadata entries of topics that were not created. Those that exist meanwhile are left out."""
+    return {
+        entry.name: failed_topic(entry.name, _without_throttling(entry.error_code))
+        for entry in response.topics
+        if entry.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
+    }
+
+
+def _without_throttling(error_code: int) -> int:
+    """Return an error code that clients expect in Metadata. With Kafka the client retries until a quota allows it."""
+    if error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return error_code
+
+
+async def _send(request: MetadataRequest, context: FilterContext) -> MetadataResponse:
+    if context.api_version >= _ASKS_FOR_CREATION_SINCE:
+        response: Any = await context.forward(request)
+    else:
+        response = await context.call(request, MetadataResponse)
+    answer: MetadataResponse = response
+    return answer
+
+
+POLICY: Final = PolicyApi(
+    key=ApiKey.METADATA,
+    kind=CREATE_TOPIC,
+    filter=lambda policies, _: Filter.serving(MetadataRequest, MetadataResponse, RequestedTopics(policies).handle),
+)
 API: Final = RelayedApi(
     key=ApiKey.METADATA,
     versions=(0, 13),

@@ -1,12 +1,17 @@
-"""JoinGroup (key 11), v0-9, in the gateway: client configs may replace the session timeout (KIP-649)."""
+"""JoinGroup (key 11), v0-9, in the gateway: policies on the names of groups.
+
+Client configs may replace the session timeout (KIP-649).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.wire import INT16, INT32, after_compact_string
+from klamm.gateway.policies.groups import group_policy
 from klamm.gateway.relay.api import RelayedApi
 from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.primitives import skip_tagged_fields
 
 if TYPE_CHECKING:
@@ -41,4 +46,7 @@ def _patch(watch: ConnectionWatch, head: RequestHead, frame: memoryview, body: i
     INT32.pack_into(frame, position, watch.session_timeout_ms(requested, head.client_id))
 
 
+POLICY: Final = group_policy(
+    JoinGroupRequest, JoinGroupResponse, lambda error: JoinGroupResponse(error_code=error.error_code, members=[])
+)
 API: Final = RelayedApi(key=ApiKey.JOIN_GROUP, versions=(0, 9), patch_request=_patch)

@@ -1,17 +1,28 @@
-"""ConsumerGroupHeartbeat (key 68), v0-1, in the gateway: client configs may replace the interval (KIP-649)."""
+"""ConsumerGroupHeartbeat (key 68), v0-1, in the gateway: policies on the names of groups.
+
+Client configs may replace the interval in the response (KIP-649).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.wire import INT16, INT32, RESPONSE_HEAD, after_compact_string
+from klamm.gateway.policies.groups import group_policy
 from klamm.gateway.relay.api import RelayedApi
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from klamm.protocol.primitives import skip_tagged_fields
 
 if TYPE_CHECKING:
     from klamm.gateway.frames.peer import ConnectionWatch
+
+_JOINING: Final = 0
+"""``member_epoch`` of a request by which a consumer joins."""
 
 
 def heartbeat_interval_at(view: memoryview) -> int | None:
@@ -42,4 +53,10 @@ def _patch(watch: ConnectionWatch, client_id: str | None, frame: memoryview) -> 
         INT32.pack_into(frame, position, watch.heartbeat_interval_ms(offered, client_id))
 
 
+POLICY: Final = group_policy(
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    lambda error: ConsumerGroupHeartbeatResponse(error_code=error.error_code, error_message=error.error_message),
+    concerns=lambda request: request.member_epoch == _JOINING,
+)
 API: Final = RelayedApi(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), patch_response=_patch)

@@ -27,55 +27,60 @@ from klamm.gateway.apis import (
     api_001_fetch,
     api_002_list_offsets,
     api_003_metadata,
+    api_008_offset_commit,
     api_010_find_coordinator,
     api_011_join_group,
     api_012_heartbeat,
     api_017_sasl_handshake,
     api_018_api_versions,
+    api_019_create_topics,
+    api_020_delete_topics,
     api_022_init_producer_id,
     api_023_offset_for_leader_epoch,
+    api_028_txn_offset_commit,
+    api_033_alter_configs,
     api_036_sasl_authenticate,
+    api_037_create_partitions,
+    api_044_incremental_alter_configs,
+    api_045_alter_partition_reassignments,
+    api_049_alter_client_quotas,
+    api_050_describe_client_configs,
+    api_051_alter_client_configs,
     api_060_describe_cluster,
     api_068_consumer_group_heartbeat,
 )
 from klamm.gateway.relay.api import RelayedApi
+from klamm.policy.kinds import CREATE_TOPIC, FLOW
 from klamm.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.policy.kinds import PolicyKind
+
 _PASSED: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     {
-        ApiKey.OFFSET_COMMIT: (0, 10),
         ApiKey.OFFSET_FETCH: (0, 10),
         ApiKey.LEAVE_GROUP: (0, 5),
         ApiKey.SYNC_GROUP: (0, 5),
         ApiKey.DESCRIBE_GROUPS: (0, 6),
         ApiKey.LIST_GROUPS: (0, 5),
-        ApiKey.CREATE_TOPICS: (0, 7),
-        ApiKey.DELETE_TOPICS: (0, 6),
         ApiKey.DELETE_RECORDS: (0, 2),
         ApiKey.ADD_PARTITIONS_TO_TXN: (0, 5),
         ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
         ApiKey.END_TXN: (0, 5),
         ApiKey.WRITE_TXN_MARKERS: (0, 2),
-        ApiKey.TXN_OFFSET_COMMIT: (0, 6),
         ApiKey.DESCRIBE_ACLS: (0, 3),
         ApiKey.CREATE_ACLS: (0, 3),
         ApiKey.DELETE_ACLS: (0, 3),
         ApiKey.DESCRIBE_CONFIGS: (0, 4),
-        ApiKey.ALTER_CONFIGS: (0, 2),
         34: (0, 2),  # AlterReplicaLogDirs
         ApiKey.DESCRIBE_LOG_DIRS: (0, 5),
-        ApiKey.CREATE_PARTITIONS: (0, 3),
         ApiKey.DELETE_GROUPS: (0, 3),
         ApiKey.ELECT_LEADERS: (0, 2),
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.OFFSET_DELETE: (0, 0),
         ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
-        ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
         ApiKey.DESCRIBE_QUORUM: (0, 1),
         ApiKey.UPDATE_FEATURES: (0, 2),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
@@ -107,30 +112,72 @@ _DELEGATION_TOKENS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     }
 )
 """First and last version of the APIs of delegation tokens."""
-_TWO_REQUESTS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
-    {
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
-    }
-)
-"""First and last version of the APIs whose keys have a second kind of requests (KIP-649)."""
 APIS: Final = (
     api_000_produce.API,
     api_001_fetch.API,
     api_002_list_offsets.API,
     api_003_metadata.API,
+    api_008_offset_commit.API,
     api_010_find_coordinator.API,
     api_011_join_group.API,
     api_012_heartbeat.API,
     api_017_sasl_handshake.API,
     api_018_api_versions.API,
+    api_019_create_topics.API,
+    api_020_delete_topics.API,
     api_022_init_producer_id.API,
     api_023_offset_for_leader_epoch.API,
+    api_028_txn_offset_commit.API,
+    api_033_alter_configs.API,
     api_036_sasl_authenticate.API,
+    api_037_create_partitions.API,
+    api_044_incremental_alter_configs.API,
+    api_045_alter_partition_reassignments.API,
+    api_049_alter_client_quotas.API,
+    api_050_describe_client_configs.API,
+    api_051_alter_client_configs.API,
     api_060_describe_cluster.API,
     api_068_consumer_group_heartbeat.API,
     *(RelayedApi(key=key, versions=versions) for key, versions in _PASSED.items()),
     *(RelayedApi(key=key, versions=versions, gives_identity=True) for key, versions in _DELEGATION_TOKENS.items()),
-    *(RelayedApi(key=key, versions=versions, has_two_requests=True) for key, versions in _TWO_REQUESTS.items()),
 )
 """All APIs that a gateway can serve."""
+POLICIES: Final = (
+    api_000_produce.POLICY,
+    api_003_metadata.POLICY,
+    api_008_offset_commit.POLICY,
+    api_011_join_group.POLICY,
+    api_019_create_topics.POLICY,
+    api_020_delete_topics.POLICY,
+    api_028_txn_offset_commit.POLICY,
+    api_033_alter_configs.POLICY,
+    api_037_create_partitions.POLICY,
+    api_044_incremental_alter_configs.POLICY,
+    api_045_alter_partition_reassignments.POLICY,
+    api_068_consumer_group_heartbeat.POLICY,
+)
+"""How policies decide on the APIs that they concern."""
+UNFILTERED: Final[Mapping[int, tuple[PolicyKind, ...]]] = MappingProxyType(
+    {
+        76: (FLOW,),  # ShareGroupHeartbeat
+        88: (FLOW, CREATE_TOPIC),  # StreamsGroupHeartbeat, which creates internal topics, too
+    }
+)
+"""APIs that policies of these kinds would have to decide on, and for which there is no filter."""
+RECORDED: Final = (
+    api_019_create_topics.RECORDED,
+    api_020_delete_topics.RECORDED,
+    api_033_alter_configs.RECORDED,
+    api_037_create_partitions.RECORDED,
+    api_044_incremental_alter_configs.RECORDED,
+    api_049_alter_client_quotas.RECORDED,
+    api_051_alter_client_configs.RECORDED,
+)
+"""How the history records the APIs that change something."""
+CLIENT_CONFIG_FILTERS: Final = MappingProxyType(
+    {
+        api_050_describe_client_configs.API.key: api_050_describe_client_configs.client_config_filter,
+        api_051_alter_client_configs.API.key: api_051_alter_client_configs.client_config_filter,
+    }
+)
+"""Filters of the requests for client configs (KIP-649), by API key."""

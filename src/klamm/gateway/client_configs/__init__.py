@@ -1,8 +1,7 @@
 """Client configs (KIP-649) for every client of the cluster behind the gateway.
 
 ========================  ============================================================================================
-``hooks``                 The feature, made from the settings
-``requests``              DescribeClientConfigs and AlterClientConfigs, authorized by the upstream
+``feature``               The feature, made from the settings
 ``settings``              Settings, with the names of the broker's configs
 ``service``               Start and stop of the parts below, and what operators see
 ``store``                 Owner of the configs: their image in memory, and the order of changes

@@ -1,10 +1,9 @@
 """History of changes that clients make through the gateway: who changed what, and when.
 
 ========================  ============================================================================================
-``hooks``                 The feature: requests that are recorded
+``feature``               The feature: requests that are recorded
 ``recorder``              Observer of forwarded requests: the state before, the response, the recorded changes
-``configs``, ``topics``,  Changes in the requests of each API, with old and new values
-``access``
+``recorded_api``          Interface of the APIs whose changes are recorded (``gateway.apis``)
 ``before``                State of the upstream before a change
 ``log``                   Records of the changes in their internal topic, and the reader of all histories of gateways
 ``writer``                Records on their way to the topic

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -17,6 +18,11 @@ _IN_DOUBT: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_
 """Errors after which the upstream may have made the change, or may still make it: a broker that forwards the request
 to the controller returns them when the controller does not respond in time.
 """
+
+
+def topic_resource(name: str) -> str:
+    """Return a topic as the history shows it."""
+    return f"{ResourceType.TOPIC.name}:{name}"
 
 
 class Change(NamedTuple):

@@ -1,6 +1,6 @@
 """Policies on client ids and on APIs.
 
-A client id is judged by the first request with it, an API by every request (``gateway.refusals``).
+A client id is decided on at the first request with it, an API at every request (``relay.admission``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from klamm.policy_runtime import Policies
 
 
-class ClientJudge:
-    """Judge of client ids and APIs.
+class ClientDecisions:
+    """Decisions of the policies about client ids and APIs.
 
     Args:
         policies: Policies in use.
@@ -29,7 +29,7 @@ class ClientJudge:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
 
-    def judge(self, context: FilterContext) -> ApiError | Wait | None:
+    def decide(self, context: FilterContext) -> ApiError | Wait | None:
         """Ask the policies about a request; return the error for the client, None when it is allowed."""
         author, policies = context.author, self._policies
         who = {"client_id": author.client_id, "principal": author.principal, "listener": author.listener}

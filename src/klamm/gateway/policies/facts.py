@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.configs.definitions import topic_synonyms
 from klamm.configs.layers import BrokerLayers
-from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
 from klamm.configs.topics import refuse_topic_list
 from klamm.configs.values import format_value
 from klamm.history.change import HIDDEN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import KafkaApiError
-from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient, ConfigEntry, PartitionReassignment, TopicDescription
     from klamm.admin.results import PerKeyResult
-    from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
     from klamm.protocol.types import ConfigOperation
 
 Key = TypeVar("Key")
@@ -39,7 +36,6 @@ _OWN_SOURCE: Final = {
     ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
 }
 """Source of the values that a resource sets itself, by type. Those of brokers depend on the name."""
-_INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,42 +266,3 @@ class UpstreamSchema:
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Accept the outcome, which the upstream has validated."""
-
-
-def config_decision(
-    resource: AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource,
-    described: Mapping[str, ConfigEntry],
-) -> ConfigDecision:
-    """Return the change of a resource that a valid request makes.
-
-    Args:
-        resource: The resource's part of the request.
-        described: Configs of the resource before the change.
-
-    Raises:
-        KafkaApiError: The request is invalid, though the upstream accepted it.
-    """
-    resource_type, name = ResourceType(resource.resource_type), resource.resource_name
-    before = own_configs(resource_type, name, described)
-    schema = UpstreamSchema(
-        built_in={
-            entry.name: synonym.value
-            for entry in described.values()
-            for synonym in entry.synonyms
-            if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
-        }
-    )
-    replaced: frozenset[str] | None = None
-    if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
-        changes = plan_legacy_alter(before, [(config.name, config.value) for config in resource.configs], schema)
-        replaced = frozenset([config.name for config in resource.configs])
-    else:
-        changes = plan_incremental_alter(before, resource.configs, schema)
-    return ConfigDecision(
-        resource_type=resource_type,
-        resource_name=name,
-        changes=changes,
-        before=before,
-        replaced=replaced,
-        defaults=inherited(described, own_source(resource_type, name)) if resource_type in _INHERITING else {},
-    )

@@ -5,14 +5,11 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
-from klamm.protocol.messages.create_topics import CreateTopicsRequest
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable
 
 Entry = TypeVar("Entry")
-TopicsRequest = TypeVar("TopicsRequest", CreateTopicsRequest, CreatePartitionsRequest)
+TopicsRequest = TypeVar("TopicsRequest", bound=Any)
 
 
 def with_topics(request: TopicsRequest, topics: Collection[Any], *, validate_only: bool | None = None) -> TopicsRequest:
@@ -26,7 +23,8 @@ def with_topics(request: TopicsRequest, topics: Collection[Any], *, validate_onl
     only = request.validate_only if validate_only is None else validate_only
     if only == request.validate_only and are_same(topics, request.topics):
         return request
-    return type(request)(topics=list(topics), timeout_ms=request.timeout_ms, validate_only=only)
+    made: TopicsRequest = type(request)(topics=list(topics), timeout_ms=request.timeout_ms, validate_only=only)
+    return made
 
 
 def are_same(parts: Collection[object], others: Collection[object]) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from klamm.gateway.apis.table import RECORDED
 from klamm.gateway.frames.wire import REQUEST_HEAD, response_frame
-from klamm.gateway.history.hooks import APIS, recording_filters
+from klamm.gateway.history.feature import recording_filters
 from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from klamm.protocol.records import Record
     from klamm.protocol.schema import Message
 
+APIS = {api.request: api for api in RECORDED}
 CASES = [
     (request, version)
     for request in APIS
@@ -59,7 +61,7 @@ def test_pipelined_requests_are_forwarded_as_they_were_received(
     generator = random.Random(version)
     frames = [frame_of(random_struct(request_class, version, generator), request_class, version) for _ in range(5)]
     recorder = ChangeRecorder(APIS, cast("HistoryWriter", NoWriter()), lambda: 0)
-    history = feature(filters=recording_filters(), observe=lambda call: RecordedCall(call, recorder))
+    history = feature(filters=recording_filters(RECORDED), observe=lambda call: RecordedCall(call, recorder))
     shared = shared_objects(history, admin=Admin({}))
     answers = {
         int(ApiKey.API_VERSIONS): ApiVersionsResponse(

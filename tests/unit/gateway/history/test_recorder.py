@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.gateway.history.hooks import APIS, ENABLE, HistoryFeature, recording_filters
+from klamm.gateway.apis.api_044_incremental_alter_configs import POLICY
+from klamm.gateway.apis.table import RECORDED
+from klamm.gateway.history.feature import ENABLE, HistoryFeature, recording_filters
 from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
-from klamm.gateway.policies.alter_configs import INCREMENTAL, AlterConfigsJudge
 from klamm.gateway.policies.turns import ResourceTurns
 from klamm.gateway.relay.filter import Filter, Serve
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -100,8 +101,8 @@ def test_the_record_has_author_host_and_time_and_the_request_stays_the_same_obje
 
 
 async def _handle(writer: FakeWriter, asked: Message, context: FakeContext, used: Filter | None = None) -> Message:
-    recorder = ChangeRecorder(APIS, cast("HistoryWriter", writer), lambda: NOW)
-    result = (used or recording_filters()[KEY]).decide(asked, context)
+    recorder = ChangeRecorder({api.request: api for api in RECORDED}, cast("HistoryWriter", writer), lambda: NOW)
+    result = (used or recording_filters(RECORDED)[KEY]).decide(asked, context)
     assert isinstance(result, Serve)
     return await result.handle(asked, RecordedCall(context, recorder))
 
@@ -116,11 +117,7 @@ def test_only_what_the_policy_lets_pass_is_recorded_with_its_overrides() -> None
     # given
     overrides = {"set right": Override(configs={"flush.ms": "100"}, reason="100 at most")}
     policies = FakePolicies(denied=["denied"], overrides=overrides)
-    judged = Filter.serving(
-        IncrementalAlterConfigsRequest,
-        IncrementalAlterConfigsResponse,
-        AlterConfigsJudge(policies.as_policies(), ResourceTurns(), INCREMENTAL).handle,
-    )
+    judged = POLICY.filter(policies.as_policies(), ResourceTurns())
     names = ("fine", "denied", "set right")
     writer = FakeWriter()
     # when
@@ -163,7 +160,7 @@ def test_a_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: 
 
 
 def test_scram_requests_are_told_apart_from_those_of_client_configs() -> None:
-    claims = recording_filters()[ApiKey.ALTER_USER_SCRAM_CREDENTIALS].claims
+    claims = recording_filters(RECORDED)[ApiKey.ALTER_USER_SCRAM_CREDENTIALS].claims
     assert claims is not None
     scram, kip_649 = memoryview(b"\0\1\1"), memoryview(b"\0\0\0\0\0\0")
     assert (claims(scram), claims(kip_649)) == (True, False)
@@ -171,10 +168,10 @@ def test_scram_requests_are_told_apart_from_those_of_client_configs() -> None:
 
 def test_the_history_is_off_by_default() -> None:
     upstream = ConnectionSettings.of(("127.0.0.1:1",), {}, "test")
-    assert HistoryFeature.of(upstream, {}) is None
+    assert HistoryFeature.of(upstream, {}, RECORDED) is None
     with pytest.raises(SettingsError, match=ENABLE):
-        HistoryFeature.of(upstream, {ENABLE: "perhaps"})
+        HistoryFeature.of(upstream, {ENABLE: "perhaps"}, RECORDED)
 
 
 def test_all_recorded_apis_are_intercepted() -> None:
-    assert set(recording_filters()) == {19, 20, 33, 37, 44, 49, 51}
+    assert set(recording_filters(RECORDED)) == {19, 20, 33, 37, 44, 49, 51}

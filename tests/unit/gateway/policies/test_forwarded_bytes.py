@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from klamm.gateway.apis.table import POLICIES
 from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
-from klamm.gateway.policies.flows import LAST_WITH_NAMES, FlowJudge
-from klamm.gateway.policies.judges import JUDGED
 from klamm.gateway.policies.turns import ResourceTurns
-from klamm.gateway.relay.filter import Filter
 from klamm.policy import PolicyViolationError, ProduceDetails
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
@@ -95,25 +93,17 @@ class AllConfigs(dict[Any, Any]):
 
 
 def interception(policies: Policies) -> Feature:
-    served = {
-        judged.request.API_KEY: Filter.serving(
-            judged.request, judged.response, judged.server(policies.as_policies(), ResourceTurns()).handle
-        )
-        for judged in JUDGED
-    }
-    return feature(filters={**FlowJudge(policies.as_policies()).filters, **served})
+    turns = ResourceTurns()
+    return feature(filters={api.key: api.filter(policies.as_policies(), turns) for api in POLICIES})
 
 
-REQUESTS: Final[dict[int, type[Any]]] = {
-    **{judged.request.API_KEY: judged.request for judged in JUDGED},
-    **{int(key): used.request for key, used in interception(Policies()).filters.items() if used.request is not None},
-}
+FILTERS: Final = interception(Policies()).filters
+REQUESTS: Final[dict[int, type[Any]]] = {key: used.request for key, used in FILTERS.items() if used.request is not None}
+LAST_VERSIONS: Final = {api.key: api.last_version for api in POLICIES if api.last_version is not None}
 CASES: Final = [
     (request, version)
     for key, request in REQUESTS.items()
-    for version in range(
-        max(request.VERSIONS[0], SERVED[key][0]), min(SERVED[key][1], LAST_WITH_NAMES.get(key, 99)) + 1
-    )
+    for version in range(max(request.VERSIONS[0], SERVED[key][0]), min(SERVED[key][1], LAST_VERSIONS.get(key, 99)) + 1)
 ]
 
 
@@ -238,7 +228,7 @@ def test_the_rest_of_a_request_is_forwarded_field_by_field(request_class: type[M
     parts, part_name, entries, entry_name = PARTS[key]
     if key == ApiKey.DELETE_TOPICS and version < 6:
         parts = "topic_names"
-    response_class = {judged.request.API_KEY: judged.response for judged in JUDGED} | {ApiKey.PRODUCE: ProduceResponse}
+    response_class = FILTERS[key].response
 
     def name_of(part: Any) -> str:
         return str(part if isinstance(part, str) else getattr(part, part_name))
@@ -258,7 +248,7 @@ def test_the_rest_of_a_request_is_forwarded_field_by_field(request_class: type[M
             real = [each for each in forwarded if head_of(each)[0].api_key == key]
             assert not kept or decoded(real[-1]) == wanted
             body = memoryview(b"\0\0\0\0" + answer)
-            response = decode(response_class[key], version, body, response_body(response_class[key], version, body))
+            response = decode(response_class, version, body, response_body(response_class, version, body))
             answered = [getattr(entry, entry_name) for entry in getattr(response, entries)]
             # the response to a request that is forwarded as it is passes in the order of the upstream
             assert answered == (names[::-1] if real == [frame] and key == ApiKey.PRODUCE else names)

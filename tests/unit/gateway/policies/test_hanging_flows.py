@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from klamm.gateway.apis.table import POLICIES, UNFILTERED
 from klamm.gateway.frames.wire import response_frame
-from klamm.gateway.policies import PolicyFeature
+from klamm.gateway.policies.feature import PolicyFeature
 from klamm.policy.kinds import FLOW
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
@@ -94,7 +95,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     ) -> None:
         async def run() -> None:
             configs = {"flow.policy.class.name": f"{name}:Hanging", "policy.timeout.ms": str(timeout_ms)}
-            interception = await PolicyFeature.load(configs)
+            interception = await PolicyFeature.load(configs, POLICIES, UNFILTERED)
             module = __import__(name)
             try:
                 async with asyncio.timeout(30):

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from klamm.admin import ConfigResource, PartitionReassignment
 from klamm.admin.results import PerKeyResult
-from klamm.gateway.policies.create_partitions import CreatePartitionsJudge
-from klamm.gateway.policies.create_topics import CreateTopicsJudge
-from klamm.gateway.policies.delete_topics import DeleteTopicsJudge
-from klamm.gateway.policies.reassignments import ReassignmentsJudge
+from klamm.gateway.apis.api_019_create_topics import CreatedTopics
+from klamm.gateway.apis.api_020_delete_topics import DeletedTopics
+from klamm.gateway.apis.api_037_create_partitions import AddedPartitions
+from klamm.gateway.apis.api_045_alter_partition_reassignments import AlteredReassignments
 from klamm.gateway.policies.turns import ResourceTurns
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
@@ -88,7 +88,7 @@ def test_every_new_topic_has_one_entry_in_order(
     context, policies = FakeContext(creates(rejected)), FakePolicies(denied)
     request = CreateTopicsRequest(topics=[new_topic(name) for name in names], validate_only=validate_only)
     # when
-    response = asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, context))
+    response = asyncio.run(CreatedTopics(policies.as_policies()).handle(request, context))
     # then
     assert [topic.name for topic in response.topics] == list(dict.fromkeys(names))
     for topic in response.topics:
@@ -113,7 +113,7 @@ def test_a_policy_sees_the_numbers_and_defaults_of_the_upstream() -> None:
     policies = FakePolicies()
     config = CreateTopicsRequest.CreatableTopicConfig(name="flush.ms", value="1")
     request = CreateTopicsRequest(topics=[new_topic("a", configs=[config])])
-    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, FakeContext(creates(()))))
+    asyncio.run(CreatedTopics(policies.as_policies()).handle(request, FakeContext(creates(()))))
     (details,) = policies.asked
     assert details == TopicDetails(
         "a", 3, 2, None, {"flush.ms": "1"}, "User:anna", "tool", "GATEWAY", defaults={"retention.ms": "7"}
@@ -126,7 +126,7 @@ def test_a_policy_sees_the_assignments_of_a_request() -> None:
         CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[2, 1]) for index in (1, 0)
     ]
     request = CreateTopicsRequest(topics=[new_topic("a", assignments=assignments)])
-    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, FakeContext(creates(()))))
+    asyncio.run(CreatedTopics(policies.as_policies()).handle(request, FakeContext(creates(()))))
     (details,) = policies.asked
     assert (details.num_partitions, details.replication_factor) == (None, None)
     assert details.replicas_assignments == {0: (2, 1), 1: (2, 1)}
@@ -138,7 +138,7 @@ def test_an_old_request_is_judged_by_the_newest_response() -> None:
         return creates((), shows_details=len(context.called) > 0)(request)
 
     policies, context = FakePolicies(), FakeContext(upstream, api_version=4)
-    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(CreateTopicsRequest(topics=[new_topic("a")]), context))
+    asyncio.run(CreatedTopics(policies.as_policies()).handle(CreateTopicsRequest(topics=[new_topic("a")]), context))
     (details,) = policies.asked
     assert (details.num_partitions, details.replication_factor) == (3, 2)
     assert all(request.validate_only for request in context.called)
@@ -148,7 +148,7 @@ def test_a_client_that_may_not_describe_configs_is_judged_by_what_the_gateway_se
     policies = FakePolicies()
     admin = FakeAdmin({"other": [[1]]}, {(2, "other"): {"retention.ms": "5"}})
     context = FakeContext(creates((), shows_details=False), admin)
-    asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(CreateTopicsRequest(topics=[new_topic("a")]), context))
+    asyncio.run(CreatedTopics(policies.as_policies()).handle(CreateTopicsRequest(topics=[new_topic("a")]), context))
     (details,) = policies.asked
     assert (details.num_partitions, details.replication_factor) == (5, 3)
     assert details.defaults["retention.ms"] == "604800000"
@@ -163,7 +163,7 @@ def test_an_overridden_topic_is_tried_and_judged_again_and_the_entry_says_so() -
     ]
     # when
     request = CreateTopicsRequest(topics=[new_topic("b"), new_topic("a", configs=configs)])
-    response = asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, context))
+    response = asyncio.run(CreatedTopics(policies.as_policies()).handle(request, context))
     # then
     assert [(topic.name, topic.error_code, topic.error_message) for topic in response.topics] == [
         ("b", 0, None),
@@ -181,7 +181,7 @@ def test_a_policy_that_overrides_itself_denies_the_topic() -> None:
     policies = FakePolicies(overrides={"a": Override(reason="again", num_partitions=6)}, repeats=True)
     context = FakeContext(creates(()))
     request = CreateTopicsRequest(topics=[new_topic("a")])
-    response = asyncio.run(CreateTopicsJudge(policies.as_policies()).handle(request, context))
+    response = asyncio.run(CreatedTopics(policies.as_policies()).handle(request, context))
     assert [topic.error_code for topic in response.topics] == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert "contradict" in (response.topics[0].error_message or "")
     assert all(sent.validate_only for sent in context.forwarded)
@@ -213,7 +213,7 @@ def test_every_growing_topic_has_one_entry_in_order(
     topics = [CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=9, assignments=None) for name in names]
     request = CreatePartitionsRequest(topics=topics, validate_only=validate_only)
     # when
-    response = asyncio.run(CreatePartitionsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
+    response = asyncio.run(AddedPartitions(policies.as_policies(), ResourceTurns()).handle(request, context))
     # then
     valid = [name for name in names if names.count(name) == 1 and name not in rejected]
     assert [entry.name for entry in response.results] == list(dict.fromkeys(names))
@@ -284,7 +284,7 @@ def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]
     policies = FakePolicies(denied)
     request = DeleteTopicsRequest(topics=[deletion(name, by_id=each) for name, each in names])
     # when
-    response = asyncio.run(DeleteTopicsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
+    response = asyncio.run(DeletedTopics(policies.as_policies(), ResourceTurns()).handle(request, context))
     # then
     plain = [name for name, _ in names]
     assert [entry.name for entry in response.responses] == list(dict.fromkeys(plain))
@@ -301,7 +301,7 @@ def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]
 def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
     context = FakeContext(deletes(()), FakeAdmin({}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False), deletion("b", by_id=True)])
-    response = asyncio.run(DeleteTopicsJudge(FakePolicies().as_policies(), ResourceTurns()).handle(request, context))
+    response = asyncio.run(DeletedTopics(FakePolicies().as_policies(), ResourceTurns()).handle(request, context))
     assert [entry.error_code for entry in response.responses] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -323,9 +323,7 @@ def test_a_client_without_the_right_to_delete_learns_nothing_of_the_policy(
     upstream = deletes(NAMES, operations=operations, cluster=cluster)
     context = FakeContext(upstream, FakeAdmin({"a": [[1]]}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False)])
-    response = asyncio.run(
-        DeleteTopicsJudge(FakePolicies({"a"}).as_policies(), ResourceTurns()).handle(request, context)
-    )
+    response = asyncio.run(DeletedTopics(FakePolicies({"a"}).as_policies(), ResourceTurns()).handle(request, context))
     assert [entry.error_code for entry in response.responses] == [error]
 
 
@@ -333,7 +331,7 @@ def test_an_old_deletion_names_its_topics() -> None:
     context = FakeContext(deletes(NAMES), FakeAdmin({name: [[1, 2]] for name in NAMES}), api_version=5)
     policies = FakePolicies({"b"})
     request = DeleteTopicsRequest(topic_names=["b", "a"])
-    asyncio.run(DeleteTopicsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
+    asyncio.run(DeletedTopics(policies.as_policies(), ResourceTurns()).handle(request, context))
     assert [sent.topic_names for sent in context.forwarded] == [["a"]]
     assert [(each.topic, each.replication_factor) for each in policies.asked] == [("b", 2), ("a", 2)]
     assert all(isinstance(each, DeleteTopicDetails) for each in policies.asked)
@@ -387,7 +385,7 @@ def test_only_a_changed_replication_factor_is_judged(
     policies = FakePolicies(denied)
     context = FakeContext(reassigns, FakeAdmin({name: [[1, 2]] * 4 for name in NAMES}), api_version=1)
     # when
-    response = asyncio.run(ReassignmentsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
+    response = asyncio.run(AlteredReassignments(policies.as_policies(), ResourceTurns()).handle(request, context))
     # then
     resized = {
         name: {index: each for index, each in partitions.items() if each is not None and len(each) != 2}
@@ -443,7 +441,7 @@ def test_reassignment_in_progress_is_judged_by_what_it_leads_to(
 ) -> None:
     policies, context = FakePolicies({"a"}), FakeContext(reassigns, admin, api_version=1)
     response = asyncio.run(
-        ReassignmentsJudge(policies.as_policies(), ResourceTurns()).handle(moved(0, replicas), context)
+        AlteredReassignments(policies.as_policies(), ResourceTurns()).handle(moved(0, replicas), context)
     )
     assert [details.new_assignments for details in policies.asked] == ([] if judged is None else [(tuple(judged),)])
     codes = [each.error_code for topic in response.responses for each in topic.partitions]
@@ -466,7 +464,7 @@ def test_partitions_with_replicas_that_no_policy_has_seen_are_not_added(
     topic = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=2, assignments=entries)
     policies, context = FakePolicies(), FakeContext(grows(()), admin)
     request = CreatePartitionsRequest(topics=[topic])
-    response = asyncio.run(CreatePartitionsJudge(policies.as_policies(), ResourceTurns()).handle(request, context))
+    response = asyncio.run(AddedPartitions(policies.as_policies(), ResourceTurns()).handle(request, context))
     assert [entry.error_code for entry in response.results] == [error]
 
 
@@ -497,14 +495,14 @@ class FailingAdmin(FakeAdmin):
 @pytest.mark.parametrize(
     ("judge", "request_", "failing"),
     [
-        (CreateTopicsJudge, CreateTopicsRequest(topics=[new_topic("new")]), "create_topics"),
-        (CreateTopicsJudge, CreateTopicsRequest(topics=[new_topic("new")]), "list_topics"),
-        (CreateTopicsJudge, CreateTopicsRequest(topics=[new_topic("new")]), "describe_configs"),
-        (CreatePartitionsJudge, CreatePartitionsRequest(topics=[GROWN]), "describe_topics"),
-        (CreatePartitionsJudge, CreatePartitionsRequest(topics=[GROWN]), "list_partition_reassignments"),
-        (CreatePartitionsJudge, CreatePartitionsRequest(topics=[GROWN]), "describe_configs"),
-        (DeleteTopicsJudge, DeleteTopicsRequest(topics=[deletion("a", by_id=False)]), "describe_topics"),
-        (ReassignmentsJudge, moved(0, [1, 2]), "describe_topics"),
+        (CreatedTopics, CreateTopicsRequest(topics=[new_topic("new")]), "create_topics"),
+        (CreatedTopics, CreateTopicsRequest(topics=[new_topic("new")]), "list_topics"),
+        (CreatedTopics, CreateTopicsRequest(topics=[new_topic("new")]), "describe_configs"),
+        (AddedPartitions, CreatePartitionsRequest(topics=[GROWN]), "describe_topics"),
+        (AddedPartitions, CreatePartitionsRequest(topics=[GROWN]), "list_partition_reassignments"),
+        (AddedPartitions, CreatePartitionsRequest(topics=[GROWN]), "describe_configs"),
+        (DeletedTopics, DeleteTopicsRequest(topics=[deletion("a", by_id=False)]), "describe_topics"),
+        (AlteredReassignments, moved(0, [1, 2]), "describe_topics"),
     ],
 )
 def test_change_whose_state_cannot_be_read_is_denied(judge: Any, request_: Any, failing: str) -> None:
@@ -516,7 +514,7 @@ def test_change_whose_state_cannot_be_read_is_denied(judge: Any, request_: Any, 
         return reassigns(request) if isinstance(request, AlterPartitionReassignmentsRequest) else deletes("a")(request)
 
     policies, context = FakePolicies(), FakeContext(upstream, FailingAdmin(failing))
-    more = () if judge is CreateTopicsJudge else (ResourceTurns(),)
+    more = () if judge is CreatedTopics else (ResourceTurns(),)
     response = asyncio.run(judge(policies.as_policies(), *more).handle(request_, context))
     entries = next(getattr(response, name) for name in ("topics", "results", "responses") if hasattr(response, name))
     codes = [part.error_code for entry in entries for part in getattr(entry, "partitions", [entry])]
@@ -543,7 +541,7 @@ def test_an_authorization_error_of_the_upstream_hides_the_policys() -> None:
     )
     context = FakeContext(denies, FakeAdmin({"a": [[1]]}), api_version=1)
     response = asyncio.run(
-        ReassignmentsJudge(FakePolicies({"a"}).as_policies(), ResourceTurns()).handle(request, context)
+        AlteredReassignments(FakePolicies({"a"}).as_policies(), ResourceTurns()).handle(request, context)
     )
     assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert response.responses == []

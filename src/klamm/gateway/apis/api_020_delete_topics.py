@@ -1,4 +1,4 @@
-"""DeleteTopics (key 20) in the gateway: policies on deletions, by name and by id.
+"""DeleteTopics (key 20), v0-6, in the gateway: policies on deletions, by name and by id, and their history.
 
 DeleteTopics has no ``validate_only``, so the policy is asked first and the allowed topics are forwarded. If the policy
 denies a deletion that the client has no right to make, the client gets the authorization error, as in the broker.
@@ -12,11 +12,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.policies.facts import TopicFacts, describe_topics
+from klamm.gateway.apis.config_changes import config_changes
+from klamm.gateway.history.before import described_configs, described_topics
+from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
+from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_configs
 from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import denial, forward_in_turn
+from klamm.gateway.relay.api import RelayedApi
+from klamm.gateway.relay.filter import Filter
+from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime.details import deletion_details
@@ -26,13 +34,15 @@ from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTop
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+    from klamm.admin import ConfigEntry
     from klamm.gateway.policies.turns import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy_runtime import Policies
@@ -111,7 +121,7 @@ def denied_entry(wanted: WantedDeletion, topic: TopicFacts | None, error: ApiErr
     )
 
 
-class DeleteTopicsJudge:
+class DeletedTopics:
     """Server of DeleteTopics.
 
     Args:
@@ -224,3 +234,64 @@ async def _may_delete_all(context: FilterContext) -> bool:
     except CLUSTER_ERRORS:
         return False
     return bool(cluster.cluster_authorized_operations & _MAY_DELETE)
+
+
+# -- history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicBefore:
+    """Topic before its deletion."""
+
+    name: str
+    partitions: str
+    """Number of its partitions, or ``UNKNOWN``."""
+    configs: Mapping[str, ConfigEntry]
+    """Empty if they cannot be read."""
+
+
+async def _read_deleted(request: DeleteTopicsRequest, context: FilterContext) -> Mapping[str | UUID, TopicBefore]:
+    """Return the topics that a request names, by the name or the id that it has for them."""
+    wanted = [each for each in wanted_of(request, context.api_version) if each.is_valid]
+    ids = [each.topic_id for each in wanted if each.name is None]
+    by_id = await names_of(ids, context) if ids else {}
+    names: dict[str | UUID, str] = {each.name: each.name for each in wanted if each.name is not None}
+    names.update(by_id.items())
+    described = await described_topics(context.admin, names.values())
+    configs = await described_configs(context.admin, {(ResourceType.TOPIC, name): None for name in described})
+    return {
+        key: TopicBefore(
+            name=name,
+            partitions=str(len(described[name].partitions)) if name in described else UNKNOWN,
+            configs=configs.get((ResourceType.TOPIC, name), {}),
+        )
+        for key, name in names.items()
+    }
+
+
+def deleted(
+    _request: DeleteTopicsRequest, response: DeleteTopicsResponse | None, before: Mapping[str | UUID, TopicBefore]
+) -> Iterator[Change]:
+    """Yield the number of partitions and the configs of each deleted topic."""
+    outcomes = Outcomes(None if response is None else response.responses, attrgetter("topic_id"), attrgetter("name"))
+    for key, topic in before.items():
+        is_confirmed = outcomes.confirmed(key)
+        if is_confirmed is None:
+            continue
+        yield Change(topic_resource(topic.name), PARTITIONS, topic.partitions, None, is_confirmed)
+        own = own_configs(ResourceType.TOPIC, topic.name, topic.configs)
+        values = [(name, value, None) for name, value in own.items()]
+        yield from config_changes((ResourceType.TOPIC, topic.name), values, topic.configs, is_confirmed=is_confirmed)
+
+
+POLICY: Final = PolicyApi(
+    key=ApiKey.DELETE_TOPICS,
+    kind=DELETE_TOPIC,
+    filter=lambda policies, turns: Filter.serving(
+        DeleteTopicsRequest, DeleteTopicsResponse, DeletedTopics(policies, turns).handle
+    ),
+)
+RECORDED: Final = RecordedApi(
+    request=DeleteTopicsRequest, response=DeleteTopicsResponse, read=_read_deleted, changes=deleted
+)
+API: Final = RelayedApi(key=ApiKey.DELETE_TOPICS, versions=(0, 6))

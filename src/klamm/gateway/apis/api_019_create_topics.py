@@ -1,4 +1,4 @@
-"""CreateTopics (key 19) in the gateway: policies on new topics.
+"""CreateTopics (key 19), v0-7, in the gateway: policies on new topics, and their history.
 
 ======  ================================================================================================
 Step    What happens
@@ -16,23 +16,30 @@ merge   The entries of all three steps are returned in the order of the request.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import NewTopic
+from klamm.gateway.apis.config_changes import config_changes
+from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.facts import default_configs, read
 from klamm.gateway.policies.parts import in_order, with_topics
+from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import Allowed, judge, verdict
+from klamm.gateway.relay.api import RelayedApi
+from klamm.gateway.relay.filter import Filter
+from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.details import topic_details
 from klamm.policy_runtime.overrides import overridden_configs
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from klamm.protocol.types import ConfigSource
+from klamm.protocol.types import ConfigSource, ResourceType
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
     from klamm.admin.types import CreatedTopic
     from klamm.gateway.relay.filter import FilterContext
@@ -134,7 +141,7 @@ def details_of(topic: Asked, valid: ValidTopic, requester: Requester, *, validat
     )
 
 
-class CreateTopicsJudge:
+class CreatedTopics:
     """Server of CreateTopics.
 
     Args:
@@ -282,3 +289,39 @@ def _with_numbers(
             f" {created.error_message}. Set both, or give the gateway's principal the right to create topics."
         )
     return ValidTopic(num_partitions=partitions, replication_factor=factor, defaults=defaults)
+
+
+# -- history
+
+
+async def _read_nothing(_request: CreateTopicsRequest, _context: FilterContext) -> None:
+    """Return nothing: there was no such topic before."""
+
+
+def created(request: CreateTopicsRequest, response: CreateTopicsResponse | None, _before: None) -> Iterator[Change]:
+    """Yield the number of partitions and the configs of each new topic."""
+    entries = {} if response is None else {entry.name: entry for entry in response.topics}
+    outcomes = Outcomes(None if response is None else response.topics, attrgetter("name"))
+    for topic in request.topics:
+        is_confirmed = outcomes.confirmed(topic.name)
+        if is_confirmed is None:
+            continue
+        entry = entries.get(topic.name)
+        counts = (0 if entry is None else entry.num_partitions, len(topic.assignments), topic.num_partitions)
+        count = next((str(each) for each in counts if each > 0), UNKNOWN)
+        yield Change(topic_resource(topic.name), PARTITIONS, None, count, is_confirmed)
+        values = [(config.name, None, config.value) for config in topic.configs if config.value is not None]
+        yield from config_changes((ResourceType.TOPIC, topic.name), values, {}, is_confirmed=is_confirmed)
+
+
+POLICY: Final = PolicyApi(
+    key=ApiKey.CREATE_TOPICS,
+    kind=CREATE_TOPIC,
+    filter=lambda policies, _: Filter.serving(
+        CreateTopicsRequest, CreateTopicsResponse, CreatedTopics(policies).handle
+    ),
+)
+RECORDED: Final = RecordedApi(
+    request=CreateTopicsRequest, response=CreateTopicsResponse, read=_read_nothing, changes=created
+)
+API: Final = RelayedApi(key=ApiKey.CREATE_TOPICS, versions=(0, 7))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.configs.definitions import UPSTREAM
-from klamm.gateway.client_configs.hooks import ClientConfigFeature
-from klamm.gateway.history.hooks import HistoryFeature
-from klamm.gateway.policies import PolicyFeature
+from klamm.gateway.apis.table import CLIENT_CONFIG_FILTERS, POLICIES, RECORDED, UNFILTERED
+from klamm.gateway.client_configs.feature import ClientConfigFeature
+from klamm.gateway.history.feature import HistoryFeature
+from klamm.gateway.policies.feature import PolicyFeature
 
 if TYPE_CHECKING:
     from klamm.gateway.relay.features import Feature
@@ -21,10 +22,10 @@ async def load_features(settings: GatewaySettings) -> tuple[Feature, ...]:
         PolicyLoadError: A policy cannot be created.
         SettingsError: A setting of client configs or of the history has a wrong value.
     """
-    configs = ClientConfigFeature.of(settings.upstream, settings.configs)
-    history = HistoryFeature.of(settings.upstream, settings.configs)
+    configs = ClientConfigFeature.of(settings.upstream, settings.configs, CLIENT_CONFIG_FILTERS)
+    history = HistoryFeature.of(settings.upstream, settings.configs, RECORDED)
     properties = {**settings.configs, UPSTREAM: ",".join(settings.upstream.bootstrap_servers)}
-    features = (await PolicyFeature.load(properties), configs, history)
+    features = (await PolicyFeature.load(properties, POLICIES, UNFILTERED), configs, history)
     return tuple(each for each in features if each is not None)
 
 

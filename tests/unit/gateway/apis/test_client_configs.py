@@ -12,7 +12,8 @@ from klamm.client_configs.description import describe
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan
 from klamm.client_configs.resolution import resolve
-from klamm.gateway.client_configs.requests import ClientConfigRequests
+from klamm.gateway.apis import api_050_describe_client_configs, api_051_alter_client_configs
+from klamm.gateway.apis.table import CLIENT_CONFIG_FILTERS
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -63,7 +64,7 @@ class Scene:
             register=register,
             store=SimpleNamespace(alter=alter),
         )
-        self.requests = ClientConfigRequests(cast("Any", service))
+        self.service = cast("Any", service)
         session = Session(connection_id=1, node_id=0, principal="User:anna", software_name="s", software_version="1")
         self.context = FakeContext(upstream=self.upstream, watch=SimpleNamespace(session=session))
 
@@ -87,10 +88,12 @@ class Scene:
     def describe(self, **fields: Any) -> DescribeClientConfigsResponse:
         defaults: dict[str, Any] = {"components": [ANYONE], "supported_configs": None, "strict": False}
         request = DescribeClientConfigsRequest(**{"resolve_entity": False, **defaults, **fields})
-        return asyncio.run(self.requests.describe(request, self.context))
+        return asyncio.run(api_050_describe_client_configs.describe(self.service, request, self.context))
 
     def alter(self) -> AlterClientConfigsResponse:
-        return asyncio.run(self.requests.alter(alteration({"anna": {"acks": "1"}}), self.context))
+        return asyncio.run(
+            api_051_alter_client_configs.alter(self.service, alteration({"anna": {"acks": "1"}}), self.context)
+        )
 
 
 @pytest.mark.parametrize("operations", [(DESCRIBE_CONFIGS,), (DESCRIBE_CONFIGS, AclOperation.DESCRIBE)])
@@ -136,6 +139,6 @@ def test_a_bad_filter_is_refused() -> None:
 
 @pytest.mark.parametrize(("key", "body", "claimed"), [(50, b"\0\0\0\1" + b"\0" * 6, True), (50, b"\0\2\3", False)])
 def test_scram_requests_are_left_to_the_upstream(key: int, body: bytes, claimed: bool) -> None:
-    claims = Scene().requests.filters[key].claims
+    claims = CLIENT_CONFIG_FILTERS[key](Scene().service).claims
     assert claims is not None
     assert claims(memoryview(body)) is claimed

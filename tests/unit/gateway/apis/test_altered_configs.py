@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.admin import ConfigEntry
+from klamm.gateway.apis import api_033_alter_configs, api_044_incremental_alter_configs
+from klamm.gateway.apis.altered_configs import AlteredConfigs
 from klamm.gateway.policies import verdicts
-from klamm.gateway.policies.alter_configs import INCREMENTAL, LEGACY, AlterConfigsJudge
 from klamm.gateway.policies.turns import ResourceTurns
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy import Override
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from klamm.protocol.schema import Message
 
 NAMES = tuple("abcdef")
+LEGACY, INCREMENTAL = api_033_alter_configs.MESSAGES, api_044_incremental_alter_configs.MESSAGES
 SOME = st.sets(st.sampled_from(NAMES))
 INVALID = ErrorCode.INVALID_CONFIG
 
@@ -71,7 +73,7 @@ def replacement(name: str, **configs: str) -> AlterConfigsRequest.AlterConfigsRe
 
 def ask(request: Any, policies: FakePolicies, context: FakeContext) -> Any:
     api = LEGACY if isinstance(request, AlterConfigsRequest) else INCREMENTAL
-    return asyncio.run(AlterConfigsJudge(policies.as_policies(), ResourceTurns(), api).handle(request, context))
+    return asyncio.run(AlteredConfigs(policies.as_policies(), ResourceTurns(), api).handle(request, context))
 
 
 def with_own(**configs: str) -> FakeAdmin:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klamm.client_config_runtime.enforcement import EnforcementService, report_client_configs
 from klamm.client_config_runtime.view import client_documents
 from klamm.client_configs.kinds import GroupProtocol
 from klamm.clock import wall_clock_ms
 from klamm.gateway.client_configs.limits import UpstreamLimits
-from klamm.gateway.client_configs.requests import ClientConfigRequests
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
 from klamm.gateway.client_configs.settings import read_client_config_settings
 from klamm.gateway.client_configs.watch import ClientWatch
@@ -18,13 +17,17 @@ from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 from klamm.server.client_registry import ClientRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.gateway.client_configs.settings import ClientConfigSettings
     from klamm.gateway.frames.peer import ConnectionWatch, Peer
+    from klamm.gateway.relay.filter import Filter
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.monitoring.exposition import Page
+
+
+ClientConfigFilters: TypeAlias = "Mapping[int, Callable[[UpstreamClientConfigs], Filter]]"
 
 
 class ClientConfigFeature(Feature):
@@ -33,13 +36,16 @@ class ClientConfigFeature(Feature):
     Args:
         upstream: Settings of connections to the upstream.
         settings: Settings of client configs.
+        filters: Function by API key that returns the filter of the API for the configs.
     """
 
     opens_watch = True
     lists_clients = True
     supported_features = {CLIENT_CONFIGS_FEATURE: (1, 1)}  # noqa: RUF012 - read-only, as in the base class
 
-    def __init__(self, upstream: ConnectionSettings, settings: ClientConfigSettings) -> None:
+    def __init__(
+        self, upstream: ConnectionSettings, settings: ClientConfigSettings, filters: ClientConfigFilters
+    ) -> None:
         self._limits = limits = UpstreamLimits(settings)
         self._service = UpstreamClientConfigs(upstream, limits=lambda: limits.values, now_ms=wall_clock_ms)
         self._enforcement = EnforcementService(
@@ -51,17 +57,19 @@ class ClientConfigFeature(Feature):
         limits.on_change = self._enforcement.refresh
         self._registry = ClientRegistry(now_ms=wall_clock_ms)
         self._watch = ClientWatch(self._registry, self._enforcement, timings=lambda: limits.timings)
-        self.filters = ClientConfigRequests(self._service).filters
+        self.filters = {key: filter_of(self._service) for key, filter_of in filters.items()}
 
     @classmethod
-    def of(cls, upstream: ConnectionSettings, configs: Mapping[str, str]) -> ClientConfigFeature | None:
+    def of(
+        cls, upstream: ConnectionSettings, configs: Mapping[str, str], filters: ClientConfigFilters
+    ) -> ClientConfigFeature | None:
         """Return the feature by the gateway's settings; None if client configs are off.
 
         Raises:
             SettingsError: A setting has a wrong value.
         """
         settings = read_client_config_settings(configs)
-        return None if settings is None else cls(upstream, settings)
+        return None if settings is None else cls(upstream, settings, filters)
 
     def watch(self, peer: Peer) -> ConnectionWatch:
         """Return the observer of a new connection."""

@@ -1,4 +1,4 @@
-"""AlterConfigs (key 33) and IncrementalAlterConfigs (key 44) in the gateway: policies on config changes.
+"""Policies on config changes, for AlterConfigs (key 33) and IncrementalAlterConfigs (key 44).
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
 Then the configs of the valid resources are read and the policy decides on what they will be. The allowed resources are
@@ -17,21 +17,30 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from klamm.gateway.policies.facts import config_decision, describe_configs, describe_topics
+from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
+from klamm.gateway.policies.facts import (
+    UpstreamSchema,
+    describe_configs,
+    describe_topics,
+    inherited,
+    own_configs,
+    own_source,
+)
 from klamm.gateway.policies.parts import are_same, in_order
+from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import Allowed, forward_in_turn, judge, verdict
+from klamm.gateway.relay.filter import Filter
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
 from klamm.policy_runtime.details import alter_config_details
 from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
-from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ResourceType
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ConfigSource, ResourceType
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
@@ -42,6 +51,7 @@ if TYPE_CHECKING:
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
+    from klamm.protocol.api import ApiKey
 
 Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
 Response: TypeAlias = AlterConfigsResponse | IncrementalAlterConfigsResponse
@@ -55,10 +65,11 @@ _SET_IN_GATEWAY: Final = (
 )
 CONFIGURED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
 """Types of resources that have configs. Loggers have levels."""
+_INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Api:
+class AlterConfigsApi:
     """Message classes of one of the two APIs, which have the same fields."""
 
     key: ApiKey
@@ -67,35 +78,21 @@ class _Api:
     entry: type[Any]
 
 
-INCREMENTAL: Final = _Api(
-    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    request=IncrementalAlterConfigsRequest,
-    response=IncrementalAlterConfigsResponse,
-    entry=IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
-)
-LEGACY: Final = _Api(
-    key=ApiKey.ALTER_CONFIGS,
-    request=AlterConfigsRequest,
-    response=AlterConfigsResponse,
-    entry=AlterConfigsResponse.AlterConfigsResourceResponse,
-)
-
-
 def resource_key(resource: Asked | Entry) -> tuple[int, str]:
     """Return type and name of a resource."""
     return resource.resource_type, resource.resource_name
 
 
-class AlterConfigsJudge:
+class AlteredConfigs:
     """Server of both APIs that alter configs.
 
     Args:
         policies: Policies in use.
         turns: Turns of the resources that are changed.
-        api: ``INCREMENTAL`` or ``LEGACY``.
+        api: One of the two APIs.
     """
 
-    def __init__(self, policies: Policies, turns: ResourceTurns, api: _Api) -> None:
+    def __init__(self, policies: Policies, turns: ResourceTurns, api: AlterConfigsApi) -> None:
         self._policies = policies
         self._turns = turns
         self._api = api
@@ -240,6 +237,45 @@ class AlterConfigsJudge:
         return await judge(resource, ask, override, lambda error: self.denied_resource(resource, error))
 
 
+def config_decision(
+    resource: AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource,
+    described: Mapping[str, ConfigEntry],
+) -> ConfigDecision:
+    """Return the change of a resource that a valid request makes.
+
+    Args:
+        resource: The resource's part of the request.
+        described: Configs of the resource before the change.
+
+    Raises:
+        KafkaApiError: The request is invalid, though the upstream accepted it.
+    """
+    resource_type, name = ResourceType(resource.resource_type), resource.resource_name
+    before = own_configs(resource_type, name, described)
+    schema = UpstreamSchema(
+        built_in={
+            entry.name: synonym.value
+            for entry in described.values()
+            for synonym in entry.synonyms
+            if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
+        }
+    )
+    replaced: frozenset[str] | None = None
+    if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+        changes = plan_legacy_alter(before, [(config.name, config.value) for config in resource.configs], schema)
+        replaced = frozenset([config.name for config in resource.configs])
+    else:
+        changes = plan_incremental_alter(before, resource.configs, schema)
+    return ConfigDecision(
+        resource_type=resource_type,
+        resource_name=name,
+        changes=changes,
+        before=before,
+        replaced=replaced,
+        defaults=inherited(described, own_source(resource_type, name)) if resource_type in _INHERITING else {},
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
     """State of a resource before its configs change."""
@@ -281,3 +317,14 @@ def _policy_setting(resource: Asked) -> str | None:
     if resource.resource_type != ResourceType.BROKER:
         return None
     return next((each.name for each in resource.configs if each.name in SETTINGS and each.value is not None), None)
+
+
+def policy_of(api: AlterConfigsApi) -> PolicyApi:
+    """Return how policies decide on one of the two APIs."""
+    return PolicyApi(
+        key=api.key,
+        kind=ALTER_CONFIG,
+        filter=lambda policies, turns: Filter.serving(
+            api.request, api.response, AlteredConfigs(policies, turns, api).handle
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Changes that IncrementalAlterConfigs (key 44) and AlterConfigs (key 33) make.
+"""Changes of configs for the history, by AlterConfigs (key 33) and IncrementalAlterConfigs (key 44).
 
 Levels of loggers are left out, as in the broker. Configs that the request names are recorded even if their values stay
 the same: the broker that was asked for the values before may not have known the latest change. A client could
@@ -7,13 +7,12 @@ otherwise hide the last of several quick changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.configs.definitions import is_secret
+from klamm.gateway.apis.altered_configs import CONFIGURED, config_decision, resource_key
 from klamm.gateway.history.before import described_configs
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
-from klamm.gateway.policies.alter_configs import CONFIGURED, resource_key
-from klamm.gateway.policies.facts import config_decision
 from klamm.history.change import HIDDEN, UNKNOWN
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from klamm.admin import ConfigEntry
+    from klamm.gateway.apis.altered_configs import AlterConfigsApi
     from klamm.gateway.relay.filter import FilterContext
 
 Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
@@ -106,11 +106,6 @@ def _values_from_unknown(resource: Resource) -> Values:
         yield config.name, UNKNOWN, new
 
 
-def _api(request: type[Any], response: type[Any]) -> RecordedApi:
-    return RecordedApi(request=request, response=response, read=read, changes=changes)
-
-
-APIS: Final = (
-    _api(AlterConfigsRequest, AlterConfigsResponse),
-    _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
-)
+def recorded_of(api: AlterConfigsApi) -> RecordedApi:
+    """Return how the history records one of the two APIs."""
+    return RecordedApi(request=api.request, response=api.response, read=read, changes=changes)

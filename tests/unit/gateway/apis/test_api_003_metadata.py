@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from klamm.admin import ConfigEntry, ConfigResource
 from klamm.admin.results import DescribeConfigsResult
-from klamm.gateway.policies.metadata import MetadataJudge
+from klamm.gateway.apis.api_003_metadata import RequestedTopics
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -117,7 +117,7 @@ def test_only_allowed_topics_are_created(
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=version)
     # when
     response = asyncio.run(
-        MetadataJudge(policies.as_policies()).handle(metadata(*names, may_create=may_create), context)
+        RequestedTopics(policies.as_policies()).handle(metadata(*names, may_create=may_create), context)
     )
     # then
     missing = [name for name in names if name not in existing] if may_create or version < 4 else []
@@ -136,7 +136,7 @@ def test_an_overridden_topic_is_created_as_the_policy_says() -> None:
     upstream = Upstream()
     policies = FakePolicies(overrides={"a": Override(reason="a: more", num_partitions=6)})
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
-    response = asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("a"), context))
+    response = asyncio.run(RequestedTopics(policies.as_policies()).handle(metadata("a"), context))
     assert codes(response) == {"a": 0}
     (created,) = upstream.made
     assert (created.name, created.num_partitions) == ("a", 6)
@@ -148,7 +148,7 @@ def test_topic_whose_creation_fails_is_not_created_with_defaults(error_code: Err
     upstream.failing = {"a": error_code}
     policies = FakePolicies(overrides={"a": Override(reason="", num_partitions=6)})
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
-    response = asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("a"), context))
+    response = asyncio.run(RequestedTopics(policies.as_policies()).handle(metadata("a"), context))
     # a topic that exists meanwhile is looked up again, and this upstream does not know it
     exists = error_code is ErrorCode.TOPIC_ALREADY_EXISTS
     assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if exists else error_code}
@@ -157,7 +157,7 @@ def test_topic_whose_creation_fails_is_not_created_with_defaults(error_code: Err
 
 def test_a_denial_is_remembered_for_a_moment() -> None:
     upstream, policies = Upstream(), FakePolicies({"a"})
-    interceptor = MetadataJudge(policies.as_policies())
+    interceptor = RequestedTopics(policies.as_policies())
     for _ in range(3):
         context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
         response = asyncio.run(interceptor.handle(metadata("a"), context))
@@ -169,7 +169,7 @@ def test_a_denial_is_remembered_for_a_moment() -> None:
 def test_no_policy_is_asked_where_the_upstream_creates_nothing() -> None:
     upstream, policies, admin = Upstream(creates=False), FakePolicies({"a"}), BrokerConfigs("false")
     clock = [0.0]
-    interceptor = MetadataJudge(policies.as_policies(), now=lambda: clock[0])
+    interceptor = RequestedTopics(policies.as_policies(), now=lambda: clock[0])
     for now in (0.0, 1.0, 31.0):
         clock[0] = now
         response = asyncio.run(interceptor.handle(metadata("a"), FakeContext(upstream, admin, api_version=12)))
@@ -181,7 +181,7 @@ def test_no_policy_is_asked_where_the_upstream_creates_nothing() -> None:
 def test_a_topic_beyond_a_quota_is_missing_until_the_client_retries() -> None:
     upstream, policies = Upstream(rejected={"a"}), FakePolicies()
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
-    response = asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("a"), context))
+    response = asyncio.run(RequestedTopics(policies.as_policies()).handle(metadata("a"), context))
     assert codes(response) == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert upstream.created == []
 
@@ -189,6 +189,6 @@ def test_a_topic_beyond_a_quota_is_missing_until_the_client_retries() -> None:
 def test_internal_topics_are_created_without_a_question() -> None:
     upstream, policies = Upstream(), FakePolicies({"__consumer_offsets"})
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
-    asyncio.run(MetadataJudge(policies.as_policies()).handle(metadata("__consumer_offsets"), context))
+    asyncio.run(RequestedTopics(policies.as_policies()).handle(metadata("__consumer_offsets"), context))
     assert upstream.created == ["__consumer_offsets"]
     assert policies.asked == []

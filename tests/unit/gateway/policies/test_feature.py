@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.gateway.policies import PolicyFeature
+from klamm.gateway.apis.table import POLICIES, UNFILTERED
+from klamm.gateway.policies.feature import PolicyFeature
 from klamm.policy import PolicyLoadError
 from klamm.protocol.api import ApiKey
 
@@ -18,7 +19,9 @@ RULES = "klamm.policy.rules:RulesPolicy"
 
 
 async def intercepted(**configs: str) -> tuple[set[int], frozenset[int]]:
-    interception = await PolicyFeature.load({key.replace("_", "."): value for key, value in configs.items()})
+    interception = await PolicyFeature.load(
+        {key.replace("_", "."): value for key, value in configs.items()}, POLICIES, UNFILTERED
+    )
     await interception.close()
     return set(interception.filters), interception.withheld
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.clock import wall_clock_ms
-from klamm.gateway.history import access, configs, topics
 from klamm.gateway.history.log import TOPIC, TOPIC_CONFIGS
 from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
 from klamm.gateway.history.writer import HistoryWriter
@@ -15,7 +14,7 @@ from klamm.gateway.upstream.internal_topic import InternalTopic, create_internal
 from klamm.properties import parse_bool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.gateway.history.recorded_api import RecordedApi
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from klamm.protocol.schema import Message
 
 ENABLE: Final = "change.history.enable"
-APIS: Final[Mapping[type[Message], RecordedApi]] = {
-    api.request: api for api in (*configs.APIS, *topics.APIS, *access.APIS)
-}
 
 
 class HistoryFeature(Feature):
@@ -38,22 +34,25 @@ class HistoryFeature(Feature):
 
     Args:
         upstream: Settings of connections to the upstream.
+        apis: Recorded APIs.
     """
 
-    def __init__(self, upstream: ConnectionSettings) -> None:
+    def __init__(self, upstream: ConnectionSettings, apis: Sequence[RecordedApi]) -> None:
         self._admin: AdminClient | None = None
         self._writer = HistoryWriter(InternalTopic(upstream, TOPIC), self._create)
-        self._recorder = ChangeRecorder(APIS, self._writer, wall_clock_ms)
-        self.filters = recording_filters()
+        self._recorder = ChangeRecorder({api.request: api for api in apis}, self._writer, wall_clock_ms)
+        self.filters = recording_filters(apis)
 
     @classmethod
-    def of(cls, upstream: ConnectionSettings, configs: Mapping[str, str]) -> HistoryFeature | None:
+    def of(
+        cls, upstream: ConnectionSettings, configs: Mapping[str, str], apis: Sequence[RecordedApi]
+    ) -> HistoryFeature | None:
         """Return the feature by the gateway's settings; None if the history is off.
 
         Raises:
             SettingsError: The setting has a wrong value.
         """
-        return cls(upstream) if parse_bool(ENABLE, configs.get(ENABLE, "false")) else None
+        return cls(upstream, apis) if parse_bool(ENABLE, configs.get(ENABLE, "false")) else None
 
     async def _create(self) -> None:
         if self._admin is None:
@@ -79,11 +78,9 @@ class HistoryFeature(Feature):
         await self._writer.close()
 
 
-def recording_filters() -> dict[int, Filter]:
+def recording_filters(apis: Sequence[RecordedApi]) -> dict[int, Filter]:
     """Return a filter for each API that can change something. Its requests are forwarded through ``observe``."""
-    return {
-        api.request.API_KEY: Filter.serving(api.request, api.response, _forward, api.claims) for api in APIS.values()
-    }
+    return {api.request.API_KEY: Filter.serving(api.request, api.response, _forward, api.claims) for api in apis}
 
 
 async def _forward(request: Any, context: FilterContext) -> Message:

@@ -1,4 +1,4 @@
-"""CreatePartitions (key 37) in the gateway: policies on added partitions.
+"""CreatePartitions (key 37), v0-3, in the gateway: policies on added partitions, and their history.
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
 Then the policy decides on each valid topic, and the allowed ones are forwarded. The turns of the topics are held from
@@ -7,11 +7,18 @@ reading their state to the upstream's response (``turns``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
+from klamm.gateway.history.before import described_topics
+from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.parts import in_order, with_topics
+from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import denial, forward_in_turn
+from klamm.gateway.relay.api import RelayedApi
+from klamm.gateway.relay.filter import Filter
+from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import ApiKey
@@ -20,7 +27,7 @@ from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, C
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
 
     from klamm.gateway.policies.turns import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
@@ -77,7 +84,7 @@ def undecidable(topic: Asked, current: TopicFacts) -> ApiError | None:
     return ApiError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text)
 
 
-class CreatePartitionsJudge:
+class AddedPartitions:
     """Server of CreatePartitions.
 
     Args:
@@ -123,3 +130,37 @@ class CreatePartitionsJudge:
         details = details_of(topic, current, context.author, validate_only=validate_only)
         error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.CREATE_PARTITIONS)
         return error or undecidable(topic, current)
+
+
+# -- history
+
+
+async def _read_counts(request: CreatePartitionsRequest, context: FilterContext) -> Mapping[str, int]:
+    """Return the present number of partitions of the topics."""
+    described = await described_topics(context.admin, [topic.name for topic in request.topics])
+    return {name: len(topic.partitions) for name, topic in described.items()}
+
+
+def grown(
+    request: CreatePartitionsRequest, response: CreatePartitionsResponse | None, before: Mapping[str, int]
+) -> Iterator[Change]:
+    """Yield the number of partitions of each topic that got more."""
+    outcomes = Outcomes(None if response is None else response.results, attrgetter("name"))
+    for topic in request.topics:
+        is_confirmed = outcomes.confirmed(topic.name)
+        if is_confirmed is not None:
+            old = str(before.get(topic.name, UNKNOWN))
+            yield Change(topic_resource(topic.name), PARTITIONS, old, str(topic.count), is_confirmed)
+
+
+POLICY: Final = PolicyApi(
+    key=ApiKey.CREATE_PARTITIONS,
+    kind=CREATE_PARTITIONS,
+    filter=lambda policies, turns: Filter.serving(
+        CreatePartitionsRequest, CreatePartitionsResponse, AddedPartitions(policies, turns).handle
+    ),
+)
+RECORDED: Final = RecordedApi(
+    request=CreatePartitionsRequest, response=CreatePartitionsResponse, read=_read_counts, changes=grown
+)
+API: Final = RelayedApi(key=ApiKey.CREATE_PARTITIONS, versions=(0, 3))

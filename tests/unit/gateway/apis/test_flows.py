@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.gateway.apis.table import APIS
-from klamm.gateway.policies import PolicyFeature
-from klamm.gateway.policies.flows import FlowJudge, is_idempotent
+from klamm.gateway.apis.api_000_produce import is_idempotent
+from klamm.gateway.apis.table import APIS, POLICIES, UNFILTERED
+from klamm.gateway.policies.feature import PolicyFeature
+from klamm.gateway.policies.turns import ResourceTurns
 from klamm.gateway.relay.filter import Divide
 from klamm.policy import Override, PolicyLoadError, PolicyTimeoutError, PolicyViolationError, ProduceDetails, Throttle
 from klamm.policy.kinds import FLOW, PolicyMode
@@ -35,8 +36,10 @@ from klamm.server.attempt import ApiError
 from tests.support.gateway_context import FakeContext, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from klamm.protocol.schema import Message
 
 NAMES = tuple("abcdef")
 RULES = "klamm.policy.rules:RulesPolicy"
@@ -61,17 +64,18 @@ class FlowGuard:
         return PolicyOutcome(None if is_denied else answer, answer if is_denied else None)
 
 
-def judge(answers: Mapping[str, Any], mode: PolicyMode = PolicyMode.ENFORCE) -> tuple[FlowJudge, Policies]:
+def judge(
+    answers: Mapping[str, Any], mode: PolicyMode = PolicyMode.ENFORCE
+) -> tuple[Callable[[Message], Any], Policies]:
+    """Return the filters of a policy as one function from a request to their result, and the policies."""
     guard: Any = FlowGuard(answers)
     policies = Policies([guard], {FLOW: mode})
-    return FlowJudge(policies), policies
+    filters = {api.key: api.filter(policies, ResourceTurns()) for api in POLICIES if api.kind is FLOW}
 
-
-def context() -> FakeContext:
     def upstream(_request: object) -> Any:
         raise AssertionError("A filter must not call the upstream")
 
-    return FakeContext(upstream)
+    return lambda request: plain(filters[request.API_KEY].decide(request, FakeContext(upstream))), policies
 
 
 def batch(producer_id: int = -1) -> bytes:
@@ -127,9 +131,9 @@ def test_each_topic_is_denied_or_forwarded(
     wanted_acks = -1 if any(isinstance(answers.get(name), Override) for name in names) else acks
     delay_ms = max((slowed[name] for name in kept if name in slowed), default=0)
     request = produce(*names, acks=acks)
-    filters, policies = judge(answers)
+    decide, policies = judge(answers)
     # when
-    judged = plain(filters.judge_produce(request, context()))
+    judged = decide(request)
     # then
     assert sum(policies.decisions.values()) == len(names), "each topic is decided on once"
     if kept == names and delay_ms == 0 and wanted_acks == acks:
@@ -190,8 +194,8 @@ OVERRIDES = pytest.mark.parametrize(
 def test_strongest_acks_win_and_policy_is_asked_about_them(
     requested: int, answers: dict[str, Any], acks: int | None, denied: str
 ) -> None:
-    filters, policies = judge(answers)
-    judged = plain(filters.judge_produce(produce("a", "b", acks=requested), context()))
+    decide, policies = judge(answers)
+    judged = decide(produce("a", "b", acks=requested))
     forwarded = judged.request if isinstance(judged, Divide) else judged
     assert (forwarded.acks if isinstance(forwarded, ProduceRequest) else None) == acks
     decisions = Counter({action: count for (_, _, action), count in policies.decisions.items()})
@@ -205,8 +209,8 @@ def test_audit_mode_counts_what_enforce_mode_decides_about_the_overridden_acks(
 ) -> None:
     actions = []
     for mode in (PolicyMode.ENFORCE, PolicyMode.AUDIT):
-        filters, policies = judge(answers, mode)
-        judged = plain(filters.judge_produce(produce("a", "b", acks=requested), context()))
+        decide, policies = judge(answers, mode)
+        judged = decide(produce("a", "b", acks=requested))
         actions.append(Counter(decided.action for decided in policies.decisions.elements()))
     assert judged is None
     assert actions[0] == actions[1]
@@ -230,9 +234,9 @@ def test_a_remembered_denial_does_not_keep_the_records_of_a_request() -> None:
     is_kept = ref(records)
     request = produce("a")
     request.topic_data[0].partition_data[0].records = records
-    filters, _ = judge({"a": PolicyViolationError("no")})
+    decide, _ = judge({"a": PolicyViolationError("no")})
     # when
-    judged = plain(filters.judge_produce(request, context()))
+    judged = decide(request)
     # then
     del request, records
     assert isinstance(judged, ProduceResponse)
@@ -240,39 +244,39 @@ def test_a_remembered_denial_does_not_keep_the_records_of_a_request() -> None:
 
 
 def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:
-    filters, _ = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
-    assert plain(filters.judge_join(JoinGroupRequest(group_id="good"), context())) is None
-    refused = plain(filters.judge_join(JoinGroupRequest(group_id="bad"), context()))
+    decide, _ = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
+    assert decide(JoinGroupRequest(group_id="good")) is None
+    refused = decide(JoinGroupRequest(group_id="bad"))
     assert isinstance(refused, JoinGroupResponse)
     assert refused.error_code == ErrorCode.INVALID_GROUP_ID
-    slowed = plain(filters.judge_join(JoinGroupRequest(group_id="slow"), context()))
+    slowed = decide(JoinGroupRequest(group_id="slow"))
     assert isinstance(slowed, Divide)
     merged = slowed.merge(JoinGroupResponse(member_id="m", generation_id=3, members=[]))
     assert isinstance(merged, JoinGroupResponse)
     assert (merged.throttle_time_ms, merged.member_id, merged.generation_id) == (7, "m", 3)
     commit = OffsetCommitRequest(group_id="bad", topics=[])
-    assert plain(filters.judge_commit(commit, context())) == ApiError(ErrorCode.INVALID_GROUP_ID, None)
+    assert decide(commit) == ApiError(ErrorCode.INVALID_GROUP_ID, None)
     commit.group_id = "good"
-    assert plain(filters.judge_commit(commit, context())) is None
+    assert decide(commit) is None
 
 
 def test_a_group_about_which_the_policy_did_not_decide_gets_another_error() -> None:
-    filters, _ = judge({"slow": PolicyTimeoutError("too late")})
-    refused = plain(filters.judge_join(JoinGroupRequest(group_id="slow"), context()))
+    decide, _ = judge({"slow": PolicyTimeoutError("too late")})
+    refused = decide(JoinGroupRequest(group_id="slow"))
     assert isinstance(refused, JoinGroupResponse)
     assert refused.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(("version", "topic"), [(5, {"name": "t"}), (6, {"topic_id": UUID(int=3)})])
 def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(version: int, topic: dict[str, Any]) -> None:
-    filters, _ = judge({"bad": PolicyViolationError("no")})
+    decide, _ = judge({"bad": PolicyViolationError("no")})
     partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=4, committed_offset=1)
     commit = TxnOffsetCommitRequest(
         transactional_id="t",
         group_id="bad",
         topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(**topic, partitions=[partition])],
     )
-    error = plain(filters.judge_commit(commit, context()))
+    error = decide(commit)
     assert isinstance(error, ApiError)
     (api,) = (each for each in APIS if each.key == ApiKey.TXN_OFFSET_COMMIT)
     answer = api.rejection(commit, version, error)
@@ -281,15 +285,15 @@ def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(versio
     assert {name: getattr(found, name) for name in topic} == topic
     assert [(each.partition_index, each.error_code) for each in found.partitions] == [(4, ErrorCode.INVALID_GROUP_ID)]
     commit.group_id = "good"
-    assert plain(filters.judge_commit(commit, context())) is None
+    assert decide(commit) is None
 
 
 def test_a_consumer_of_the_new_protocol_cannot_join_a_group_with_a_wrong_name() -> None:
-    filters, policies = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
+    decide, policies = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
 
     def heartbeat(group_id: str, member_epoch: int) -> Any:
         request = ConsumerGroupHeartbeatRequest(group_id=group_id, member_epoch=member_epoch)
-        return plain(filters.judge_heartbeat(request, context()))
+        return decide(request)
 
     assert heartbeat("good", 0) is None
     refused = heartbeat("bad", 0)
@@ -307,7 +311,9 @@ async def started(rules: Path, **more: str) -> tuple[set[int], frozenset[int], M
             "flow.policy.class.name": RULES,
             "policy.rules.file": str(rules),
             **{k.replace("_", "."): v for k, v in more.items()},
-        }
+        },
+        POLICIES,
+        UNFILTERED,
     )
     await interception.close()
     return set(interception.filters), interception.withheld, interception.last_versions

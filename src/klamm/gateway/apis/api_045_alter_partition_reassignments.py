@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (key 45) in the gateway: policies on replication factors.
+"""AlterPartitionReassignments (key 45), v0-1, in the gateway: policies on replication factors.
 
 A reassignment can change the number of replicas, so the policy on partitions decides on it. Its argument has an
 unchanged number of partitions, and the new replicas as ``new_assignments``. A topic is denied or allowed with all the
@@ -12,11 +12,14 @@ The turns of the topics are held from reading their state to the upstream's resp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
 from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import denial, forward_in_turn
+from klamm.gateway.relay.api import RelayedApi
+from klamm.gateway.relay.filter import Filter
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import ApiKey
@@ -96,7 +99,7 @@ def merge_partitions(
     )
 
 
-class ReassignmentsJudge:
+class AlteredReassignments:
     """Server of AlterPartitionReassignments.
 
     Args:
@@ -146,3 +149,15 @@ class ReassignmentsJudge:
         )
         error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.ALTER_PARTITION_REASSIGNMENTS)
         return changed, error
+
+
+POLICY: Final = PolicyApi(
+    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    kind=CREATE_PARTITIONS,
+    filter=lambda policies, turns: Filter.serving(
+        AlterPartitionReassignmentsRequest,
+        AlterPartitionReassignmentsResponse,
+        AlteredReassignments(policies, turns).handle,
+    ),
+)
+API: Final = RelayedApi(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1))

@@ -11,8 +11,8 @@ import pytest
 
 from klamm.admin import ClientQuotaEntity, ConfigEntry, ScramCredentialInfo
 from klamm.admin.results import DescribeConfigsResult, PerKeyResult
+from klamm.gateway.apis.table import RECORDED
 from klamm.gateway.history import before
-from klamm.gateway.history.hooks import APIS
 from klamm.gateway.history.recorded_api import Change
 from klamm.kafka_client.errors import ConnectionLostError, api_error
 from klamm.kafka_client.pool.calls import Outcome
@@ -46,7 +46,7 @@ TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
 def changes(request: Message, response: Message | None, admin: Any, **context: Any) -> list[Change]:
     """Return what the history has of a request."""
-    api = APIS[type(request)]
+    (api,) = [each for each in RECORDED if each.request is type(request)]
 
     def upstream(_: Message) -> Message:
         return MetadataResponse(

@@ -1,0 +1,82 @@
+"""Policies as a feature of the gateway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.gateway.policies.clients import ClientDecisions
+from klamm.gateway.policies.facts import topic_config_types
+from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.relay.features import Feature
+from klamm.policy.kinds import ALTER_CONFIG, API, CLIENT, GATEWAY_KINDS
+from klamm.policy_runtime import PolicyRuntime
+from klamm.policy_runtime.metrics import report_decisions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from klamm.admin import AdminClient
+    from klamm.gateway.policies.policy_api import PolicyApi
+    from klamm.monitoring.exposition import Page
+    from klamm.policy.kinds import PolicyKind
+
+
+class PolicyFeature(Feature):
+    """Policies that the gateway's settings name. An API without a policy is not filtered.
+
+    Those that alter configs are, as clients could set what configures the gateway's policies.
+    """
+
+    def __init__(
+        self, runtime: PolicyRuntime, apis: Iterable[PolicyApi], unfiltered: Mapping[int, Collection[PolicyKind]]
+    ) -> None:
+        self._runtime = runtime
+        self.policies = policies = runtime.policies
+        turns = ResourceTurns()
+        used = [api for api in apis if policies.guards_kind(api.kind) or (api.kind is ALTER_CONFIG and policies.guards)]
+        self.filters = {api.key: api.filter(policies, turns) for api in used}
+        self.last_versions = {api.key: api.last_version for api in used if api.last_version is not None}
+        self.withheld = frozenset(key for key, kinds in unfiltered.items() if any(map(policies.guards_kind, kinds)))
+        if policies.guards_kind(CLIENT) or policies.guards_kind(API):
+            self.admit = ClientDecisions(policies).decide
+        self.admits_each_request = policies.guards_kind(API)
+
+    @classmethod
+    async def load(
+        cls,
+        configs: Mapping[str, str],
+        apis: Iterable[PolicyApi],
+        unfiltered: Mapping[int, Collection[PolicyKind]],
+    ) -> PolicyFeature:
+        """Create the policies, and start to reload them when their files change.
+
+        Every policy is called in its thread, so that one that hangs delays only what it decides on.
+
+        Args:
+            configs: Settings of the gateway.
+            apis: APIs that policies decide on.
+            unfiltered: API keys by which a client could bypass the policies of some kinds, with these kinds.
+
+        Raises:
+            PolicyLoadError: A policy cannot be created.
+        """
+        runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS, in_threads=True)
+        runtime.start()
+        return cls(runtime, apis, unfiltered)
+
+    async def start(self, admin: AdminClient) -> None:
+        """Check that the upstream has the configs that rules name."""
+        await self._runtime.follow_upstream(lambda: topic_config_types(admin))
+
+    def report(self, page: Page) -> None:
+        """Add the number of decisions."""
+        report_decisions(page, self._runtime.policies)
+
+    def reload(self) -> None:
+        """Reload the policies soon."""
+        self._runtime.reload()
+
+    async def close(self) -> None:
+        """Stop reloading, and close the policies."""
+        await self._runtime.stop()
+        await self._runtime.policies.close()

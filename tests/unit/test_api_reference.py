@@ -5,14 +5,14 @@ from __future__ import annotations
 from scripts.api_reference import PAGES, rendered
 
 
-def test_the_pages_are_those_of_the_docstrings() -> None:
+def test_api_pages_match_docstrings() -> None:
     expected = dict(rendered())
     found = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
     stale = [name for name in expected | found if expected.get(name) != found.get(name)]
     assert not stale, "run: make generate"
 
 
-def test_every_public_name_has_a_text() -> None:
+def test_every_public_name_has_documentation() -> None:
     empty = [
         f"{name}: {heading}"
         for name, text in rendered()

@@ -43,7 +43,7 @@ def test_fewer_passed_or_more_failed_tests_are_worse(outcomes: dict[str, str], e
     assert not is_worse(earlier, replace(SUITE, version="2.0"), Result.of(outcomes))
 
 
-def test_page_has_a_row_for_each_suite_that_is_run() -> None:
+def test_page_has_a_row_for_each_suite() -> None:
     lines = PAGE.read_text(encoding="utf-8").split("\n")
     for suite in SUITES:
         (line,) = (line for line in lines if line.startswith(f"| {suite.name} |"))
@@ -56,7 +56,7 @@ def test_page_has_a_row_for_each_suite_that_is_run() -> None:
     ("version", "is_enough"),
     [("go1.19.8", False), ("go1.21.0", True), ("go1.26.8", True), ("go2.0", True), ("devel", False)],
 )
-def test_go_must_be_a_release_that_downloads_newer_ones(
+def test_go_version_must_support_toolchain_downloads(
     version: str, is_enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

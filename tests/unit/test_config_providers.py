@@ -17,7 +17,7 @@ def with_provider(name: str, java_class: str, **more: str) -> dict[str, str]:
     return {"config.providers": name, f"config.providers.{name}.class": PACKAGE + java_class, **more}
 
 
-def test_a_value_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_file_provider_reads_value_from_properties_file(tmp_path: Path) -> None:
     """K894-28: ``${provider:path:key}`` via config.providers."""
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("password=p:w}\nuser=alice\n")
@@ -25,9 +25,7 @@ def test_a_value_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
     assert resolve(given)["login"] == "alice/p:w}"
 
 
-def test_a_value_may_be_a_whole_file_or_a_variable_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_and_env_providers_read_file_and_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K894-28: ``${provider:path:key}`` via config.providers."""
     (tmp_path / "password").write_text("secret")
     monkeypatch.setenv("KLAMM_TEST_USER", "alice")
@@ -39,7 +37,7 @@ def test_a_value_may_be_a_whole_file_or_a_variable_of_the_environment(
     assert (resolved["a"], resolved["b"]) == ("secret", "alice")
 
 
-def test_a_path_ends_at_the_first_colon_and_a_key_may_contain_more(tmp_path: Path) -> None:
+def test_provider_path_ends_at_the_first_colon(tmp_path: Path) -> None:
     """As in Kafka's ConfigTransformer."""
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("a\\:b\\:c=secret\n")
@@ -49,18 +47,18 @@ def test_a_path_ends_at_the_first_colon_and_a_key_may_contain_more(tmp_path: Pat
 
 @pytest.mark.parametrize("reference", ["${p:}", "${p:/tmp:}"])
 @pytest.mark.parametrize("java_class", ["FileConfigProvider", "DirectoryConfigProvider", "EnvVarConfigProvider"])
-def test_a_reference_without_a_key_is_reported(java_class: str, reference: str) -> None:
+def test_provider_reference_without_key_is_rejected(java_class: str, reference: str) -> None:
     with pytest.raises(SettingsError, match=r"^topics: "):
         resolve(with_provider("p", java_class, topics=reference))
 
 
-def test_what_no_provider_stands_for_stays_as_it_is() -> None:
+def test_reference_without_its_provider_is_unchanged() -> None:
     assert resolve({"topics": "${file:a:b}"}) == {"topics": "${file:a:b}"}
     given = with_provider("file", "FileConfigProvider", topics="${vault:a:b}")
     assert resolve(given)["topics"] == "${vault:a:b}"
 
 
-def test_a_reference_that_leads_nowhere_names_its_key_and_no_secret(tmp_path: Path) -> None:
+def test_unresolvable_reference_names_its_key_and_no_secret(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("password=hunter2\n")
     for reference in (f"${{file:{secrets}:other}}", f"${{file:{tmp_path}/missing:password}}"):
@@ -69,13 +67,13 @@ def test_a_reference_that_leads_nowhere_names_its_key_and_no_secret(tmp_path: Pa
         assert "hunter2" not in str(refused.value)
 
 
-def test_a_provider_of_another_class_is_refused() -> None:
+def test_unknown_provider_class_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"config\.providers\.vault\.class=.*VaultProvider: expected"):
         resolve(with_provider("vault", "VaultProvider"))
 
 
 @pytest.mark.parametrize("java_class", ["FileConfigProvider", "DirectoryConfigProvider"])
-def test_only_paths_that_are_allowed_are_read(tmp_path: Path, java_class: str) -> None:
+def test_providers_read_only_allowed_paths(tmp_path: Path, java_class: str) -> None:
     """KIP-993."""
     for name in ("open", "closed"):
         (tmp_path / name).mkdir()
@@ -93,7 +91,7 @@ def test_only_paths_that_are_allowed_are_read(tmp_path: Path, java_class: str) -
         resolve(with_provider("p", java_class, **{"config.providers.p.param.allowed.paths": "here"}))
 
 
-def test_only_variables_that_are_allowed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_provider_reads_only_allowed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-887."""
     monkeypatch.setenv("KLAMM_TEST_USER", "alice")
     limit = "config.providers.env.param.allowlist.pattern"

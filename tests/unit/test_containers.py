@@ -45,7 +45,7 @@ def is_ignored(path: str) -> bool:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_what_is_copied_is_there_and_not_ignored(name: str) -> None:
+def test_copied_files_exist_and_are_not_ignored(name: str) -> None:
     copied = [shlex.split(rest)[:-1] for word, rest in instructions(name) if word == "COPY" and "--from" not in rest]
     sources = [source for words in copied for source in words]
     assert len(sources) > 1
@@ -55,14 +55,14 @@ def test_what_is_copied_is_there_and_not_ignored(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_does_not_run_as_root_and_checks_its_health_on_the_port_of_its_command(name: str) -> None:
+def test_image_runs_as_non_root_and_checks_health_on_its_metrics_port(name: str) -> None:
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", last(name, "USER"))
     (address,) = re.findall(r'"--metrics", "0\.0\.0\.0:(\d+)"', last(name, "CMD"))
     assert f":{address}/" in health_command(name)[-1]
     assert address in last(name, "EXPOSE").split()
 
 
-def test_the_broker_keeps_its_data_in_the_volume_and_is_stopped_by_sigterm() -> None:
+def test_broker_image_stores_data_in_its_volume_and_stops_on_sigterm() -> None:
     command, *arguments = json.loads(last("Containerfile", "CMD"))
     settings = parse_arguments(arguments)
     assert (command, str(settings.data_dir)) == ("broker", last("Containerfile", "VOLUME"))
@@ -70,12 +70,12 @@ def test_the_broker_keeps_its_data_in_the_volume_and_is_stopped_by_sigterm() -> 
     assert json.loads(last("Containerfile", "ENTRYPOINT")) == ["klamm"]
 
 
-def test_the_mirrors_command_exists() -> None:
+def test_command_of_mirror_image_exists() -> None:
     command, *arguments = json.loads(last("Containerfile.mirror", "CMD"))
     assert {word for word in arguments if word.startswith("--")} <= set(words_of(command))
 
 
-def test_the_compose_example_can_be_started() -> None:
+def test_compose_example_is_valid() -> None:
     # given
     path = ROOT / "examples" / "compose.yaml"
     example = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -142,7 +142,7 @@ class ProcessContainer:
 
 
 @pytest.mark.process
-def test_the_example_with_testcontainers_runs_against_a_process_in_the_place_of_docker(
+def test_testcontainers_example_runs_with_a_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

@@ -22,11 +22,11 @@ from klamm.display import MAX_SHOWN, LineFormatter, escaped, printable
         ("x" * (MAX_SHOWN + 1), "x" * MAX_SHOWN + "..."),
     ],
 )
-def test_a_name_stays_in_its_line(name: str, shown: str) -> None:
+def test_printed_name_fits_one_line(name: str, shown: str) -> None:
     assert printable(name) == shown
 
 
-def test_a_value_is_escaped_and_never_cut() -> None:
+def test_control_characters_of_value_are_escaped_without_truncation() -> None:
     assert escaped("RULE:^CN=(.*?)$\\d" + "x" * 100) == "RULE:^CN=(.*?)$\\d" + "x" * 100
     assert escaped("a\tb\r\n\x1b[2J\x9b" + "x" * 100) == "a\\tb\\r\\n\\x1b[2J\\x9b" + "x" * 100
 

@@ -79,7 +79,7 @@ def python_of(page: str, *, containing: str) -> str:
     return text
 
 
-def test_every_page_with_python_is_covered_here() -> None:
+def test_every_page_with_python_is_tested() -> None:
     assert {snippet.page for snippet in PYTHON} <= {
         "README.md",
         "docs/policies.md",
@@ -90,14 +90,14 @@ def test_every_page_with_python_is_covered_here() -> None:
 
 
 @pytest.mark.parametrize("snippet", PYTHON, ids=where)
-def test_what_python_snippets_import_exists(snippet: Snippet) -> None:
+def test_imports_of_python_snippets_exist(snippet: Snippet) -> None:
     tree = ast.parse(snippet.text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("klamm"):
             exec(compile(ast.Module([node], []), where(snippet), "exec"), {})  # noqa: S102 - our own page
 
 
-def test_the_architecture_page_names_every_package() -> None:
+def test_architecture_page_lists_every_package() -> None:
     # given
     source = ROOT / "src" / "klamm"
     top = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
@@ -116,7 +116,7 @@ def test_first_program_of_the_readme_prints_its_record(capfd: pytest.CaptureFixt
 
 
 @pytest.mark.process
-def test_the_pytest_example_of_the_readme_passes(pytester: pytest.Pytester) -> None:
+def test_pytest_example_of_readme_passes(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(python_of("README.md", containing="klamm_broker"))
     # when
@@ -129,7 +129,7 @@ RECIPES = ("docs/testing.md", "docs/from-testcontainers.md")
 
 
 @pytest.mark.process
-def test_the_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
+def test_test_recipes_pass(pytester: pytest.Pytester) -> None:
     # given
     recipes = [snippet.text for snippet in PYTHON if snippet.page in RECIPES]
     pytester.makepyfile(**{f"test_recipe_{number}": text for number, text in enumerate(recipes)})
@@ -145,14 +145,14 @@ def test_the_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=12)
 
 
-def test_the_policy_of_the_readme_refuses_with_its_message() -> None:
+def test_readme_policy_denies_with_its_message() -> None:
     namespace: dict[str, Any] = {}
     exec(python_of("README.md", containing="SmallTopics"), namespace)  # noqa: S102 - our own page
     policy = make_policy(namespace["SmallTopics"])
     assert_refused(policy, a_topic(num_partitions=13), match="asks for 13 partitions; at most 12 are allowed")
 
 
-def test_the_policies_page_can_be_followed_from_top_to_bottom() -> None:
+def test_policies_page_runs_from_top_to_bottom() -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
     first, *others = [snippet.text for snippet in PYTHON if snippet.page == "docs/policies.md"]
     exec(first, namespace)  # noqa: S102 - our own page
@@ -225,7 +225,7 @@ def broker_of_the_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
 
 @pytest.mark.process
 @pytest.mark.parametrize("page", SESSIONS)
-def test_the_commands_of_a_page_run_one_after_the_other(
+def test_commands_of_a_page_run_in_order(
     page: str, broker_of_the_pages: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [line for where, line in COMMAND_LINES if where == page and not OTHERWISE_RUN.match(line)]
@@ -275,7 +275,7 @@ NOT_RUN = re.compile(r"^(make |pip install |podman |spark-submit )|\+-{5,}|^A->B
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=where)
-def test_every_snippet_is_run_or_is_a_picture(snippet: Snippet) -> None:
+def test_every_snippet_is_run_or_excluded(snippet: Snippet) -> None:
     is_run = snippet in PYTHON or snippet.language in {"yaml", "toml"} or snippet in GATEWAY_SETTINGS
     is_run |= (
         re.search(r"^clusters *=|^# server.properties|^(\$ )?klamm [a-z]+ ", snippet.text, re.MULTILINE) is not None

@@ -28,7 +28,7 @@ EXPECTED = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("example", sorted(EXPECTED))
-def test_an_example_runs_and_prints_what_it_promises(example: str) -> None:
+def test_example_prints_expected_output(example: str) -> None:
     # when
     result = subprocess.run(
         [sys.executable, EXAMPLES / example], capture_output=True, text=True, timeout=60, check=False
@@ -44,6 +44,6 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, *elsewhere}
 
 
-def test_the_example_of_a_mirror_is_understood() -> None:
+def test_mirror_example_is_parsed() -> None:
     settings = parse_settings(read_properties(EXAMPLES / "mm2.properties"))
     assert [(flow.source.alias, flow.target.alias) for flow in settings.flows] == [("eu", "us")]

@@ -22,7 +22,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
 
 
-def test_the_extras_are_those_of_the_package() -> None:
+def test_extras_match_pyproject() -> None:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     assert set(project["optional-dependencies"]) == {*EXTRAS, "uvloop", "all"}
     everything = project["optional-dependencies"]["all"][0]
@@ -30,13 +30,13 @@ def test_the_extras_are_those_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_what_is_installed_is_required_without_importing_it(extra: str) -> None:
+def test_installed_extra_is_accepted(extra: str) -> None:
     assert all(importlib.util.find_spec(module) for module in EXTRAS[extra])
     require_extra(extra, feature="this")
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_what_is_missing_is_named_with_the_command_that_installs_it() -> None:
+def test_missing_extra_error_has_install_command() -> None:
     with pytest.raises(MissingExtraError) as caught:
         require_extra("security", feature="a PKCS12 store")
     assert str(caught.value) == (
@@ -46,7 +46,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it() -> None:
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_a_command_without_its_extra_exits_with_2_before_it_reads_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_without_its_extra_exits_with_2_before_reading_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["mirror", "no-such-file.properties"]) == 2
     assert capsys.readouterr().err.startswith(
         "klamm: klamm mirror needs pyspark, pyarrow, pandas and rich, which klamm does not install by default"

@@ -18,10 +18,10 @@ from klamm.hosts import host_forms, plain_host
         ("b.example.org", "b.example.org"),
     ],
 )
-def test_an_address_is_shown_as_java_shows_it(address: str, shown: str) -> None:
+def test_ip_address_is_formatted_like_java(address: str, shown: str) -> None:
     """As ``InetAddress.getByName(address).getHostAddress()``, where that is an address."""
     assert plain_host(address) == shown
 
 
-def test_the_long_and_the_short_text_of_an_address_are_forms_of_both() -> None:
+def test_host_forms_contain_short_and_long_ipv6_address() -> None:
     assert host_forms("2001:db8::1") == host_forms("2001:db8:0:0:0:0:0:1") == ("2001:db8:0:0:0:0:0:1", "2001:db8::1")

@@ -24,12 +24,12 @@ def no_other_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_PLACES", ())
 
 
-def test_java_home_is_taken_when_its_version_is_supported(tmp_path: Path) -> None:
+def test_supported_java_home_is_used(tmp_path: Path) -> None:
     home = a_java(tmp_path / "jdk", "21.0.4")
     assert java.find_java_home({"JAVA_HOME": str(home), "PATH": ""}) == home
 
 
-def test_a_java_on_the_path_is_found_through_links(tmp_path: Path) -> None:
+def test_java_on_path_is_found_through_symlinks(tmp_path: Path) -> None:
     # given
     home = a_java(tmp_path / "jdk", "17.0.15")
     (tmp_path / "bin").mkdir()
@@ -40,7 +40,7 @@ def test_a_java_on_the_path_is_found_through_links(tmp_path: Path) -> None:
     assert found == home
 
 
-def test_a_java_of_another_version_is_passed_over(tmp_path: Path) -> None:
+def test_unsupported_java_version_is_skipped(tmp_path: Path) -> None:
     # given
     old = a_java(tmp_path / "old", "11.0.2")
     new = a_java(tmp_path / "new", "17.0.1")
@@ -51,7 +51,7 @@ def test_a_java_of_another_version_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
+def test_java_without_release_file_is_executed_for_its_version(tmp_path: Path) -> None:
     # given
     home = a_java(tmp_path / "jdk", "")
     (home / "release").unlink()
@@ -62,6 +62,6 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     assert found == home
 
 
-def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_java_error_has_install_command(tmp_path: Path) -> None:
     with pytest.raises(java.JavaNotFoundError, match=r"Java 17 or 21.*apt-get install openjdk-17-jre-headless"):
         java.require_java({"PATH": str(tmp_path)})

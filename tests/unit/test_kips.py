@@ -47,7 +47,7 @@ def collected_tests(names: list[str]) -> frozenset[str]:
     return frozenset(line.partition("[")[0] for line in result.stdout.splitlines() if "::" in line)
 
 
-def test_the_page_has_every_requirement_exactly_once() -> None:
+def test_kips_page_lists_every_requirement_once() -> None:
     # given
     expected = [f"{kip}-{number:02d}" for kip, count in REQUIREMENTS.items() for number in range(1, count + 1)]
     # when
@@ -56,23 +56,23 @@ def test_the_page_has_every_requirement_exactly_once() -> None:
     assert sorted(counts.elements()) == sorted(expected)
 
 
-def test_every_requirement_is_either_proved_by_a_test_or_says_why_it_is_not_met_yet() -> None:
+def test_every_requirement_has_a_test_or_a_reason() -> None:
     assert [row.id for row in rows() if not (row.tests if row.is_done else row.reason.strip())] == []
 
 
 @pytest.mark.process
-def test_pytest_collects_every_test_that_the_page_names(request: pytest.FixtureRequest) -> None:
+def test_tests_on_kips_page_are_collected(request: pytest.FixtureRequest) -> None:
     """In a run of all tests, pytest has collected them already."""
     here = {item.nodeid.partition("[")[0] for item in request.session.items}
     others = [test for test in named_tests() if test not in here]
     assert set(others) <= collected_tests(others)
 
 
-def test_no_test_that_the_page_names_is_skipped() -> None:
+def test_tests_on_kips_page_are_not_skipped() -> None:
     assert [test for test in named_tests() if is_skipped(test)] == []
 
 
-def test_no_test_cites_a_requirement_that_does_not_exist() -> None:
+def test_tests_cite_existing_requirements_only() -> None:
     known = {row.id for row in rows()}
     assert {cited: tests for cited, tests in script().citations().items() if cited not in known} == {}
 

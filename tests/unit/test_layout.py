@@ -61,7 +61,7 @@ def test_modules_and_functions_are_short_and_modules_have_a_docstring(module: Pa
     assert {name: length for name, length in lengths.items() if length > MOST_LINES_OF_A_FUNCTION} == {}
 
 
-def test_a_public_class_name_stands_for_one_thing() -> None:
+def test_public_class_names_are_unique() -> None:
     # given
     places: dict[str, list[str]] = {}
     for module in MODULES:
@@ -73,7 +73,7 @@ def test_a_public_class_name_stands_for_one_thing() -> None:
 
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=ids)
-def test_a_handler_begins_with_its_contract_and_ends_with_its_route(handler: Path) -> None:
+def test_handler_starts_with_contract_and_ends_with_route(handler: Path) -> None:
     # given
     text = handler.read_text(encoding="utf-8")
     key = int(handler.name.removeprefix("api_")[:3])
@@ -83,7 +83,7 @@ def test_a_handler_begins_with_its_contract_and_ends_with_its_route(handler: Pat
 
 
 @pytest.mark.process
-def test_nothing_in_the_project_names_a_machine_it_was_made_on() -> None:
+def test_tracked_files_contain_no_machine_paths() -> None:
     # given
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     places = re.compile("|".join(["/" + "work/", "/" + "root/", "pypi" + r"\.org", "/home/" + r"\w+/"]))

@@ -24,7 +24,7 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if SOURCE / "protocol" / 
         (r"\bcan not\b", 1),  # in a message that is Kafka's
     ],
 )
-def test_words_that_name_nothing_are_rare(words: str, most: int) -> None:
+def test_vague_words_are_rare(words: str, most: int) -> None:
     found = [
         f"{path.relative_to(SOURCE)}: {line.strip()}"
         for path in MODULES
@@ -34,7 +34,7 @@ def test_words_that_name_nothing_are_rare(words: str, most: int) -> None:
     assert len(found) <= most, "\n".join(found)
 
 
-def test_a_docstring_names_the_thing_or_the_action() -> None:
+def test_docstrings_do_not_start_with_question_words() -> None:
     clauses = [
         f"{path.relative_to(SOURCE)}: {text.splitlines()[0]}"
         for path in MODULES

@@ -31,7 +31,7 @@ def test_text_is_read_as_java_reads_it(text: str, expected: dict[str, str]) -> N
     assert parse_properties(text) == expected
 
 
-def test_a_bad_unicode_escape_is_refused() -> None:
+def test_invalid_unicode_escape_is_rejected() -> None:
     with pytest.raises(SettingsError, match="four hexadecimal digits"):
         parse_properties("a=\\u00zz")
 
@@ -46,13 +46,13 @@ def test_a_bad_unicode_escape_is_refused() -> None:
     ],
     ids=["Latin-1, as Java", "UTF-8", "not all of it UTF-8", "escaped"],
 )
-def test_a_file_is_utf_8_or_else_latin_1(content: bytes, expected: str, tmp_path: Path) -> None:
+def test_properties_file_is_utf_8_or_latin_1(content: bytes, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
     file.write_bytes(content)
     assert read_properties(file) == {"password": expected}
 
 
-def test_a_file_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_missing_properties_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.properties: cannot be read: No such file"):
         read_properties(tmp_path / "none.properties")
 
@@ -71,7 +71,7 @@ def test_a_file_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None
         ("", None),
     ],
 )
-def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int] | None) -> None:
+def test_address_is_host_and_port(text: str, expected: tuple[str, int] | None) -> None:
     assert split_address(text) == expected
 
 
@@ -88,7 +88,7 @@ def test_bootstrap_servers_may_have_a_scheme(text: str, servers: tuple[str, ...]
     assert split_servers(text) == servers
 
 
-def test_a_file_with_a_wrong_escape_is_named(tmp_path: Path) -> None:
+def test_invalid_escape_error_names_the_file(tmp_path: Path) -> None:
     (file := tmp_path / "odd.properties").write_text("a=\\u00g\n")
     with pytest.raises(SettingsError, match=f"^{file}: "):
         read_properties(file)

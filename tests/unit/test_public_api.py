@@ -23,7 +23,7 @@ def test_every_exported_name_is_recorded() -> None:
     assert exported - set(script.recorded()) == set(), "run: python scripts/public_api.py"
 
 
-def test_the_script_removes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_public_api_script_rejects_removed_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     page = tmp_path / "public_api.txt"
     page.write_text("klamm.Broker\nklamm.Removed\n")
     monkeypatch.setattr(script, "PAGE", page)

@@ -201,7 +201,7 @@ def test_report_folds_equal_requests_in_a_row(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["*delay*(1 request)"])
 
 
-def test_a_command_that_was_interrupted_fails_only_its_own_test(pytester: pytest.Pytester) -> None:
+def test_interrupted_command_fails_only_its_own_test(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(
         """
@@ -232,7 +232,7 @@ def test_a_command_that_was_interrupted_fails_only_its_own_test(pytester: pytest
     result.assert_outcomes(failed=1, passed=2)
 
 
-def test_workers_of_xdist_and_tests_share_nothing(pytester: pytest.Pytester) -> None:
+def test_xdist_workers_and_tests_are_isolated(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(
         """
@@ -312,7 +312,7 @@ def test_kafka_python_adds_no_warnings_to_the_report(pytester: pytest.Pytester) 
     result.assert_outcomes(passed=1, warnings=0)
 
 
-def test_a_fresh_broker_costs_little() -> None:
+def test_broker_start_cost_is_bounded() -> None:
     """Processor time, not the clock: other tests run at the same time, and may slow down this one."""
     costs: list[float] = []
     references: list[float] = []

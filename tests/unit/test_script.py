@@ -23,7 +23,7 @@ main()
 
 
 @pytest.mark.process
-def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
+def test_interrupt_during_imports_prints_no_traceback() -> None:
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, timeout=20, check=False)
 
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")

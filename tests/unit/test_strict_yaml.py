@@ -7,25 +7,25 @@ import pytest
 from klamm.strict_yaml import StrictYamlError, load_yaml
 
 
-def test_numbers_are_what_people_read() -> None:
+def test_yaml_numbers_are_plain_decimals() -> None:
     assert load_yaml("[1, -2, +3, 0, 010, 0x10, 1_000, 1:30, 1.5, '7']") == [
         *(1, -2, 3, 0, "010", "0x10", "1_000", "1:30", 1.5, "7")
     ]
 
 
-def test_a_number_of_any_length_is_harmless() -> None:
+def test_yaml_number_of_any_length_is_accepted() -> None:
     digits = "9" * 5_000
     assert load_yaml(f"a: {digits}") == {"a": digits}
 
 
-def test_a_date_is_text() -> None:
+def test_yaml_date_is_a_string() -> None:
     assert load_yaml("{2020-01-01: 2020-99-99, t: 2020-01-01 00:00:00}") == {
         "2020-01-01": "2020-99-99",
         "t": "2020-01-01 00:00:00",
     }
 
 
-def test_a_mapping_may_take_over_another_one() -> None:
+def test_yaml_mapping_supports_merge_keys() -> None:
     assert load_yaml("{a: &a {x: 1, y: 2}, b: {<<: *a, x: 3}}") == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}}
 
 
@@ -45,7 +45,7 @@ def test_a_mapping_may_take_over_another_one() -> None:
         ("[" * 20_000, "too many levels"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_place(text: str, complaint: str) -> None:
+def test_ambiguous_yaml_is_rejected_with_position(text: str, complaint: str) -> None:
     with pytest.raises(StrictYamlError) as refused:
         load_yaml(text)
     assert complaint in str(refused.value)

@@ -52,7 +52,7 @@ def broker(*values: bytes | None, key: bytes | None = None) -> Broker:
     return cast("Broker", Contents(*values, key=key))
 
 
-def test_a_record_may_appear_later() -> None:
+def test_record_may_arrive_after_others() -> None:
     assert_topic_contains(broker(b"1", b"2", None), "t", b"2", "1", None)
 
 
@@ -65,7 +65,7 @@ def test_assertion_returns_the_records_in_the_order_of_the_values() -> None:
     assert [(record.offset, record.value) for record in found] == [(1, b"2"), (0, b"1")]
 
 
-def test_records_in_another_order_fail() -> None:
+def test_records_in_wrong_order_fail() -> None:
     assert_topic_contains(broker(b"1", b"2"), "t", b"1", b"2", in_order=True)
     with pytest.raises(AssertionError, match="topic t lacks b'1' in this order"):
         assert_topic_contains(broker(b"1", b"2"), "t", b"2", b"1", in_order=True, within_s=0.05)
@@ -82,14 +82,14 @@ def test_records_without_the_headers_fail() -> None:
         assert_topic_contains(broker(b"1"), "t", b"1", headers={"trace": "x"}, within_s=0.05)
 
 
-def test_all_partitions_must_be_assigned() -> None:
+def test_assert_assigned_requires_all_partitions() -> None:
     (member,) = assert_assigned(broker(), "g", "t", members=1)
     assert member.client_id == "c"
     with pytest.raises(AssertionError, match=r"(?s)Group g has 1 members.*Partitions without a member: u-0.*c: t-0"):
         assert_assigned(broker(), "g", "u", within_s=0.05)
 
 
-def test_a_function_accepts_values() -> None:
+def test_function_matches_values() -> None:
     assert_topic_contains(broker(b"1", b"22"), "t", lambda value: value is not None and len(value) == 2)
 
 
@@ -100,7 +100,7 @@ def test_equal_values_need_as_many_records() -> None:
         assert_topic_contains(broker(b"1"), "t", b"1", b"1", within_s=0.03)
 
 
-def test_a_key_is_expected_of_all_records() -> None:
+def test_key_is_required_of_all_records() -> None:
     assert_topic_contains(broker(b"1", key=b"k"), "t", b"1", key="k")
     with pytest.raises(AssertionError, match="topic t lacks b'1' with key None"):
         assert_topic_contains(broker(b"1", key=b"k"), "t", b"1", key=None, within_s=0.03)
@@ -115,14 +115,14 @@ def test_value_or_key_of_another_type_is_rejected_before_waiting(expected: Any) 
         assert contents.looks == 0
 
 
-def test_a_missing_topic_is_named() -> None:
+def test_missing_topic_or_record_is_named() -> None:
     with pytest.raises(AssertionError, match=r"partition other-3 lacks '1' \(it does not exist\)"):
         assert_topic_contains(broker(), "other", "1", partition=3, within_s=0.03)
     with pytest.raises(AssertionError, match=r"topic t lacks any record \(it is empty\)"):
         assert_topic_contains(broker(), "t", within_s=0.03)
 
 
-def test_a_committed_offset_may_appear_later() -> None:
+def test_wrong_committed_offset_fails_with_actual_offsets() -> None:
     assert_committed_offset(broker(), "g", "t", 3)
     with pytest.raises(AssertionError, match=r"Group g has not committed offset 4 of partition t-0. .*: t-0: 3"):
         assert_committed_offset(broker(), "g", "t", 4, within_s=0.03)
@@ -140,7 +140,7 @@ def test_requests_are_counted() -> None:
         assert_requested(broker(), "Fetch", within_s=0.03)
 
 
-def test_a_broker_without_requests_is_reported_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requests_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Contents, "requests", lambda *args, **conditions: [])
     with pytest.raises(AssertionError, match="Its last ones: none"):
         assert_requested(broker(), "Fetch", within_s=0.03)

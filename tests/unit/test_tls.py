@@ -48,7 +48,7 @@ def settings(stores: Path, **given: str) -> dict[str, str]:
     ],
     ids=["jks", "pkcs12", "pkcs12 called jks", "pem in the settings"],
 )
-def test_a_key_is_loaded_from_any_store(stores: Path, given: dict[str, str]) -> None:
+def test_key_is_loaded_from_any_keystore_type(stores: Path, given: dict[str, str]) -> None:
     assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings(stores, **given).get) == OWN.der
 
 
@@ -61,7 +61,7 @@ def test_a_key_is_loaded_from_any_store(stores: Path, given: dict[str, str]) -> 
     ],
     ids=["one line", "indented", "with attributes"],
 )
-def test_pem_is_read_in_every_form_that_kafka_reads(form: Callable[[str], str], tmp_path: Path) -> None:
+def test_pem_is_read_in_every_form_of_kafka(form: Callable[[str], str], tmp_path: Path) -> None:
     key, chain = form(KEY), form(CHAIN)
     (tmp_path / "own.pem").write_text(key + chain)
     inline = {"ssl.keystore.type": "PEM", "ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain}
@@ -74,7 +74,7 @@ def test_pem_is_read_in_every_form_that_kafka_reads(form: Callable[[str], str], 
         assert context.cert_store_stats()["x509"] == 1
 
 
-def test_what_a_trust_store_holds_is_trusted_and_nothing_else(stores: Path) -> None:
+def test_only_truststore_certificates_are_trusted(stores: Path) -> None:
     context = client_context(settings(stores, truststore_location="trust.jks"))
     assert context.get_ca_certs(binary_form=True) == [AUTHORITY.der]
     assert context.verify_mode is ssl.CERT_REQUIRED
@@ -104,7 +104,7 @@ def test_what_a_trust_store_holds_is_trusted_and_nothing_else(stores: Path) -> N
         ({"cipher_suites": GCM, "enabled_protocols": "TLSv1.3"}, "none of them belongs to a version"),
     ],
 )
-def test_what_cannot_be_honoured_is_named_without_a_secret(stores: Path, given: dict[str, str], complaint: str) -> None:
+def test_invalid_tls_settings_are_rejected_without_secrets(stores: Path, given: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint) as refused:
         client_context(settings(stores, **given))
     assert not any(secret in str(refused.value) for secret in ("hunter2", "store-pw", KEY))
@@ -127,7 +127,7 @@ def test_named_suites_are_the_only_ones(
         assert {cipher["name"] for cipher in context.get_ciphers()} - set(NEW.split(",")) == older
 
 
-def test_versions_are_those_of_kafka_unless_the_settings_say_otherwise() -> None:
+def test_tls_versions_have_kafkas_defaults() -> None:
     usual = client_context({})
     assert (usual.minimum_version, usual.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
     only = client_context({"ssl.enabled.protocols": "TLSv1.2"})

@@ -48,7 +48,7 @@ def test_there_are_workflows_for_tests_wheels_and_publishing() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_workflow_runs_only_what_exists(path: Path) -> None:
+def test_workflow_runs_only_existing_targets_and_scripts(path: Path) -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for step in steps(path):
         assert ("run" in step) != ("uses" in step), step
@@ -71,7 +71,7 @@ def test_continuous_integration_runs_make_test_without_flags_of_its_own() -> Non
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_actions_run_on_the_runners_of_today_and_keep_no_credentials(path: Path) -> None:
+def test_actions_use_supported_runners_and_persist_no_credentials(path: Path) -> None:
     for step in steps(path):
         name, _, version = step.get("uses", "").partition("@v")
         if name.startswith("actions/"):
@@ -81,7 +81,7 @@ def test_the_actions_run_on_the_runners_of_today_and_keep_no_credentials(path: P
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_job_has_a_time_limit_and_few_rights(path: Path) -> None:
+def test_jobs_have_time_limits_and_minimal_permissions(path: Path) -> None:
     workflow = load(path)
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
@@ -96,14 +96,14 @@ def test_a_job_has_a_time_limit_and_few_rights(path: Path) -> None:
         assert (job.get("permissions"), job.get("environment")) == (rights, "pypi" if rights else None)
 
 
-def test_every_supported_python_builds_wheels_and_runs_the_unit_tests() -> None:
+def test_every_supported_python_has_wheels_and_unit_tests() -> None:
     classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
     by_name = {path.stem: load(path)["jobs"] for path in FILES}
     assert by_name["wheels"]["build"]["strategy"]["matrix"]["python"] == classifiers
     assert ["3.11", *by_name["ci"]["unit"]["strategy"]["matrix"]["python"]] == classifiers
 
 
-def test_a_tag_is_released_only_with_its_version_its_changes_and_its_data(tmp_path: Path) -> None:
+def test_release_tag_requires_version_changelog_and_data(tmp_path: Path) -> None:
     # given
     (tmp_path / "src" / "klamm").mkdir(parents=True)
     (tmp_path / "src" / "klamm" / "__init__.py").write_text('"""klamm."""\n\n__version__ = "1.2.0"\n')
@@ -120,7 +120,7 @@ def test_a_tag_is_released_only_with_its_version_its_changes_and_its_data(tmp_pa
 
 
 @pytest.mark.process
-def test_the_action_starts_a_broker_and_exports_its_address(tmp_path: Path) -> None:
+def test_action_starts_broker_and_exports_its_address(tmp_path: Path) -> None:
     # given a Python whose environments hold this klamm
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()

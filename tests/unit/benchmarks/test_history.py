@@ -19,7 +19,7 @@ def start_of(seconds: float, round_number: int = 1) -> Measurement:
     return Measurement(benchmark="cold start", side="klamm", round=round_number, values={"s": seconds})
 
 
-def test_a_kept_run_is_read_back_with_its_spread(tmp_path: Path) -> None:
+def test_kept_run_is_read_back_with_its_spread(tmp_path: Path) -> None:
     # given
     path = tmp_path / "history.jsonl"
     # when
@@ -30,7 +30,7 @@ def test_a_kept_run_is_read_back_with_its_spread(tmp_path: Path) -> None:
     }
 
 
-def test_a_median_that_moved_by_a_tenth_is_reported_against_the_latest_run(tmp_path: Path) -> None:
+def test_changed_median_is_reported_against_the_latest_run(tmp_path: Path) -> None:
     # given
     path = tmp_path / "history.jsonl"
     for seconds in (5.0, 0.2):
@@ -41,7 +41,7 @@ def test_a_median_that_moved_by_a_tenth_is_reported_against_the_latest_run(tmp_p
     assert list(changes_since(tmp_path / "none.jsonl", [start_of(0.3)])) == []
 
 
-def test_the_history_of_the_project_has_the_cold_start() -> None:
+def test_project_history_contains_cold_start() -> None:
     metrics = {metric for benchmark, _, metric in latest_figures(HISTORY) if benchmark == "cold start"}
     assert metrics == {
         "import klamm ms",

@@ -85,7 +85,7 @@ def test_registrations_go_with_their_topic_and_with_no_other(tmp_path: Path) -> 
     run(main())
 
 
-def test_registrations_stay_when_their_topic_could_not_be_deleted(tmp_path: Path, disk: Disk) -> None:
+def test_failed_topic_deletion_keeps_registrations(tmp_path: Path, disk: Disk) -> None:
     async def main() -> None:
         async with running(tmp_path) as services:
             await register(services, APP1, APP2)
@@ -97,7 +97,7 @@ def test_registrations_stay_when_their_topic_could_not_be_deleted(tmp_path: Path
     run(main())
 
 
-def test_an_internal_topic_is_created_once_as_the_configs_describe_it(tmp_path: Path) -> None:
+def test_internal_topic_is_created_once_with_configured_partitions(tmp_path: Path) -> None:
     async def main() -> None:
         configs = "offsets.topic.num.partitions=7", "offsets.topic.segment.bytes=2000000"
         async with running(tmp_path, *(part for config in configs for part in ("--set", config))) as services:
@@ -114,7 +114,7 @@ def test_an_internal_topic_is_created_once_as_the_configs_describe_it(tmp_path: 
     run(main())
 
 
-def test_an_internal_topic_that_cannot_be_stored_is_created_again_later(
+def test_internal_topic_that_failed_to_be_stored_is_created_again(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_an_internal_topic_that_cannot_be_stored_is_created_again_later(
     run(main())
 
 
-def test_an_ordinary_topic_of_an_internal_name_is_internal_from_the_next_start_on(tmp_path: Path) -> None:
+def test_user_topic_with_internal_name_becomes_internal_after_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as services:
             await services.topics.create(CONSUMER_OFFSETS, [[1]], configs={})

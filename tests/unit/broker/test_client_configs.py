@@ -95,7 +95,7 @@ def test_validate_only_changes_nothing(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_concurrent_changes_of_one_entity_all_survive(tmp_path: Path) -> None:
+def test_concurrent_changes_of_one_entity_all_apply(tmp_path: Path) -> None:
     """K649-63: Configs survive restart; any broker may be asked."""
 
     async def run() -> None:
@@ -147,7 +147,7 @@ def test_history_records_principal_of_each_changed_config(tmp_path: Path, monkey
     )
 
 
-def test_stored_value_that_clients_cannot_use_is_skipped(tmp_path: Path) -> None:
+def test_invalid_stored_value_is_skipped(tmp_path: Path) -> None:
     async def run() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         rows = [

@@ -116,7 +116,7 @@ def test_client_gets_instance_id_and_subscription() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_metrics_are_taken_in_every_compression(codec: Codec) -> None:
+def test_metrics_are_accepted_in_every_compression(codec: Codec) -> None:
     """K714-04."""
     scene = Scene()
     data = twenty_metrics()
@@ -161,7 +161,7 @@ def test_large_metrics_are_decoded_in_a_thread() -> None:
     assert len(scene.names()) == 500
 
 
-def test_a_changed_subscription_sends_the_client_back_and_it_gets_the_new_ones_at_once() -> None:
+def test_changed_subscription_is_fetched_again_by_the_client() -> None:
     scene = Scene()
     before = scene.get()
     scene.change("more", {"metrics": "*", "interval.ms": "500", "match": "client_id=ap+,client_source_port=5"})
@@ -171,7 +171,7 @@ def test_a_changed_subscription_sends_the_client_back_and_it_gets_the_new_ones_a
     assert scene.push(after, twenty_metrics()) is ErrorCode.NONE
 
 
-def test_a_pattern_that_cannot_be_used_matches_no_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_match_pattern_matches_no_client(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene({"odd": {"metrics": "*", "match": "client_id=(?=a).*"}})
     assert scene.get().requested_metrics == []
     assert "odd matches no client" in caplog.text
@@ -189,7 +189,7 @@ def test_metrics_end_with_the_connection_and_after_silence() -> None:
     assert (scene.service.instance_count, scene.names()) == (1, set())
 
 
-def test_the_number_of_instances_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_INSTANCES", 3)
     scene = Scene()
     first, *_ = [scene.get() for _ in range(4)]

@@ -23,7 +23,7 @@ def test_texts_hash_as_in_java(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
-def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
+def test_minimum_java_hash_maps_to_partition_zero() -> None:
     assert partition_for("polygenelubricants") == 0
 
 
@@ -42,7 +42,7 @@ def test_only_the_coordinator_answers_for_a_group() -> None:
         require_coordinator("group", 3 - right, cluster(1, 2))
 
 
-def test_a_single_broker_answers_for_every_group() -> None:
+def test_single_broker_coordinates_every_group() -> None:
     require_coordinator("group", 1, cluster(1))
 
 

@@ -166,7 +166,7 @@ def test_recovery_keeps_records_topic_ids_and_files(tmp_path: Path, damage: Call
     run(main())
 
 
-def test_metadata_of_another_cluster_are_refused(tmp_path: Path) -> None:
+def test_metadata_of_another_cluster_is_rejected(tmp_path: Path) -> None:
     async def main() -> None:
         await fill(tmp_path / "ours")
         await fill(tmp_path / "theirs")
@@ -180,7 +180,7 @@ def test_metadata_of_another_cluster_are_refused(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_directory_of_an_older_klamm_without_a_copy_of_the_cluster_id_gets_one(tmp_path: Path) -> None:
+def test_missing_meta_properties_is_restored_for_old_data_directory(tmp_path: Path) -> None:
     async def main() -> None:
         cluster_id = await fill(tmp_path)
         copy = tmp_path / "logs" / "meta.properties"
@@ -218,7 +218,7 @@ def test_only_the_brokers_own_user_can_read_the_data(tmp_path: Path) -> None:
     run(main())
 
 
-def test_the_leader_epoch_rises_with_every_start_after_an_unclean_end(tmp_path: Path) -> None:
+def test_leader_epoch_increases_after_each_unclean_shutdown(tmp_path: Path) -> None:
     async def main() -> None:
         await fill(tmp_path)
         for expected in (0, 1, 1, 2):

@@ -42,7 +42,7 @@ def test_survivors_are_frozen_until_the_next_full_collection() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_everything_is_looked_at_when_much_was_set_aside() -> None:
+def test_full_collection_unfreezes_after_many_survivors() -> None:
     settings = GarbageSettings(lambda: 0.0)
     settings.apply()
     gc.callbacks.remove(settings.on_collection)

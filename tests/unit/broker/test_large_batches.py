@@ -92,7 +92,7 @@ def test_more_bytes_than_the_topic_allows_are_not_decompressed(held: HeldLoop) -
     assert "max.decompressed.message.bytes" in (answer.error_message or "")
 
 
-def test_a_hundred_gigabytes_are_not_decompressed(held: HeldLoop) -> None:
+def test_huge_decompressed_batch_is_rejected(held: HeldLoop) -> None:
     frame = compress(Codec.ZSTD, bytes(32 * 1024 * 1024))
     sent = bytearray(batch(b"", 1)[:BATCH_OVERHEAD]) + frame * 300
     sent[8:12] = (len(sent) - 12).to_bytes(4, "big")
@@ -101,7 +101,7 @@ def test_a_hundred_gigabytes_are_not_decompressed(held: HeldLoop) -> None:
     assert produce(held, "compacted", bytes(sent)).error_code in {MESSAGE_TOO_LARGE, INVALID_RECORD}
 
 
-def test_a_batch_of_many_records_is_checked_and_appended_while_others_are_served(held: HeldLoop) -> None:
+def test_batch_of_many_records_is_validated_without_blocking_the_loop(held: HeldLoop) -> None:
     sent = batch(records(RECORDS), RECORDS)
     for topic in ("compacted", "recompressed"):
         assert produce(held, topic, sent).error_code == 0
@@ -111,7 +111,7 @@ def test_a_batch_of_many_records_is_checked_and_appended_while_others_are_served
     assert len(refused.record_errors) == 1000
 
 
-def test_a_timestamp_is_looked_up_in_such_a_batch_while_others_are_served(held: HeldLoop) -> None:
+def test_timestamp_lookup_in_large_batch_does_not_block_the_loop(held: HeldLoop) -> None:
     with WireClient(held.address, timeout_s=60) as client:
         client.create_topic("looked-up")
         base = client.produce("looked-up", 0, batch(records(RECORDS), RECORDS))
@@ -124,7 +124,7 @@ def test_a_timestamp_is_looked_up_in_such_a_batch_while_others_are_served(held: 
             assert answer.topics[0].partitions[0].offset == base + found
 
 
-def test_the_work_for_a_client_that_has_left_is_dropped(held: HeldLoop) -> None:
+def test_work_for_disconnected_client_is_dropped(held: HeldLoop) -> None:
     """The thread is free for others long before it would have gone through all that was asked for."""
     sent = batch(records(RECORDS, key=b"\x01"), RECORDS)
     data = [ProduceRequest.PartitionProduceData(index=0, records=sent)] * 30

@@ -86,7 +86,7 @@ def messages(path: Path) -> list[bytes]:
     return found
 
 
-def test_a_file_gets_each_push_after_its_size(tmp_path: Path) -> None:
+def test_file_export_appends_length_prefixed_messages(tmp_path: Path) -> None:
     """K714-06."""
     path = tmp_path / "metrics"
     sent(file_export(path), PUSH, b"two")
@@ -94,7 +94,7 @@ def test_a_file_gets_each_push_after_its_size(tmp_path: Path) -> None:
     assert messages(path) == [PUSH, b"two", b"three"]
 
 
-def test_a_large_file_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_export_file_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FILE_BYTES", 3)
     path = tmp_path / "metrics"
     for push in (b"one", b"two", b"three"):
@@ -102,7 +102,7 @@ def test_a_large_file_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (messages(path), messages(tmp_path / "metrics.1")) == ([b"three"], [b"two"])
 
 
-def test_an_endpoint_gets_the_pushes_as_one_message_and_again_after_an_error(
+def test_http_export_batches_messages_and_retries_after_error(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K714-06."""
@@ -127,7 +127,7 @@ def test_an_endpoint_gets_the_pushes_as_one_message_and_again_after_an_error(
     assert "HTTP status 503" in caplog.text
 
 
-def test_the_oldest_pushes_are_dropped_while_the_target_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_messages_are_dropped_while_target_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 6)
     got: list[Sequence[bytes]] = []
     export = OtlpExport("nowhere", got.append)
@@ -136,6 +136,6 @@ def test_the_oldest_pushes_are_dropped_while_the_target_is_away(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "ftp://collector/v1", "http:///v1/metrics"])
-def test_an_endpoint_must_be_a_url(url: str) -> None:
+def test_export_endpoint_must_be_an_http_url(url: str) -> None:
     with pytest.raises(SettingsError, match=r"client\.metrics\.otlp\.endpoint"):
         http_export(url)

@@ -85,7 +85,7 @@ def test_page_fits_the_screen_and_runs_no_script(
     page.close()
 
 
-def test_the_overview_shows_topics_groups_clients_policies_and_warnings(address: str, browser: Browser) -> None:
+def test_overview_shows_topics_groups_clients_policies_and_warnings(address: str, browser: Browser) -> None:
     # when
     page = browser.open(f"http://{address}/", width=1400)
     text = page.text()
@@ -105,7 +105,7 @@ def test_the_overview_shows_topics_groups_clients_policies_and_warnings(address:
     page.close()
 
 
-def test_a_filter_leads_to_a_topic_with_partitions_and_configs(address: str, browser: Browser) -> None:
+def test_filter_finds_topic_with_partitions_and_configs(address: str, browser: Browser) -> None:
     # given
     page = browser.open(f"http://{address}/", width=1400)
     # when
@@ -155,7 +155,7 @@ def test_documents_contain_the_values_of_the_page(address: str) -> None:
     assert (listed["total"], len(listed["topics"]), listed["topics"][0]["configs"]) == (30, 30, [])
 
 
-def test_the_page_can_only_be_read(address: str) -> None:
+def test_status_page_is_read_only(address: str) -> None:
     assert get(address, "/", "POST").status == 405
     assert get(address, "/other").status == 404
     assert get(address, "/", "HEAD").read() == b""

@@ -32,7 +32,7 @@ def in_memory(service: QuotaService) -> dict[str, float]:
     return {str(entity[0][1]): values[RATE] for entity, values in service.describe([], strict=False)}
 
 
-def test_two_requests_that_are_decided_at_the_same_time_leave_memory_disk_and_history_alike(
+def test_concurrent_quota_requests_leave_memory_disk_and_history_consistent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each gives way to the other again and again."""

@@ -91,7 +91,7 @@ def test_burst_of_eleven_seconds_is_accepted_after_any_idle_time() -> None:
     assert quota.throttle_time_ms == 500
 
 
-def test_a_raised_quota_pays_off_faster() -> None:
+def test_raised_quota_shortens_throttle_time() -> None:
     house = House(1.0)
     house.request().charge(21)
     house.rate = 10.0

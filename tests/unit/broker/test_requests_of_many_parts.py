@@ -33,7 +33,7 @@ FRAME_BYTES: Final = 100 * 1024 * 1024
 """``socket.request.max.bytes``."""
 
 
-def test_the_elements_of_every_array_of_every_request_are_counted() -> None:
+def test_array_elements_of_every_request_are_counted() -> None:
     """Those of a fixed size, as partition numbers, count a quarter: a frame could hold 20 million of them."""
     places = 0
     for asked in long_requests(300):
@@ -44,7 +44,7 @@ def test_the_elements_of_every_array_of_every_request_are_counted() -> None:
     assert places > 50
 
 
-def test_twenty_million_partition_numbers_are_refused_before_they_are_read() -> None:
+def test_twenty_million_partition_numbers_are_rejected_before_decoding() -> None:
     partitions = [0] * 400_001
     topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=partitions)
     body = encode(OffsetFetchRequest(group_id="g", topics=[topic]), 7) + bytes(FRAME_BYTES)
@@ -55,7 +55,7 @@ def test_twenty_million_partition_numbers_are_refused_before_they_are_read() -> 
     assert time.thread_time() - began < 0.1
 
 
-def test_a_request_that_names_every_partition_of_a_large_cluster_is_read() -> None:
+def test_request_for_every_partition_of_a_large_cluster_is_decoded() -> None:
     topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(60_000)))
     request = OffsetFetchRequest(group_id="g", topics=[topic])
     body = encode(request, 7)
@@ -68,7 +68,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
         yield broker
 
 
-def test_a_transaction_of_many_partitions_ends_and_its_topic_goes_while_others_are_served(held: HeldLoop) -> None:
+def test_wide_transaction_ends_without_blocking_the_loop(held: HeldLoop) -> None:
     with WireClient(held.address, timeout_s=60) as client:
         client.create_topic("wide", partitions=PARTITIONS)
         begun = client.ask(
@@ -152,7 +152,7 @@ WIDE: Final = (
 """One resource of these is decided at once, so the number of its entries has a limit of its own."""
 
 
-def test_one_resource_with_more_entries_than_can_be_decided_at_once_is_refused(
+def test_oversized_resource_is_rejected_without_blocking_the_loop(
     held: HeldLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("klamm.server.codec.granted_elements", lambda _, most: most)  # a frame that is padded
@@ -168,7 +168,7 @@ def test_one_resource_with_more_entries_than_can_be_decided_at_once_is_refused(
     assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MOST_S}
 
 
-def test_the_configs_of_all_topics_may_be_altered_by_one_request() -> None:
+def test_configs_of_all_topics_fit_one_request() -> None:
     """MirrorMaker does so: thirty configs of each of 5,000 topics are more than other requests may list."""
     assert ROUTES[ApiKey.INCREMENTAL_ALTER_CONFIGS].most_elements > 600_000
     assert ROUTES[ApiKey.OFFSET_FETCH].most_elements == 100_000

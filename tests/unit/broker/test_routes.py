@@ -35,7 +35,7 @@ def test_every_handler_file_is_routed_and_named_after_its_key() -> None:
         assert name in {ApiKey(key).name.lower(), "describe_client_configs", "alter_client_configs"}
 
 
-def test_versions_are_those_of_kafka() -> None:
+def test_served_versions_equal_kafkas() -> None:
     """K339-01: The broker offers a new RPC IncrementalAlterConfigs; AlterConfigs stays.
 
     K339-05: Versions: v0 required; v1 is flexible (compact types, tags).

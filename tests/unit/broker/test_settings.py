@@ -21,16 +21,16 @@ from klamm.properties import SettingsError
         (["--data-dir", "/data/flag"], "/data/flag"),
     ],
 )
-def test_data_are_where_the_flag_or_the_properties_say(arguments: list[str], directory: str) -> None:
+def test_data_directory_is_read_from_flag_or_properties(arguments: list[str], directory: str) -> None:
     assert parse_arguments(arguments).data_dir == Path(directory)
 
 
-def test_several_directories_are_refused() -> None:
+def test_multiple_log_dirs_are_rejected() -> None:
     with pytest.raises(SettingsError, match=r"log\.dirs=/a,/b: expected a single directory"):
         parse_arguments(["--set", "log.dirs=/a,/b"])
 
 
-def test_the_data_of_an_apache_kafka_are_left_alone(tmp_path: Path) -> None:
+def test_data_directory_of_apache_kafka_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
     with pytest.raises(SettingsError, match="belongs to an Apache Kafka broker"):
         parse_arguments(["--set", f"log.dirs={tmp_path}"])
@@ -44,12 +44,12 @@ def test_the_data_of_an_apache_kafka_are_left_alone(tmp_path: Path) -> None:
         ("zzz", "unknown config zzz"),
     ],
 )
-def test_unknown_config_is_rejected_with_nearest_known_name(name: str, message: str) -> None:
+def test_unknown_config_is_rejected_with_nearest_name(name: str, message: str) -> None:
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
         parse_arguments(["--set", f"{name}=1", "--set", "num.partitions=1"])
 
 
-def test_unknown_config_is_accepted_beside_a_policy_that_may_read_it() -> None:
+def test_unknown_config_is_accepted_with_a_policy_class() -> None:
     parse_arguments(["--set", "house.limit=1", "--set", "create.topic.policy.class.name=house:Policy"])
 
 
@@ -80,11 +80,11 @@ def test_config_set_by_flag_and_by_set_is_rejected(flag: list[str], assignment: 
         (3, "a,,c", ("a", None, "c")),
     ],
 )
-def test_each_broker_id_has_a_rack(brokers: int, rack: str | None, racks: tuple[str | None, ...]) -> None:
+def test_racks_are_assigned_to_broker_ids(brokers: int, rack: str | None, racks: tuple[str | None, ...]) -> None:
     more = [] if rack is None else ["--set", f"broker.rack={rack}"]
     assert parse_arguments(["--brokers", str(brokers), *more]).racks == racks
 
 
-def test_racks_that_are_not_as_many_as_the_broker_ids_are_refused() -> None:
+def test_number_of_racks_must_match_broker_ids() -> None:
     with pytest.raises(SettingsError, match=r"broker\.rack=a,b: expected one rack, or one for each of 3"):
         parse_arguments(["--brokers", "3", "--set", "broker.rack=a,b"])

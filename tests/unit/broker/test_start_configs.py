@@ -25,7 +25,7 @@ def described(admin: AdminClient, node_id: int) -> dict[str, ConfigEntry]:
     return dict(entries)
 
 
-def test_each_broker_tells_its_id_roles_directory_and_the_port_that_it_got(tmp_path: Path) -> None:
+def test_static_configs_describe_id_roles_directory_and_bound_port(tmp_path: Path) -> None:
     """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     # given
     with klamm.Broker(brokers=2, data_dir=tmp_path / "data") as broker, AdminClient(broker.bootstrap_servers) as admin:
@@ -68,7 +68,7 @@ def test_listeners_are_described_as_static_broker_configs(tmp_path: Path) -> Non
     ]
 
 
-def test_each_broker_describes_the_rack_that_clients_see() -> None:
+def test_each_broker_describes_its_own_rack() -> None:
     with (
         klamm.Broker(brokers=2, config={"broker.rack": "a,b"}) as broker,
         AdminClient(broker.bootstrap_servers) as admin,

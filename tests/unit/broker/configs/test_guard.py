@@ -64,7 +64,7 @@ async def alter(service: ConfigService, *alterations: ResourceAlteration) -> lis
     return [outcome.error_code if isinstance(outcome, KafkaApiError) else ErrorCode.NONE for outcome in outcomes]
 
 
-def test_a_topic_that_goes_while_the_policy_thinks_is_not_changed() -> None:
+def test_topic_deleted_during_policy_check_is_not_changed() -> None:
     async def run() -> None:
         store = MemoryConfigStore(topics=["t", "u"])
         guard = SlowGuard(lambda: service.drop_topic("t"))
@@ -80,7 +80,7 @@ def test_a_topic_that_goes_while_the_policy_thinks_is_not_changed() -> None:
     asyncio.run(run())
 
 
-def test_a_resource_that_changes_while_the_policy_thinks_is_judged_again() -> None:
+def test_resource_changed_during_policy_check_is_checked_again() -> None:
     async def run() -> None:
         def recreate() -> None:
             service.drop_topic("t")
@@ -109,7 +109,7 @@ def test_no_update_is_lost_while_the_policy_thinks() -> None:
     asyncio.run(run())
 
 
-def test_a_thousand_resources_are_judged_once_each_and_become_a_few_commits() -> None:
+def test_thousand_resources_are_checked_once_in_few_commits() -> None:
     async def run() -> None:
         names = [f"t{n}" for n in range(1000)]
         store = MemoryConfigStore(topics=names)
@@ -124,7 +124,7 @@ def test_a_thousand_resources_are_judged_once_each_and_become_a_few_commits() ->
     asyncio.run(run())
 
 
-def test_the_turn_is_not_held_while_the_disk_is_waited_for() -> None:
+def test_policy_turn_is_released_while_waiting_for_the_disk() -> None:
     async def run() -> None:
         store = MemoryConfigStore()
         guard = SlowGuard()
@@ -143,7 +143,7 @@ def test_the_turn_is_not_held_while_the_disk_is_waited_for() -> None:
     asyncio.run(run())
 
 
-def test_guards_are_asked_in_order_and_the_first_error_rejects() -> None:
+def test_guards_run_in_order_and_the_first_error_rejects() -> None:
     async def run() -> None:
         store = MemoryConfigStore(topics=["t", "u"])
         first, second = SlowGuard(refuses="t"), SlowGuard(refuses="u")
@@ -167,7 +167,7 @@ class OverridingGuard(SlowGuard):
         return Override(reason="flushed", configs={"flush.ms": "5"}) if overridden is None else None
 
 
-def test_override_that_changes_nothing_does_not_bypass_the_next_guard() -> None:
+def test_override_without_a_change_does_not_bypass_the_next_guard() -> None:
     async def run() -> None:
         store = MemoryConfigStore(topics=["t"])
         first, second = OverridingGuard(), SlowGuard(refuses="t")

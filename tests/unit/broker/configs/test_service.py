@@ -70,7 +70,7 @@ def shown(service: ConfigService, kind: int, name: str, key: str, *, node_id: in
     return config.value
 
 
-def test_a_change_is_applied_stored_and_answered() -> None:
+def test_change_is_applied_stored_and_answered() -> None:
     """K339-06: SET stores the value for the key.
 
     K339-38: Changes survive a broker restart.
@@ -83,7 +83,7 @@ def test_a_change_is_applied_stored_and_answered() -> None:
     assert make_service(store).topic_config("t")["flush.ms"] == 5
 
 
-def test_a_change_is_answered_only_when_it_is_on_disk() -> None:
+def test_change_is_answered_once_durable() -> None:
     """K339-38: Changes survive a broker restart."""
 
     async def scenario() -> None:
@@ -107,7 +107,7 @@ def test_a_change_is_answered_only_when_it_is_on_disk() -> None:
     asyncio.run(scenario())
 
 
-def test_others_wait_for_a_change_whose_connection_has_ended() -> None:
+def test_change_of_closed_connection_is_awaited_by_others() -> None:
     async def scenario() -> None:
         store = MemoryConfigStore()
         service = make_service(store)
@@ -161,7 +161,7 @@ def test_failed_write_rolls_the_change_back() -> None:
     asyncio.run(scenario())
 
 
-def test_all_that_a_request_changes_is_one_commit() -> None:
+def test_changes_of_one_request_are_one_commit() -> None:
     store = MemoryConfigStore(topics=["a", "b"])
     alter(make_service(store), topic("a", FLUSH), topic("b", FLUSH))
     assert len(store.committed) == 1
@@ -222,7 +222,7 @@ def test_resources_are_independent_and_answered_in_order() -> None:
     assert service.topic_config("a")["flush.ms"] == 5
 
 
-def test_a_resource_twice_is_refused_twice_and_its_neighbour_is_applied() -> None:
+def test_duplicate_resource_is_rejected_and_others_apply() -> None:
     """K339-31: The same resource twice in a request: 42 for it (both), nothing applied."""
     service = make_service(MemoryConfigStore(topics=["a", "b"]))
     refused = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
@@ -235,7 +235,7 @@ def test_a_resource_twice_is_refused_twice_and_its_neighbour_is_applied() -> Non
     assert service.topic_config("b")["flush.ms"] == 5
 
 
-def test_a_broker_twice_is_the_same_broker_however_its_id_is_written() -> None:
+def test_broker_named_by_two_spellings_is_a_duplicate_resource() -> None:
     """K339-31: The same resource twice in a request: 42 for it (both), nothing applied."""
     flush = operation("log.flush.interval.messages", SET, "5")
     outcomes = alter(make_service(), alteration(BROKER, "1", flush), alteration(BROKER, "01", flush))
@@ -245,7 +245,7 @@ def test_a_broker_twice_is_the_same_broker_however_its_id_is_written() -> None:
     assert [code for code, _ in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_an_unknown_operation_fails_its_resource_alone() -> None:
+def test_unknown_operation_fails_its_resource_only() -> None:
     """K339-30: where Kafka's controller resigns, the neighbour is applied."""
     service = make_service(MemoryConfigStore(topics=["a", "b"]))
     assert alter(service, topic("a", operation("flush.ms", 9, "5")), topic("b", FLUSH)) == [
@@ -268,7 +268,7 @@ def test_invalid_request_is_rejected_before_the_resource_is_checked() -> None:
     assert alter(service, replacement(99, "x", ("a", None)))[0][1] == "Null value not supported for : a"
 
 
-def test_a_missing_topic_is_found_after_its_values_are_checked() -> None:
+def test_missing_topic_is_reported_after_value_validation() -> None:
     """K339-33: Unknown topic -> 3; empty topic name -> 42."""
     assert alter(make_service(), topic("missing", operation("zzz", SET, "1")))[0][0] is ErrorCode.INVALID_CONFIG
     assert alter(make_service(), topic("missing"))[0][0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -290,7 +290,7 @@ def test_validate_only_decides_and_leaves_no_trace() -> None:
     assert shown(service, LOGGER, "1", "root") == "INFO"
 
 
-def test_two_writers_lose_no_update() -> None:
+def test_concurrent_alterations_lose_no_update() -> None:
     """K339-23: No lost update: concurrent alterations of different keys of one resource all survive."""
 
     async def scenario() -> None:
@@ -320,13 +320,13 @@ def test_alter_configs_replaces_all_dynamic_configs() -> None:
     assert store.values(TOPIC, "t") == {"segment.ms": "7000001"}
 
 
-def test_legacy_alter_knows_no_loggers() -> None:
+def test_alter_configs_rejects_broker_loggers() -> None:
     assert alter(make_service(), replacement(LOGGER, "1", ("root", "INFO"))) == [
         (ErrorCode.INVALID_REQUEST, "Unknown resource type 8")
     ]
 
 
-def test_a_broker_is_changed_by_its_own_id_or_as_the_clusters_default() -> None:
+def test_broker_configs_apply_to_own_id_or_cluster_default() -> None:
     """K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42."""
     service = make_service(node_ids=[1, 2])
     size = "message.max.bytes"
@@ -344,7 +344,7 @@ def test_a_broker_is_changed_by_its_own_id_or_as_the_clusters_default() -> None:
     assert shown(service, TOPIC, "t", "max.message.bytes", node_id=2) == "2000000"
 
 
-def test_the_clusters_least_insync_replicas_are_there_from_the_start() -> None:
+def test_min_insync_replicas_is_always_a_cluster_config() -> None:
     service = make_service(static={"min.insync.replicas": "2"})
     assert [c.name for c in service.describe(BROKER, "", None, node_id=1)] == ["min.insync.replicas"]
     assert service.topic_config("t")["min.insync.replicas"] == 2
@@ -406,7 +406,7 @@ def test_loggers_of_another_broker_are_rejected() -> None:
     assert alter(service, alteration(LOGGER, "", level))[0][1] == "Node id must be an integer, but it is: "
 
 
-def test_groups_and_subscriptions_may_be_configured_before_they_exist() -> None:
+def test_groups_and_subscriptions_are_configurable_before_they_exist() -> None:
     service = make_service()
     session = "consumer.session.timeout.ms"
     alter(service, alteration(GROUP, "g", operation(session, SET, "50000")))
@@ -444,7 +444,7 @@ def test_invalid_describe_is_rejected_with_kafkas_message(
     assert (refused.value.error_code, refused.value.error_message) == (code, message)
 
 
-def test_a_topic_comes_with_its_configs_and_goes_with_them() -> None:
+def test_topic_configs_are_created_and_dropped_with_the_topic() -> None:
     service = make_service(MemoryConfigStore(topics=[]))
     configs = service.validate_topic_configs("new", [("flush.ms", "77")])
     rows = service.create_topic("new", configs, author=ANNA)
@@ -461,12 +461,12 @@ def test_a_topic_comes_with_its_configs_and_goes_with_them() -> None:
     assert service.topic_config("new")["flush.ms"] == 2**63 - 1
 
 
-def test_a_new_topic_with_a_bad_config_is_refused() -> None:
+def test_invalid_config_of_new_topic_is_rejected() -> None:
     with pytest.raises(InvalidConfigError, match="Unknown topic config name"):
         make_service().validate_topic_configs("new", [("no.such", "1")])
 
 
-def test_every_change_is_written_into_the_history_with_its_author() -> None:
+def test_history_records_every_change_with_its_author() -> None:
     store = MemoryConfigStore()
     service = make_service(store)
     alter(service, topic("t", FLUSH))
@@ -491,7 +491,7 @@ def test_secrets_are_stored_and_kept_out_of_the_history() -> None:
     assert shown(service, BROKER, "1", under) is None
 
 
-def test_listeners_hear_of_changes_when_they_are_applied() -> None:
+def test_listeners_are_notified_of_applied_changes() -> None:
     heard: list[ConfigsChanged] = []
     service = make_service()
     service.subscribe(heard.append)
@@ -541,14 +541,14 @@ def test_policy_sees_changes_and_resulting_configs() -> None:
     assert store.values(TOPIC, "guarded") == {}
 
 
-def test_ten_thousand_resources_of_one_request_are_a_hundred_commits_at_most() -> None:
+def test_ten_thousand_resources_take_at_most_a_hundred_commits() -> None:
     store = MemoryConfigStore(topics=[f"t{n}" for n in range(10_000)])
     outcomes = alter(make_service(store), *(topic(name, FLUSH) for name in store.topics))
     assert {code for code, _ in outcomes} == {ErrorCode.NONE}
     assert len(store.committed) <= 100, "the disk sees fewer: the store writes what has gathered"
 
 
-def test_broker_values_come_typed_from_the_layer_in_force() -> None:
+def test_broker_value_is_typed_and_from_the_effective_layer() -> None:
     service = make_service(static={"num.partitions": "3", "log.retention.hours": "2"})
     assert service.broker_value("num.partitions") == 3
     assert service.broker_value("auto.create.topics.enable") is True

@@ -234,12 +234,12 @@ def all_codes(response: Any) -> list[int]:
     return own + [code for array in arrays for one in array for code in all_codes(one)]
 
 
-def test_the_table_names_every_served_api() -> None:
+def test_table_covers_every_served_api() -> None:
     assert set(PLACES) == set(REQUESTS)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_error_of_a_part_is_reported_for_every_part(rig: Rig, name: str) -> None:
+def test_partition_error_is_reported_for_every_partition(rig: Rig, name: str) -> None:
     for version in VERSIONS[name]:
         rig.inject(name, error=OF_A_PART.name)
         response = rig.ask(name, version)
@@ -252,7 +252,7 @@ def test_an_error_of_a_part_is_reported_for_every_part(rig: Rig, name: str) -> N
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_error_of_the_request_is_reported_at_the_outermost_level(rig: Rig, name: str) -> None:
+def test_top_level_error_is_reported_at_the_outermost_level(rig: Rig, name: str) -> None:
     for version in VERSIONS[name]:
         rig.inject(name, error=OF_THE_REQUEST.name)
         response = rig.ask(name, version)
@@ -262,7 +262,7 @@ def test_an_error_of_the_request_is_reported_at_the_outermost_level(rig: Rig, na
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in WITH_TOPICS}))
-def test_a_filter_by_topic_leaves_the_other_topic_alone(rig: Rig, name: str) -> None:
+def test_topic_filter_does_not_affect_other_topics(rig: Rig, name: str) -> None:
     rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
     for version in VERSIONS[name]:
         place = place_of(name, version).of_a_part
@@ -277,7 +277,7 @@ def test_a_filter_by_topic_leaves_the_other_topic_alone(rig: Rig, name: str) -> 
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in WITH_PARTITIONS}))
-def test_a_filter_by_partition_leaves_the_other_partitions_alone(rig: Rig, name: str) -> None:
+def test_partition_filter_does_not_affect_other_partitions(rig: Rig, name: str) -> None:
     rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
     for version in VERSIONS[name]:
         rig.inject(name, error=OF_A_PART.name, topic=TOPICS[0], partition=1)
@@ -289,7 +289,7 @@ def test_a_filter_by_partition_leaves_the_other_partitions_alone(rig: Rig, name:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_error_after_serving_replaces_the_same_results(rig: Rig, name: str) -> None:
+def test_error_after_serving_replaces_the_same_results(rig: Rig, name: str) -> None:
     version = VERSIONS[name][-1]
     rig.inject(name, error=OF_A_PART.name, after_serving=True)
     response = rig.ask(name, version)
@@ -300,7 +300,7 @@ def test_an_error_after_serving_replaces_the_same_results(rig: Rig, name: str) -
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("after_serving", [False, True])
-def test_a_dropped_connection_ends_the_request(rig: Rig, name: str, after_serving: bool) -> None:
+def test_dropped_connection_ends_the_request(rig: Rig, name: str, after_serving: bool) -> None:
     rig.inject(name, drop_connection=True, after_serving=after_serving)
     with pytest.raises(InjectedEndError):
         rig.ask(name, VERSIONS[name][-1])
@@ -323,7 +323,7 @@ def test_without_an_answer_a_request_waits_until_the_broker_stops(rig: Rig, name
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_delayed_request_is_served(rig: Rig, name: str) -> None:
+def test_delayed_request_is_served(rig: Rig, name: str) -> None:
     version = VERSIONS[name][-1]
     rig.inject(name, delay_s=0.01)
 
@@ -337,7 +337,7 @@ def test_a_delayed_request_is_served(rig: Rig, name: str) -> None:
     assert [logged.fault for logged in rig.requests] == ["delay"]
 
 
-def test_each_request_is_logged_with_its_topics_and_its_fault(rig: Rig) -> None:
+def test_requests_are_logged_with_topics_and_fault(rig: Rig) -> None:
     rig.inject("Produce", error=OF_A_PART.name, topic=TOPICS[0])
     rig.ask("Produce", 13)
     rig.ask("Heartbeat", 4)
@@ -348,28 +348,28 @@ def test_each_request_is_logged_with_its_topics_and_its_fault(rig: Rig) -> None:
     assert (heartbeat["group_id"], heartbeat["partitions"]) == ("group_id-0", [])
 
 
-def test_the_log_of_requests_keeps_no_records(rig: Rig) -> None:
+def test_request_log_omits_records(rig: Rig) -> None:
     rig.ask("Produce", 12)
     (logged,) = rig.requests
     request: Any = logged.exchange.request
     assert {part.records for topic in request.topic_data for part in topic.partition_data} == {None}
 
 
-def test_a_fault_of_another_client_leaves_a_request_alone(rig: Rig) -> None:
+def test_client_id_filter_does_not_affect_other_clients(rig: Rig) -> None:
     rig.inject(error=OF_A_PART.name, client_id="other")
     assert OF_A_PART not in all_codes(rig.ask("ListOffsets", 7))
     response = rig.run(rig.response(sample(REQUESTS["ListOffsets"], 7), 7, client_id="other"))
     assert set(all_codes(response)) == {OF_A_PART}
 
 
-def test_an_api_versions_request_is_rejected_in_version_0(rig: Rig) -> None:
+def test_api_versions_error_is_sent_in_version_0(rig: Rig) -> None:
     """As KIP-511 has it: the client cannot know in which version to read the response."""
     rig.inject("ApiVersions", error="UNSUPPORTED_VERSION")
     response = rig.run(rig.response(sample(REQUESTS["ApiVersions"], 3), 3, sent_version=0))
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_an_error_without_acknowledgement_ends_the_connection(rig: Rig) -> None:
+def test_error_with_acks_zero_closes_the_connection(rig: Rig) -> None:
     rig.inject("Produce", error="NOT_LEADER_OR_FOLLOWER")
     request = sample(REQUESTS["Produce"], 9)
     request.acks = 0  # type: ignore[attr-defined]  # a ProduceRequest
@@ -377,7 +377,7 @@ def test_an_error_without_acknowledgement_ends_the_connection(rig: Rig) -> None:
         rig.run(rig.response(request, 9))
 
 
-def test_the_metadata_of_all_topics_has_the_error_of_one(rig: Rig) -> None:
+def test_topic_fault_applies_to_metadata_of_all_topics(rig: Rig) -> None:
     rig.inject("Metadata", error="LEADER_NOT_AVAILABLE", topic=TOPICS[1])
     response = rig.run(rig.response(MetadataRequest(topics=None), 12))
     found = {topic.name: topic.error_code for topic in response.topics}
@@ -407,7 +407,7 @@ def fetch(*partitions: int, session: tuple[int, int], topic_ids: bool) -> FetchR
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_a_partition_of_a_fetch_session_gets_an_error_at_once_and_then_its_offsets(rig: Rig, version: int) -> None:
+def test_fetch_session_partition_gets_error_and_then_records(rig: Rig, version: int) -> None:
     def ask(*partitions: int, session: tuple[int, int]) -> Any:
         return rig.run(rig.response(fetch(*partitions, session=session, topic_ids=version >= 13), version))
 
@@ -432,7 +432,7 @@ async def produce(rig: Rig) -> None:
     await rig.response(sample(REQUESTS["Produce"], 12), 12)
 
 
-def test_one_of_two_creations_of_acls_fails(rig: Rig) -> None:
+def test_injected_error_applies_to_acl_creations(rig: Rig) -> None:
     """Their results have no names: the order counts."""
     request = sample(REQUESTS["CreateAcls"], 3)
     rig.inject("CreateAcls", error="SECURITY_DISABLED", after_serving=True)
@@ -470,7 +470,7 @@ LIKE_THE_BROKERS_OWN: Final = {
 
 
 @pytest.mark.parametrize("name", sorted(LIKE_THE_BROKERS_OWN))
-def test_an_injected_response_is_like_the_brokers_own(rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_injected_response_equals_the_brokers_own(rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     if name != "CreateTopics":
         monkeypatch.setattr("tests.support.sample_requests.TOPICS", ("unknown-1", "unknown-2"))

@@ -133,7 +133,7 @@ def test_sessions_after_a_restart_end_without_heartbeats(scene: Scene) -> None:
     run(main())
 
 
-def test_a_member_without_partitions_has_its_reply_when_another_has_given_them_up(scene: Scene) -> None:
+def test_held_heartbeat_response_delivers_released_partitions(scene: Scene) -> None:
     """K848-17."""
 
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_a_member_without_partitions_has_its_reply_when_another_has_given_them_u
     run(main())
 
 
-def test_a_reply_is_not_held_until_the_client_gives_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_heartbeat_response_is_sent_before_client_timeout(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_coordinator, "MAX_HOLD_S", 0.01)
 
     async def main() -> None:
@@ -170,7 +170,7 @@ def test_a_reply_is_not_held_until_the_client_gives_up(scene: Scene, monkeypatch
     run(main())
 
 
-def test_a_coordinator_that_stops_holds_no_reply_back(scene: Scene) -> None:
+def test_stopping_coordinator_answers_held_heartbeats(scene: Scene) -> None:
     async def main() -> None:
         scene.heartbeat_interval_ms = 3_600_000
         async with scene.running() as groups:
@@ -218,7 +218,7 @@ def test_many_changes_at_once_are_assigned_and_written_together(scene: Scene, mo
     run(main())
 
 
-def test_a_change_that_cannot_be_written_is_rolled_back(scene: Scene) -> None:
+def test_failed_write_rolls_back_the_change(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await scene.beat(groups, "m1", 0)
@@ -259,7 +259,7 @@ def test_fetched_offsets_need_the_epoch_of_the_member(scene: Scene) -> None:
     run(main())
 
 
-def test_an_empty_group_serves_either_protocol(scene: Scene) -> None:
+def test_empty_consumer_group_accepts_classic_members(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await scene.beat(groups, "m1", 0)

@@ -153,7 +153,7 @@ async def fetch(groups: GroupCoordinator, group_id: str = "g") -> dict[tuple[str
 # ---- members
 
 
-def test_a_group_carries_on_after_a_restart(scene: Scene) -> None:
+def test_group_continues_after_a_restart(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -170,7 +170,7 @@ def test_a_group_carries_on_after_a_restart(scene: Scene) -> None:
     run(main())
 
 
-def test_a_rebalance_that_a_restart_cuts_short_starts_from_the_last_generation(scene: Scene) -> None:
+def test_rebalance_interrupted_by_restart_resumes_from_last_generation(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -198,7 +198,7 @@ def test_stopping_coordinator_parks_no_request(scene: Scene) -> None:
     run(main())
 
 
-def test_an_assignment_is_on_disk_before_anyone_acts_on_it(scene: Scene) -> None:
+def test_assignment_is_durable_before_it_is_returned(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await join(groups)
@@ -208,7 +208,7 @@ def test_an_assignment_is_on_disk_before_anyone_acts_on_it(scene: Scene) -> None
     run(main())
 
 
-def test_a_silent_member_is_removed_by_time_alone(scene: Scene) -> None:
+def test_silent_member_expires_by_timer(scene: Scene) -> None:
     async def main() -> None:
         scene.config["group.min.session.timeout.ms"] = 1
         async with scene.running() as groups:
@@ -221,7 +221,7 @@ def test_a_silent_member_is_removed_by_time_alone(scene: Scene) -> None:
     run(main())
 
 
-def test_a_longer_session_prolongs_the_life_of_a_member(scene: Scene) -> None:
+def test_raised_session_timeout_extends_membership(scene: Scene) -> None:
     """K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not
     rebalance for that alone.
     """
@@ -297,7 +297,7 @@ def test_member_ids_name_their_client(scene: Scene) -> None:
     run(main())
 
 
-def test_requests_to_a_group_that_does_not_exist_are_rejected(scene: Scene) -> None:
+def test_requests_to_unknown_group_are_rejected(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             assert await groups.classic.sync("g", sync_attempt("m", 1)) == SyncReply(
@@ -318,7 +318,7 @@ def test_requests_to_a_group_that_does_not_exist_are_rejected(scene: Scene) -> N
     run(main())
 
 
-def test_an_assignment_beyond_the_limit_is_refused(scene: Scene) -> None:
+def test_oversized_assignment_is_rejected(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await join(groups)
@@ -384,7 +384,7 @@ def test_bad_partitions_and_metadata_never_fail_their_neighbours(scene: Scene) -
     run(main())
 
 
-def test_unknown_topics_are_refused_before_the_group_is_asked(scene: Scene) -> None:
+def test_unknown_topic_is_reported_before_group_errors(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             codes = await commit(groups, offset("nowhere"), member_id="stranger", generation_id=4)
@@ -406,7 +406,7 @@ def test_commit_to_deleted_group_has_the_error_of_its_version(scene: Scene, vers
     run(main())
 
 
-def test_an_outsider_cannot_move_the_offsets_of_a_group_at_work(scene: Scene) -> None:
+def test_commit_by_outsider_to_active_group_is_rejected(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -417,7 +417,7 @@ def test_an_outsider_cannot_move_the_offsets_of_a_group_at_work(scene: Scene) ->
     run(main())
 
 
-def test_a_recreated_topic_inherits_no_offsets(scene: Scene) -> None:
+def test_recreated_topic_inherits_no_offsets(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await commit(groups, offset("a"), offset("b"))
@@ -465,7 +465,7 @@ def test_offsets_are_deleted_unless_the_group_uses_them(scene: Scene) -> None:
     run(main())
 
 
-def test_offsets_of_active_group_with_other_protocol_type_are_kept(scene: Scene) -> None:
+def test_offset_delete_of_active_group_with_other_protocol_type_is_rejected(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await join(groups, protocol_type="connect", protocols=(("default", b""),))
@@ -495,7 +495,7 @@ def test_old_offsets_expire_and_their_group_with_them(scene: Scene) -> None:
     run(main())
 
 
-def test_offsets_of_topics_that_are_gone_are_swept_from_memory(scene: Scene) -> None:
+def test_offsets_of_deleted_topics_expire(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await commit(groups, offset("a"))
@@ -528,7 +528,7 @@ def test_group_filters_ignore_case(scene: Scene) -> None:
     run(main())
 
 
-def test_a_stable_group_is_described_with_its_protocol(scene: Scene) -> None:
+def test_stable_group_is_described_with_its_protocol(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -570,7 +570,7 @@ def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(scene: 
 # ---- when the disk refuses
 
 
-def test_a_commit_that_cannot_be_written_is_refused_and_forgotten(scene: Scene) -> None:
+def test_failed_commit_is_rejected_and_rolled_back(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await commit(groups, offset(value=1))
@@ -583,7 +583,7 @@ def test_a_commit_that_cannot_be_written_is_refused_and_forgotten(scene: Scene) 
     run(main())
 
 
-def test_an_offset_is_not_shown_before_it_is_on_disk(scene: Scene) -> None:
+def test_offset_is_not_fetched_before_it_is_durable(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             scene.disk.failures = 1
@@ -596,7 +596,7 @@ def test_an_offset_is_not_shown_before_it_is_on_disk(scene: Scene) -> None:
     run(main())
 
 
-def test_an_assignment_that_cannot_be_written_is_not_handed_out(scene: Scene) -> None:
+def test_assignment_that_failed_to_be_stored_is_not_returned(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await join(groups)
@@ -610,7 +610,7 @@ def test_an_assignment_that_cannot_be_written_is_not_handed_out(scene: Scene) ->
     run(main())
 
 
-def test_who_waits_while_the_disk_fails_gets_a_retriable_error(scene: Scene) -> None:
+def test_join_waiting_during_disk_failure_gets_retriable_error(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             joined = await stable(groups)
@@ -626,7 +626,7 @@ def test_who_waits_while_the_disk_fails_gets_a_retriable_error(scene: Scene) -> 
     run(main())
 
 
-def test_stored_group_that_cannot_be_read_is_skipped(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_stored_group_is_skipped(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await commit(groups, offset(), group_id="broken")
@@ -639,7 +639,7 @@ def test_stored_group_that_cannot_be_read_is_skipped(scene: Scene, caplog: pytes
     run(main())
 
 
-def test_a_hundred_members_join_and_leave(scene: Scene) -> None:
+def test_hundred_members_join_and_leave(scene: Scene) -> None:
     async def main() -> None:
         scene.config["group.initial.rebalance.delay.ms"] = 50
         async with scene.running() as groups:

@@ -44,7 +44,7 @@ def expired(
     return table.expired(scene.group, wall_ms=at_ms, retention_ms=7 * DAY_MS, is_in_use=in_use.__contains__)
 
 
-def test_the_last_commit_counts_also_when_it_goes_back() -> None:
+def test_last_commit_wins_even_with_lower_offset() -> None:
     table = OffsetTable([commit(offset=9), commit(offset=3)])
 
     found = table.get("group", TOPIC, 0)
@@ -87,7 +87,7 @@ def test_offsets_of_an_empty_group_expire_from_when_it_became_empty() -> None:
     assert expired(table, scene, WALL_START_MS + 12 * DAY_MS + 3000) == [removal(0)]
 
 
-def test_a_later_commit_from_outside_lives_as_long_as_any() -> None:
+def test_newer_outside_commit_expires_after_full_retention() -> None:
     table = OffsetTable([commit(0, at_ms=WALL_START_MS + 6 * DAY_MS)])
     scene = GroupScene()
     scene.stable("m1")
@@ -120,7 +120,7 @@ def test_offsets_do_not_expire_during_rebalance_or_with_other_protocol_type(prot
     assert expired(table, scene, WALL_START_MS + 100 * DAY_MS) == []
 
 
-def test_a_retention_that_the_client_named_counts_alone() -> None:
+def test_retention_of_the_commit_request_takes_precedence() -> None:
     table = OffsetTable([commit(0, expire_ms=WALL_START_MS + 1000)])
 
     assert expired(table, GroupScene(), WALL_START_MS + 999) == []

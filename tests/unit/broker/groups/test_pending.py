@@ -17,7 +17,7 @@ def commit(offset: int, *, group_id: str = "g", topic_id: UUID = TOPIC) -> PutGr
     )  # fmt: skip
 
 
-def test_the_last_offset_of_a_transaction_counts_and_is_taken_once() -> None:
+def test_last_pending_offset_of_transaction_is_taken_once() -> None:
     pending = PendingOffsets([PutPendingOffset(producer_id=7, commit=commit(1))])
     pending.put(7, commit(2))
     pending.put(8, commit(3, group_id="h"))
@@ -29,7 +29,7 @@ def test_the_last_offset_of_a_transaction_counts_and_is_taken_once() -> None:
     assert pending.has_group("h")
 
 
-def test_a_commit_outside_of_transactions_is_the_last_word() -> None:
+def test_non_transactional_commit_removes_pending_offset() -> None:
     pending = PendingOffsets()
     pending.put(7, commit(1))
     pending.put(8, commit(1, topic_id=OTHER))

@@ -17,7 +17,7 @@ KAFKA_DEFAULTS: dict[str, object] = {
 }
 
 
-def test_the_defaults_are_kafkas_whether_read_as_numbers_or_texts() -> None:
+def test_defaults_match_kafka() -> None:
     assert GroupCoordinatorSettings.from_config(KAFKA_DEFAULTS.__getitem__) == GroupCoordinatorSettings()
 
 
@@ -31,7 +31,7 @@ def test_minutes_become_milliseconds() -> None:
     ("policy", "allows_upgrade", "allows_downgrade"),
     [("Bidirectional", True, True), ("UPGRADE", True, False), ("downgrade", False, True), ("disabled", False, False)],
 )
-def test_the_migration_policy_is_read_in_any_case(policy: str, *, allows_upgrade: bool, allows_downgrade: bool) -> None:
+def test_migration_policy_is_case_insensitive(policy: str, *, allows_upgrade: bool, allows_downgrade: bool) -> None:
     config = {**KAFKA_DEFAULTS, "group.consumer.migration.policy": policy}
 
     limits = GroupCoordinatorSettings.from_config(config.__getitem__).consumer_limits
@@ -54,7 +54,7 @@ def test_consumer_groups_are_served_only_with_their_protocol() -> None:
         ("com.example.Mine", ("uniform", "range")),
     ],
 )
-def test_assignors_that_klamm_does_not_have_are_left_out(value: str, assignors: tuple[str, ...]) -> None:
+def test_unknown_assignors_are_skipped(value: str, assignors: tuple[str, ...]) -> None:
     config = {**KAFKA_DEFAULTS, "group.consumer.assignors": value}
 
     assert GroupCoordinatorSettings.from_config(config.__getitem__).consumer_limits.assignors == assignors

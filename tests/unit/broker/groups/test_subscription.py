@@ -23,7 +23,7 @@ def test_topics_are_read_from_every_version(topics: list[str], version: int) -> 
 
 
 @given(st.binary(max_size=40))
-def test_any_other_bytes_are_refused_in_one_way(data: bytes) -> None:
+def test_arbitrary_bytes_parse_or_raise_value_error(data: bytes) -> None:
     try:
         topics = read_topics(data)
     except ValueError:
@@ -32,12 +32,12 @@ def test_any_other_bytes_are_refused_in_one_way(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0\0", b"\xff\xff\0\0\0\0", struct.pack(">hi", 0, 2**31 - 1)])
-def test_metadata_that_are_no_subscription_are_refused(metadata: bytes) -> None:
+def test_invalid_subscription_raises_value_error(metadata: bytes) -> None:
     with pytest.raises(ValueError, match=r"Not (a subscription|of the consumer protocol)"):
         read_topics(metadata)
 
 
-def test_a_group_uses_the_topics_of_all_its_members() -> None:
+def test_group_subscribes_to_topics_of_all_members() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1", protocols=(("range", subscription("a", "b")),))
     scene.new_dynamic("m2", protocols=(("range", subscription("b", "c")),))
@@ -48,7 +48,7 @@ def test_a_group_uses_the_topics_of_all_its_members() -> None:
     assert not is_subscribed(scene.group, "d")
 
 
-def test_a_consumer_group_with_unreadable_metadata_uses_every_topic() -> None:
+def test_unreadable_subscription_counts_as_every_topic() -> None:
     scene = GroupScene()
     scene.stable("m1", protocols=(("range", b"?"),))
 
@@ -56,7 +56,7 @@ def test_a_consumer_group_with_unreadable_metadata_uses_every_topic() -> None:
     assert is_subscribed(scene.group, "anything")
 
 
-def test_a_group_of_another_protocol_uses_no_topics() -> None:
+def test_other_protocol_type_subscribes_to_no_topics() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1", protocols=(("default", b""),), protocol_type="connect")
     scene.wait(3)

@@ -19,7 +19,7 @@ def gone(member_id: str, instance_id: str | None = None) -> MemberIdentity:
 # ---- joining
 
 
-def test_a_new_dynamic_member_is_sent_back_with_an_id() -> None:
+def test_new_dynamic_member_gets_member_id_required() -> None:
     """KIP-394."""
     scene = GroupScene()
 
@@ -29,7 +29,7 @@ def test_a_new_dynamic_member_is_sent_back_with_an_id() -> None:
     assert scene.state is GroupState.EMPTY
 
 
-def test_an_old_client_is_taken_in_at_once() -> None:
+def test_join_before_v4_is_accepted_without_member_id() -> None:
     scene = GroupScene()
 
     joined = scene.send_join(attempt(new_member_id="m1", version=3))
@@ -65,7 +65,7 @@ def test_first_member_is_leader_and_gets_the_members() -> None:
     assert scene.state is GroupState.COMPLETING_REBALANCE
 
 
-def test_an_unknown_member_id_is_refused() -> None:
+def test_unknown_member_id_is_rejected() -> None:
     scene = GroupScene()
 
     assert scene.send_join(attempt("stranger")) == [
@@ -73,7 +73,7 @@ def test_an_unknown_member_id_is_refused() -> None:
     ]
 
 
-def test_an_id_that_was_given_out_cannot_be_used_by_a_static_member() -> None:
+def test_pending_member_id_is_rejected_for_static_member() -> None:
     scene = GroupScene()
     scene.send_join(attempt(new_member_id="m1"))
 
@@ -81,7 +81,7 @@ def test_an_id_that_was_given_out_cannot_be_used_by_a_static_member() -> None:
 
 
 @pytest.mark.parametrize("change", [{"protocols": ()}, {"protocol_type": ""}], ids=["no protocol", "no protocol type"])
-def test_a_first_member_without_protocol_is_refused(change: dict[str, object]) -> None:
+def test_first_member_without_protocol_is_rejected(change: dict[str, object]) -> None:
     scene = GroupScene()
 
     reply = scene.send_join(attempt(**change))  # type: ignore[arg-type]
@@ -95,14 +95,14 @@ def test_a_first_member_without_protocol_is_refused(change: dict[str, object]) -
     [{"protocols": (("sticky", b""),)}, {"protocol_type": "connect"}],
     ids=["another protocol", "another protocol type"],
 )
-def test_a_member_that_the_others_cannot_talk_to_is_refused(change: dict[str, object]) -> None:
+def test_member_with_inconsistent_protocol_is_rejected(change: dict[str, object]) -> None:
     scene = GroupScene()
     scene.stable("m1")
 
     assert scene.send_join(attempt(**change))[0].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
 
 
-def test_an_empty_group_takes_any_protocol_type() -> None:
+def test_empty_group_accepts_any_protocol_type() -> None:
     scene = GroupScene()
     scene.stable("m1")
     scene.group.leave([gone("m1")], scene.now)
@@ -114,7 +114,7 @@ def test_an_empty_group_takes_any_protocol_type() -> None:
     assert scene.group.protocol_name == "default"
 
 
-def test_the_members_vote_among_the_protocols_that_all_support() -> None:
+def test_only_protocol_supported_by_all_members_is_selected() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1", protocols=(("only-one", b""), ("range", b"")))
     scene.new_dynamic("m2", protocols=(("sticky", b""), ("range", b""), ("also", b"")))
@@ -123,7 +123,7 @@ def test_the_members_vote_among_the_protocols_that_all_support() -> None:
     assert scene.group.protocol_name == "range"
 
 
-def test_the_majority_wins_the_vote_and_the_oldest_member_breaks_a_tie() -> None:
+def test_protocol_with_most_votes_wins_and_oldest_member_breaks_ties() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1", protocols=BOTH)
     scene.new_dynamic("m2", protocols=tuple(reversed(BOTH)))
@@ -136,7 +136,7 @@ def test_the_majority_wins_the_vote_and_the_oldest_member_breaks_a_tie() -> None
     assert scene.group.protocol_name == "sticky"
 
 
-def test_a_full_group_rejects_further_members() -> None:
+def test_full_group_rejects_further_members() -> None:
     scene = GroupScene(max_size=2)
     scene.stable("m1", "m2")
 
@@ -146,7 +146,7 @@ def test_a_full_group_rejects_further_members() -> None:
     assert scene.send_join(attempt("m2"))[0].error_code == ErrorCode.NONE
 
 
-def test_a_pending_member_that_finds_the_group_full_loses_its_id() -> None:
+def test_pending_member_id_is_removed_when_group_is_full() -> None:
     scene = GroupScene(max_size=1)
     scene.new_dynamic("m1")
     scene.send_join(attempt(new_member_id="m2"))
@@ -168,7 +168,7 @@ def test_ids_are_not_given_out_without_end() -> None:
 # ---- joining again
 
 
-def test_a_follower_that_joins_again_unchanged_gets_the_generation_it_has() -> None:
+def test_unchanged_follower_rejoins_current_generation() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
 
@@ -179,7 +179,7 @@ def test_a_follower_that_joins_again_unchanged_gets_the_generation_it_has() -> N
     assert scene.state is GroupState.STABLE
 
 
-def test_a_leader_that_joins_again_asks_for_a_rebalance() -> None:
+def test_rejoining_leader_triggers_rebalance() -> None:
     scene = GroupScene()
     scene.stable("m1", "m2")
 
@@ -187,7 +187,7 @@ def test_a_leader_that_joins_again_asks_for_a_rebalance() -> None:
     assert scene.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_member_with_another_subscription_starts_a_rebalance() -> None:
+def test_changed_subscription_triggers_rebalance() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
 
@@ -223,7 +223,7 @@ def test_changed_session_timeout_causes_no_rebalance(member_id: str) -> None:
     assert scene.heartbeat(member_id, generation_id) == ErrorCode.NONE
 
 
-def test_a_member_with_an_enforced_session_timeout_survives_a_pause_that_would_have_ended_it() -> None:
+def test_enforced_session_timeout_keeps_member_alive() -> None:
     """K649-94."""
     scene = GroupScene()
     generation_id = scene.stable("m1", enforced_session_timeout_ms=60_000)
@@ -233,7 +233,7 @@ def test_a_member_with_an_enforced_session_timeout_survives_a_pause_that_would_h
     assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_change_of_an_enforced_session_timeout_takes_effect_with_the_next_heartbeat() -> None:
+def test_changed_enforced_session_timeout_applies_at_next_heartbeat() -> None:
     """K649-94."""
     scene = GroupScene()
     generation_id = scene.stable("m1")
@@ -246,13 +246,13 @@ def test_a_change_of_an_enforced_session_timeout_takes_effect_with_the_next_hear
     assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_joins_again_rebalances_though_the_broker_has_changed_its_session_timeout() -> None:
+def test_rejoining_leader_rebalances_despite_changed_enforced_session_timeout() -> None:
     scene = GroupScene()
     scene.stable("m1", enforced_session_timeout_ms=30_000)
     assert scene.send_join(attempt("m1", enforced_session_timeout_ms=20_000))[0].generation_id == 2
 
 
-def test_a_leader_with_a_changed_session_timeout_keeps_its_share() -> None:
+def test_leader_with_changed_session_timeout_keeps_its_assignment() -> None:
     """K649-78: an old leader that cannot skip the assignment computes one, which changes nothing."""
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
@@ -265,7 +265,7 @@ def test_a_leader_with_a_changed_session_timeout_keeps_its_share() -> None:
     assert synced[0].assignment == b"share of m1"
 
 
-def test_a_changed_subscription_and_session_timeout_do_rebalance() -> None:
+def test_changed_subscription_and_session_timeout_trigger_rebalance() -> None:
     scene = GroupScene()
     scene.stable("m1", "m2")
 
@@ -274,7 +274,7 @@ def test_a_changed_subscription_and_session_timeout_do_rebalance() -> None:
     assert scene.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_member_that_repeats_its_join_before_the_assignment_gets_the_same_answer() -> None:
+def test_repeated_join_before_sync_gets_the_same_response() -> None:
     scene = GroupScene()
     first = scene.new_dynamic("m1")
     scene.wait(3)
@@ -282,7 +282,7 @@ def test_a_member_that_repeats_its_join_before_the_assignment_gets_the_same_answ
     assert scene.send_join(attempt("m1")) == first
 
 
-def test_a_member_that_changes_its_mind_before_the_assignment_starts_over() -> None:
+def test_changed_subscription_before_sync_restarts_rebalance() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1")
     scene.new_dynamic("m2")
@@ -295,7 +295,7 @@ def test_a_member_that_changes_its_mind_before_the_assignment_starts_over() -> N
     assert scene.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_join_that_replaces_a_parked_one_sends_that_away() -> None:
+def test_repeated_join_ends_the_parked_one() -> None:
     scene = GroupScene()
     scene.stable("m1", "m2")
     parked = scene.send_join(attempt("m1"))
@@ -308,7 +308,7 @@ def test_a_join_that_replaces_a_parked_one_sends_that_away() -> None:
 # ---- static members (KIP-345)
 
 
-def test_a_static_member_joins_without_asking_for_an_id() -> None:
+def test_static_member_joins_without_member_id_required() -> None:
     scene = GroupScene()
 
     joined = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
@@ -327,7 +327,7 @@ def static_pair(scene: GroupScene) -> int:
     return 1
 
 
-def test_a_restarted_static_follower_takes_its_place_without_a_rebalance() -> None:
+def test_restarted_static_follower_rejoins_without_rebalance() -> None:
     scene = GroupScene()
     generation_id = static_pair(scene)
 
@@ -341,7 +341,7 @@ def test_a_restarted_static_follower_takes_its_place_without_a_rebalance() -> No
     assert scene.group.take_unsaved()
 
 
-def test_a_restarted_static_leader_has_to_skip_the_assignment() -> None:
+def test_restarted_static_leader_skips_assignment() -> None:
     """KIP-814."""
     scene = GroupScene()
     generation_id = static_pair(scene)
@@ -355,7 +355,7 @@ def test_a_restarted_static_leader_has_to_skip_the_assignment() -> None:
     assert scene.group.members.leader_id == "s1-again"
 
 
-def test_an_old_restarted_static_leader_reads_the_id_it_had_so_that_it_does_not_assign() -> None:
+def test_restarted_static_leader_before_v9_gets_its_old_member_id() -> None:
     scene = GroupScene()
     static_pair(scene)
 
@@ -366,7 +366,7 @@ def test_an_old_restarted_static_leader_reads_the_id_it_had_so_that_it_does_not_
     assert scene.group.members.leader_id == "s1-again"
 
 
-def test_a_restarted_static_member_whose_protocol_changes_the_vote_rebalances() -> None:
+def test_restarted_static_member_that_changes_selected_protocol_rebalances() -> None:
     scene = GroupScene()
     scene.send_join(attempt(instance_id="i1", new_member_id="s1", protocols=BOTH))
     scene.wait(3)
@@ -400,7 +400,7 @@ def test_parked_requests_of_a_replaced_static_member_are_fenced() -> None:
     assert parked == [JoinReply(error_code=ErrorCode.FENCED_INSTANCE_ID, member_id="s1")]
 
 
-def test_a_parked_sync_of_a_replaced_static_member_is_fenced_and_the_group_rebalances() -> None:
+def test_parked_sync_of_replaced_static_member_is_fenced() -> None:
     scene = GroupScene()
     scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
     scene.send_join(attempt(instance_id="i2", new_member_id="s2"))
@@ -439,7 +439,7 @@ def test_followers_wait_for_the_leader_and_then_get_their_shares() -> None:
     assert scene.group.take_unsaved()
 
 
-def test_a_member_that_the_leader_forgot_gets_an_empty_share() -> None:
+def test_member_without_assignment_gets_an_empty_one() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1")
     scene.new_dynamic("m2")
@@ -449,7 +449,7 @@ def test_a_member_that_the_leader_forgot_gets_an_empty_share() -> None:
     assert scene.send_sync("m2", 1)[0] == SyncReply(protocol_type="consumer", protocol_name="range")
 
 
-def test_a_late_follower_gets_its_share_from_the_stable_group() -> None:
+def test_late_sync_gets_its_assignment_from_stable_group() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
 
@@ -467,7 +467,7 @@ def test_a_late_follower_gets_its_share_from_the_stable_group() -> None:
         ("m1", 1, None, None, ErrorCode.NONE),
     ],
 )
-def test_a_sync_must_come_from_this_generation(
+def test_sync_with_wrong_member_generation_or_protocol_is_rejected(
     member_id: str,
     generation_id: int,
     protocol_type: str | None,
@@ -483,7 +483,7 @@ def test_a_sync_must_come_from_this_generation(
     assert reply[0].error_code == error_code
 
 
-def test_a_sync_during_a_rebalance_is_sent_back_to_join() -> None:
+def test_sync_during_rebalance_gets_rebalance_in_progress() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
     scene.new_dynamic("m3")
@@ -491,7 +491,7 @@ def test_a_sync_during_a_rebalance_is_sent_back_to_join() -> None:
     assert scene.send_sync("m2", generation_id) == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
 
 
-def test_a_sync_that_replaces_a_parked_one_sends_that_away() -> None:
+def test_repeated_sync_ends_the_parked_one() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1")
     scene.new_dynamic("m2")
@@ -534,7 +534,7 @@ def test_heartbeats_are_welcome_before_the_assignment() -> None:
         ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_group_with_members_takes_commits_from_its_members_only(
+def test_group_with_members_accepts_commits_of_members_only(
     member_id: str, generation_id: int, error_code: ErrorCode
 ) -> None:
     scene = GroupScene()
@@ -543,7 +543,7 @@ def test_a_group_with_members_takes_commits_from_its_members_only(
     assert scene.commit(member_id, generation_id) == error_code
 
 
-def test_an_empty_group_takes_commits_from_outside_and_not_from_former_members() -> None:
+def test_empty_group_accepts_outside_commits_only() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1")
     scene.group.leave([gone("m1")], scene.now)
@@ -565,7 +565,7 @@ def test_commit_is_accepted_while_preparing_and_rejected_while_completing_rebala
     assert scene.commit("m1", generation_id + 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_commit_is_a_sign_of_life() -> None:
+def test_commit_counts_as_heartbeat() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1")
 
@@ -577,7 +577,7 @@ def test_a_commit_is_a_sign_of_life() -> None:
 # ---- leaving
 
 
-def test_the_others_rebalance_when_a_member_leaves() -> None:
+def test_leaving_member_triggers_rebalance() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2", "m3")
 
@@ -589,7 +589,7 @@ def test_the_others_rebalance_when_a_member_leaves() -> None:
     assert {replies[0].leader for replies in joined} == {"m2"}
 
 
-def test_the_group_is_empty_and_stored_when_its_last_member_leaves() -> None:
+def test_last_leaving_member_empties_and_stores_the_group() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1")
     scene.group.take_unsaved()
@@ -623,7 +623,7 @@ def test_several_members_leave_at_once_each_with_its_own_answer() -> None:
     assert scene.state is GroupState.EMPTY
 
 
-def test_an_id_that_was_never_used_leaves_without_disturbing_a_stable_group() -> None:
+def test_leaving_pending_member_causes_no_rebalance() -> None:
     scene = GroupScene()
     scene.stable("m1")
     scene.send_join(attempt(new_member_id="m2"))
@@ -632,7 +632,7 @@ def test_an_id_that_was_never_used_leaves_without_disturbing_a_stable_group() ->
     assert scene.state is GroupState.STABLE
 
 
-def test_a_rebalance_that_waited_for_a_member_continues_when_that_leaves() -> None:
+def test_leave_of_awaited_member_completes_rebalance() -> None:
     scene = GroupScene()
     scene.stable("m1", "m2")
     parked = scene.send_join(attempt("m1"))

@@ -31,7 +31,7 @@ def group_of(*members: Member) -> GroupMembers:
     return result
 
 
-def test_the_oldest_member_left_leads_when_the_leader_goes() -> None:
+def test_oldest_remaining_member_becomes_leader() -> None:
     group = group_of(member("a", "x"), member("b", "x"), member("c", "x"))
 
     group.remove("a")
@@ -82,7 +82,7 @@ def test_protocols_of_former_members_leave_no_trace() -> None:
     assert dict(group._support) == {"x": 1}
 
 
-def test_a_protocol_named_twice_counts_once_and_its_first_metadata_are_used() -> None:
+def test_duplicate_protocol_counts_once_with_its_first_metadata() -> None:
     one = member("a", "x")
     group = group_of(one)
     group.update_protocols(one, (("x", b"first"), ("x", b"second")))
@@ -93,7 +93,7 @@ def test_a_protocol_named_twice_counts_once_and_its_first_metadata_are_used() ->
     assert not group._support
 
 
-def test_members_are_found_by_id_and_instance() -> None:
+def test_member_is_looked_up_by_id_and_instance() -> None:
     group = group_of(member("a", "x", instance_id="i"), member("b", "x"))
 
     assert group.find("a", "i").member_id == "a"

@@ -11,7 +11,7 @@ from tests.support.groups import WALL_START_MS, GroupScene, attempt
 # ---- the first rebalance
 
 
-def test_a_group_without_generation_waits_for_more_members() -> None:
+def test_initial_rebalance_delay_waits_for_more_members() -> None:
     """``group.initial.rebalance.delay.ms``"""
     scene = GroupScene(initial_delay_ms=3000)
     joined = scene.new_dynamic("m1")
@@ -22,7 +22,7 @@ def test_a_group_without_generation_waits_for_more_members() -> None:
     assert joined[0].generation_id == 1
 
 
-def test_each_newcomer_prolongs_the_wait_up_to_the_rebalance_timeout() -> None:
+def test_joins_extend_initial_delay_up_to_rebalance_timeout() -> None:
     scene = GroupScene(initial_delay_ms=3000)
     first = scene.new_dynamic("m0", rebalance_timeout_ms=7000)
 
@@ -43,7 +43,7 @@ def test_without_a_delay_the_first_member_does_not_wait() -> None:
     assert joined[0].generation_id == 1
 
 
-def test_members_that_all_leave_during_the_wait_leave_an_empty_group() -> None:
+def test_group_is_empty_when_all_members_leave_during_initial_delay() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1")
     scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
@@ -56,7 +56,7 @@ def test_members_that_all_leave_during_the_wait_leave_an_empty_group() -> None:
 # ---- later rebalances
 
 
-def test_a_rebalance_is_over_when_all_members_have_joined() -> None:
+def test_rebalance_completes_when_all_members_have_joined() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
     third = scene.new_dynamic("m3")
@@ -68,7 +68,7 @@ def test_a_rebalance_is_over_when_all_members_have_joined() -> None:
     assert {reply[0].generation_id for reply in (first, second, third)} == {generation_id + 1}
 
 
-def test_who_has_not_joined_when_the_rebalance_timeout_is_over_is_out() -> None:
+def test_member_that_misses_the_rebalance_timeout_is_removed() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2", rebalance_timeout_ms=20_000, session_timeout_ms=60_000)
     parked = scene.send_join(attempt("m2", protocols=(("range", b"other"),), rebalance_timeout_ms=20_000))
@@ -82,7 +82,7 @@ def test_who_has_not_joined_when_the_rebalance_timeout_is_over_is_out() -> None:
     assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_rebalance_waits_for_ids_that_were_just_given_out() -> None:
+def test_rebalance_waits_for_pending_member_ids() -> None:
     scene = GroupScene()
     scene.stable("m1")
     scene.send_join(attempt(new_member_id="m2"))
@@ -94,7 +94,7 @@ def test_a_rebalance_waits_for_ids_that_were_just_given_out() -> None:
     assert [member.member_id for member in parked[0].members] == ["m1"]
 
 
-def test_a_static_member_stays_in_the_group_when_it_misses_a_rebalance() -> None:
+def test_static_member_survives_a_missed_rebalance() -> None:
     """KIP-345."""
     scene = GroupScene()
     scene.send_join(attempt(instance_id="i1", new_member_id="s1", session_timeout_ms=90_000))
@@ -109,7 +109,7 @@ def test_a_static_member_stays_in_the_group_when_it_misses_a_rebalance() -> None
     assert [member.member_id for member in parked[0].members] == ["s1", "s2"]
 
 
-def test_static_members_that_all_miss_a_rebalance_are_waited_for_until_their_sessions_end() -> None:
+def test_static_members_missing_a_rebalance_expire_with_their_sessions() -> None:
     scene = GroupScene()
     scene.send_join(attempt(instance_id="i1", new_member_id="s1", session_timeout_ms=100_000))
     scene.wait(3)
@@ -151,7 +151,7 @@ def test_member_without_heartbeat_expires_after_session_timeout() -> None:
     assert scene.heartbeat("m1", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_whose_members_are_all_silent_becomes_empty() -> None:
+def test_group_with_only_silent_members_becomes_empty() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")
 
@@ -162,7 +162,7 @@ def test_a_group_whose_members_are_all_silent_becomes_empty() -> None:
     assert scene.group.wake_at == math.inf
 
 
-def test_a_member_that_waits_for_the_others_needs_no_heartbeat() -> None:
+def test_member_with_parked_join_needs_no_heartbeat() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2", session_timeout_ms=10_000, rebalance_timeout_ms=60_000)
     parked = scene.send_join(attempt("m1"))
@@ -176,7 +176,7 @@ def test_a_member_that_waits_for_the_others_needs_no_heartbeat() -> None:
     assert parked[0].generation_id == generation_id + 1
 
 
-def test_a_member_that_waits_for_the_assignment_needs_no_heartbeat() -> None:
+def test_member_with_parked_sync_needs_no_heartbeat() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1")
     scene.new_dynamic("m2")
@@ -191,7 +191,7 @@ def test_a_member_that_waits_for_the_assignment_needs_no_heartbeat() -> None:
     assert parked[0].assignment == b"two"
 
 
-def test_the_first_parked_join_of_a_member_is_believed_in_for_five_minutes() -> None:
+def test_first_parked_join_expires_after_five_minutes() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", rebalance_timeout_ms=1_800_000)
     parked = scene.new_dynamic("m2", rebalance_timeout_ms=1_800_000)
@@ -216,7 +216,7 @@ def test_unused_pending_member_id_expires() -> None:
 # ---- the assignment
 
 
-def test_members_that_do_not_fetch_their_assignment_are_out() -> None:
+def test_member_without_sync_is_removed() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1", rebalance_timeout_ms=20_000)
     scene.new_dynamic("m2", rebalance_timeout_ms=20_000)
@@ -233,7 +233,7 @@ def test_members_that_do_not_fetch_their_assignment_are_out() -> None:
     assert scene.heartbeat("m1", 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_never_assigns_is_replaced() -> None:
+def test_leader_that_never_syncs_is_replaced() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1", rebalance_timeout_ms=20_000)
     scene.new_dynamic("m2", rebalance_timeout_ms=20_000)
@@ -263,7 +263,7 @@ def test_sync_deadline_ends_once_all_members_have_synced() -> None:
 # ---- bookkeeping
 
 
-def test_the_group_remembers_when_it_became_empty() -> None:
+def test_group_records_when_it_became_empty() -> None:
     scene = GroupScene()
     scene.stable("m1")
     scene.wait(5)

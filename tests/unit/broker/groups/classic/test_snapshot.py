@@ -33,7 +33,7 @@ def test_members_carry_on_in_their_generation_after_a_restart() -> None:
     assert again.send_join(attempt("m2"))[0].generation_id == generation_id
 
 
-def test_the_leader_of_a_restarted_group_still_leads() -> None:
+def test_leader_is_restored() -> None:
     scene = GroupScene()
     scene.stable("m1", "m2")
     scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
@@ -44,7 +44,7 @@ def test_the_leader_of_a_restarted_group_still_leads() -> None:
     assert restarted(scene).group.members.leader_id == "m2"
 
 
-def test_static_members_are_known_after_a_restart() -> None:
+def test_static_members_are_restored() -> None:
     scene = GroupScene()
     scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
     scene.wait(3)
@@ -55,7 +55,7 @@ def test_static_members_are_known_after_a_restart() -> None:
     assert again.send_join(attempt(instance_id="i1", new_member_id="s1-again"))[0].generation_id == 1
 
 
-def test_an_empty_group_remembers_its_generation_and_since_when_it_is_empty() -> None:
+def test_empty_group_restores_generation_and_state_timestamp() -> None:
     scene = GroupScene()
     scene.stable("m1")
     scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
@@ -68,7 +68,7 @@ def test_an_empty_group_remembers_its_generation_and_since_when_it_is_empty() ->
     assert again.group.state_since_ms == scene.group.state_since_ms
 
 
-def test_bytes_that_are_no_text_survive() -> None:
+def test_non_utf_8_bytes_are_restored() -> None:
     scene = GroupScene()
     scene.stable("m1", protocols=(("range", bytes(range(256))),))
 
@@ -78,7 +78,7 @@ def test_bytes_that_are_no_text_survive() -> None:
     assert member.metadata("range") == bytes(range(256))
 
 
-def test_a_member_goes_back_to_its_own_session_timeout_after_a_restart() -> None:
+def test_enforced_session_timeout_is_kept_for_the_first_session_after_a_restart() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1", enforced_session_timeout_ms=60_000)
 
@@ -103,6 +103,6 @@ def test_group_stored_by_earlier_version_has_no_enforced_timeout() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"members": [{}]}', json.dumps({"members": 3}).encode()])
-def test_a_payload_of_another_form_is_refused(payload: bytes) -> None:
+def test_malformed_payload_raises_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r"group|Expecting"):
         from_payload("group", payload, LIMITS, GroupScene().now)

@@ -138,7 +138,7 @@ def test_every_partition_has_one_subscribed_owner(
 
 
 @given(subscribers=groups, counts=partition_counts)
-def test_uniform_is_balanced_and_repeats_itself(subscribers: dict[str, Subscriber], counts: dict[UUID, int]) -> None:
+def test_uniform_assignment_is_balanced_and_stable(subscribers: dict[str, Subscriber], counts: dict[UUID, int]) -> None:
     everything = frozenset(counts)
     same = {
         member_id: Subscriber(instance_id=None, topic_ids=everything, assignment=each.assignment)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment, read_subscription, write_assignment
 
 
-def test_an_assignment_is_read_as_it_was_written() -> None:
+def test_assignment_decodes_to_itself() -> None:
     partitions = {"a": (0, 2), "b": (1,)}
 
     assert read_assignment(write_assignment(partitions, 3)) == partitions
@@ -27,7 +27,7 @@ def test_an_assignment_is_read_as_it_was_written() -> None:
         (3, b"", {}, None),
     ],
 )
-def test_a_subscription_of_any_version_is_read(
+def test_subscription_of_any_version_is_decoded(
     version: int, rest: bytes, owned: dict[str, tuple[int, ...]], rack_id: str | None
 ) -> None:
     found = read_subscription(struct.pack(">hi", version, 1) + b"\0\1t" + struct.pack(">i2s", 2, b"xx") + rest)

@@ -20,7 +20,7 @@ def indexes(member: FakeMember) -> list[int]:
     return sorted(index for _, index in member.owned)
 
 
-def test_the_first_member_gets_everything_with_its_first_heartbeat() -> None:
+def test_first_member_gets_all_partitions_in_its_first_heartbeat() -> None:
     scene = ConsumerScene(t=3)
 
     member = scene.join("m", "t")
@@ -29,7 +29,7 @@ def test_the_first_member_gets_everything_with_its_first_heartbeat() -> None:
     assert scene.state == "STABLE"
 
 
-def test_a_partition_changes_hands_in_three_heartbeats() -> None:
+def test_partition_moves_in_three_heartbeats() -> None:
     """K848-02."""
     scene = ConsumerScene(t=2)
     first = scene.join("m1", "t")
@@ -60,7 +60,7 @@ def test_unchanged_heartbeat_has_no_assignment() -> None:
     assert not scene.group.take_unsaved()
 
 
-def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
+def test_leaving_member_releases_its_partitions_at_once() -> None:
     scene = ConsumerScene(t=2)
     members = [scene.join("m1", "t"), scene.join("m2", "t")]
     scene.settle(*members)
@@ -75,7 +75,7 @@ def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
     assert not scene.group.is_blank
 
 
-def test_a_member_without_heartbeats_loses_its_partitions() -> None:
+def test_member_without_heartbeats_is_fenced() -> None:
     """K848-08."""
     scene = ConsumerScene(t=2)
     members = [scene.join("m1", "t"), scene.join("m2", "t")]
@@ -90,7 +90,7 @@ def test_a_member_without_heartbeats_loses_its_partitions() -> None:
     assert scene.refused(lambda: scene.beat(members[0])) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
+def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     """K848-08."""
     scene = ConsumerScene(t=2)
     first, second = scene.join("m1", "t"), scene.join("m2", "t")
@@ -147,7 +147,7 @@ def test_new_topics_and_partitions_are_assigned_with_the_next_heartbeat() -> Non
     assert member.epoch == 4
 
 
-def test_a_deleted_topic_is_revoked() -> None:
+def test_deleted_topic_is_revoked() -> None:
     scene = ConsumerScene(t=1, u=1)
     member = scene.join("m", "t", "u")
 
@@ -157,7 +157,7 @@ def test_a_deleted_topic_is_revoked() -> None:
     assert (member.epoch, len(member.owned)) == (3, 1)
 
 
-def test_a_changed_subscription_takes_effect() -> None:
+def test_changed_subscription_changes_assignment() -> None:
     scene = ConsumerScene(t=1, u=2)
     member = scene.join("m", "t")
 
@@ -167,7 +167,7 @@ def test_a_changed_subscription_takes_effect() -> None:
     assert (member.epoch, indexes(member)) == (3, [0, 1])
 
 
-def test_a_group_is_full() -> None:
+def test_full_group_rejects_new_members() -> None:
     """K848-07."""
     scene = ConsumerScene(t=1)
     scene.group = ConsumerGroup("group", ConsumerLimits(max_size=1), scene.now)
@@ -193,7 +193,7 @@ def test_most_members_choose_the_assignor() -> None:
 # ---- static members
 
 
-def test_a_static_member_finds_its_partitions_again() -> None:
+def test_static_member_rejoins_with_its_partitions() -> None:
     """K848-05."""
     scene = ConsumerScene(t=2)
     old, other = scene.join("m1", "t", instance_id="i"), scene.join("m2", "t")
@@ -209,7 +209,7 @@ def test_a_static_member_finds_its_partitions_again() -> None:
     assert scene.refused(lambda: scene.beat(old)) is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_stays_away_loses_its_partitions() -> None:
+def test_static_member_that_does_not_return_is_removed() -> None:
     scene = ConsumerScene(t=2)
     old, other = scene.join("m1", "t", instance_id="i"), scene.join("m2", "t")
     scene.settle(old, other)
@@ -225,7 +225,7 @@ def test_a_static_member_that_stays_away_loses_its_partitions() -> None:
     assert scene.refused(lambda: scene.send("m1", 3, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_instance_id_in_use_is_not_taken_over() -> None:
+def test_instance_id_in_use_is_unreleased() -> None:
     """K848-05, -07."""
     scene = ConsumerScene(t=2)
     old = scene.join("m1", "t", instance_id="i")
@@ -238,7 +238,7 @@ def test_an_instance_id_in_use_is_not_taken_over() -> None:
 # ---- regular expressions
 
 
-def test_a_regular_expression_finds_topics_that_are_created_later() -> None:
+def test_regex_subscription_includes_new_topics() -> None:
     """K848-06."""
     scene = ConsumerScene(**{"a-1": 1, "b-1": 1})
     member = FakeMember(member_id="m")
@@ -256,7 +256,7 @@ def test_a_regular_expression_finds_topics_that_are_created_later() -> None:
     assert (len(member.owned), dict(scene.group.regexes)) == (1, {})
 
 
-def test_a_regular_expression_finds_only_topics_that_the_member_may_describe() -> None:
+def test_regex_subscription_requires_describe_right_on_topics() -> None:
     """K848-06."""
     scene = ConsumerScene(**{"a-1": 1, "a-2": 1})
     scene.may_describe = "a-1".__eq__
@@ -303,7 +303,7 @@ def test_commits_need_the_epoch_of_the_member(member_id: str, epoch: int, code: 
     assert scene.refused(lambda: scene.group.admit_fetch(None, -1)) is ErrorCode.NONE
 
 
-def test_commit_with_older_epoch_is_accepted_for_partitions_of_that_epoch() -> None:
+def test_older_epoch_commits_only_partitions_assigned_in_that_epoch() -> None:
     """K848-09: KIP-1251."""
     scene = ConsumerScene(t=3)
     topic = scene.topics.add("t", 3).topic_id
@@ -328,7 +328,7 @@ def test_commit_with_older_epoch_is_accepted_for_partitions_of_that_epoch() -> N
     assert scene.refused(lambda: scene.group.admit_fetch("m1", 3)) is stale
 
 
-def test_clients_outside_an_empty_group_may_commit() -> None:
+def test_outside_commits_to_empty_group_are_accepted() -> None:
     scene = ConsumerScene(t=1)
     member = scene.join("m", "t")
     scene.group.admit_transactional_commit("", None, -1, ())  # in a transaction also while the group has members
@@ -338,7 +338,7 @@ def test_clients_outside_an_empty_group_may_commit() -> None:
     scene.group.admit_transactional_commit("", "i", -1, ())
 
 
-def test_a_commit_of_an_old_version_is_refused() -> None:
+def test_commit_version_without_member_epoch_is_rejected() -> None:
     scene = ConsumerScene(t=1)
     scene.join("m", "t")
 
@@ -350,7 +350,7 @@ def test_a_commit_of_an_old_version_is_refused() -> None:
 # ---- replies that wait for partitions
 
 
-def test_a_member_without_partitions_gets_them_with_a_reply_that_was_held_back() -> None:
+def test_held_heartbeat_response_returns_released_partitions() -> None:
     """K848-17."""
     scene = ConsumerScene(t=3)
     first = scene.join("m1", "t")
@@ -387,7 +387,7 @@ def test_lost_held_reply_is_sent_again() -> None:
     assert (second.epoch, indexes(second)) == (3, [1])
 
 
-def test_only_a_member_that_others_keep_waiting_is_held_back() -> None:
+def test_only_members_waiting_for_others_are_held() -> None:
     scene = ConsumerScene(t=2)
     scene.join("m1", "t")
     everything = scene.send("m1", 2)
@@ -425,7 +425,7 @@ def test_changes_within_the_interval_are_assigned_together() -> None:
     assert sorted(indexes(first) + indexes(second) + indexes(third)) == [0, 1, 2, 3]
 
 
-def test_a_thousand_members_that_join_together_cost_two_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousand_joining_members_cost_two_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
     """K848-15: computing one takes milliseconds, and the broker does nothing else meanwhile."""
     scene = ConsumerScene(t=1_000)
     scene.interval_ms = 1_000
@@ -448,7 +448,7 @@ def test_a_thousand_members_that_join_together_cost_two_assignments(monkeypatch:
     assert {len(member.owned) for member in members} == {1}
 
 
-def test_a_thousand_members_that_join_together_settle_with_their_second_heartbeat() -> None:
+def test_thousand_joining_members_are_assigned_in_their_second_heartbeat() -> None:
     """K848-15: also if all send it before the first member has given up what it had alone."""
     scene = ConsumerScene(t=1_000)
     scene.interval_ms = 1_000
@@ -466,7 +466,7 @@ def test_a_thousand_members_that_join_together_settle_with_their_second_heartbea
     assert {len(member.owned) for member in (first, *others)} == {1}
 
 
-def test_the_interval_may_be_changed_while_the_group_waits() -> None:
+def test_assignment_interval_is_changeable_while_waiting() -> None:
     scene = ConsumerScene(t=2)
     scene.interval_ms = 15_000
     members = [scene.join("m1", "t"), scene.join("m2", "t")]
@@ -478,7 +478,7 @@ def test_the_interval_may_be_changed_while_the_group_waits() -> None:
     assert scene.state == "STABLE"
 
 
-def test_a_topic_that_a_member_leaves_is_revoked_before_the_next_assignment() -> None:
+def test_unsubscribed_topic_is_revoked_before_the_next_assignment() -> None:
     scene = ConsumerScene(t=2, u=1)
     scene.interval_ms = 1_000
     member = scene.join("m", "t", "u")
@@ -493,7 +493,7 @@ def test_a_topic_that_a_member_leaves_is_revoked_before_the_next_assignment() ->
     assert (member.epoch, indexes(member), scene.state) == (3, [0], "STABLE")
 
 
-def test_a_topic_that_a_member_leaves_in_the_middle_of_a_revocation_is_revoked_too() -> None:
+def test_topic_unsubscribed_during_revocation_is_also_revoked() -> None:
     scene = ConsumerScene(t=2, u=2)
     first = scene.join("m1", "t", "u")
     second = scene.join("m2", "t", "u")

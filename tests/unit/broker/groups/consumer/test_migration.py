@@ -87,7 +87,7 @@ def test_members_keep_their_partitions_when_the_group_becomes_a_consumer_group()
     }
 
 
-def test_classic_members_give_up_partitions_to_a_new_member_and_stay() -> None:
+def test_classic_members_release_partitions_to_a_consumer_member() -> None:
     """K848-10."""
     scene, classic = upgraded()
     generation = classic.group.generation_id
@@ -116,7 +116,7 @@ def test_classic_members_give_up_partitions_to_a_new_member_and_stay() -> None:
     assert scene.refused(lambda: scene.group.admit_commit("c1", generation, other, api_version=8)) is illegal
 
 
-def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
+def test_classic_member_that_does_not_rejoin_is_removed() -> None:
     scene, _ = upgraded()
     newcomer = scene.join("n", "t")
     for _ in range(7):
@@ -127,7 +127,7 @@ def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
     assert list(scene.group.members) == ["n"]
 
 
-def test_the_group_becomes_classic_again_when_the_last_consumer_member_leaves() -> None:
+def test_group_becomes_classic_when_the_last_consumer_member_leaves() -> None:
     """K848-10."""
     scene, _ = upgraded()
     newcomer = scene.join("n", "t")
@@ -143,7 +143,7 @@ def test_the_group_becomes_classic_again_when_the_last_consumer_member_leaves() 
     assert classic.take_unsaved()
 
 
-def test_a_static_consumer_replaced_by_a_classic_one_needs_no_rebalance() -> None:
+def test_classic_replacement_of_static_consumer_needs_no_rebalance() -> None:
     scene = MixedScene(t=2)
     member = scene.join("n", "t", instance_id="i")
     scene.leave(member, STATIC_LEAVE_EPOCH)
@@ -159,7 +159,7 @@ def test_a_static_consumer_replaced_by_a_classic_one_needs_no_rebalance() -> Non
 @pytest.mark.parametrize(
     "change", [{"allows_downgrade": False}, {"classic_max_size": 1}, {"allows_downgrade": False, "classic_max_size": 1}]
 )
-def test_configs_may_forbid_the_way_back(change: dict[str, int]) -> None:
+def test_downgrade_is_limited_by_configs(change: dict[str, int]) -> None:
     scene, _ = upgraded()
     payload = GroupWriter().payload(scene.group)
     scene.group = from_payload("group", payload, replace(ConsumerLimits(), **change), scene.now)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def test_classic_members_survive_a_restart() -> None:
     assert again.target == scene.group.target
 
 
-def test_an_enforced_session_timeout_outlives_the_sync_a_restart_and_the_migration() -> None:
+def test_enforced_session_timeout_survives_sync_restart_and_migration() -> None:
     """K649-94."""
     # given
     scene, classic = upgraded()
@@ -211,14 +211,14 @@ def test_an_enforced_session_timeout_outlives_the_sync_a_restart_and_the_migrati
         (ConsumerLimits(max_size=1), False),
     ],
 )
-def test_configs_may_forbid_the_way_there(limits: ConsumerLimits, *, expected: bool) -> None:
+def test_upgrade_is_limited_by_configs(limits: ConsumerLimits, *, expected: bool) -> None:
     """K848-10."""
     _, classic = upgraded()
 
     assert can_become_consumer(classic.group, limits) is expected
 
 
-def test_a_group_of_another_kind_is_not_converted() -> None:
+def test_group_of_another_protocol_type_is_not_converted() -> None:
     scene = GroupScene()
     assert not can_become_consumer(scene.group, ConsumerLimits())
 
@@ -229,7 +229,7 @@ def test_a_group_of_another_kind_is_not_converted() -> None:
     assert classic.state is GroupState.STABLE
 
 
-def test_members_that_are_joining_are_asked_to_join_again() -> None:
+def test_joining_members_rejoin_after_the_upgrade() -> None:
     classic = GroupScene(initial_delay_ms=3000)
     classic.group.members.pending["c1"] = 10_000.0
     replies = classic.send_join(joins("c1", "t"))
@@ -259,7 +259,7 @@ def test_classic_members_wait_for_the_next_assignment_and_then_join_again() -> N
     assert (again.generation_id, scene.group.is_target_stale) == (joined.generation_id + 1, False)
 
 
-def test_requests_of_the_wrong_protocol_are_refused() -> None:
+def test_requests_of_the_wrong_protocol_are_rejected() -> None:
     scene = MixedScene(t=1)
     member = scene.join("n", "t")
 

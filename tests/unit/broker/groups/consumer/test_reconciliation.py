@@ -59,7 +59,7 @@ def partitions(text: str) -> dict[UUID, frozenset[int]]:
         ),
     ],
 )
-def test_a_member_takes_the_next_possible_step(
+def test_reconciliation_takes_the_next_possible_step(
     before: State, target: str, owned: str | None, others: str, after: State
 ) -> None:
     """K848-02."""

@@ -41,7 +41,9 @@ OWNED = [ConsumerGroupHeartbeatRequest.TopicPartitions(partitions=[0])]
         ({"subscribed_topic_names": ["x" * MAX_SUBSCRIPTION_BYTES]}, 1, "The subscription of the member is larger"),
     ],
 )
-def test_a_request_needs_the_fields_of_its_purpose(change: dict[str, object], version: int, words: str | None) -> None:
+def test_heartbeat_requires_the_fields_of_its_purpose(
+    change: dict[str, object], version: int, words: str | None
+) -> None:
     request = ConsumerGroupHeartbeatRequest(**{**JOIN, **change})  # type: ignore[arg-type]
 
     if words is None:
@@ -53,7 +55,7 @@ def test_a_request_needs_the_fields_of_its_purpose(change: dict[str, object], ve
     assert (refused.value.error_message or "").startswith(words)
 
 
-def test_an_unknown_assignor_is_refused() -> None:
+def test_unknown_assignor_is_rejected() -> None:
     """K848-07."""
     request = ConsumerGroupHeartbeatRequest(**{**JOIN, "server_assignor": "sticky"})  # type: ignore[arg-type]
 

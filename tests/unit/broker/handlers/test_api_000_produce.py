@@ -50,7 +50,7 @@ def produce(
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_batch_is_appended_in_every_version(broker: DataPath, version: int) -> None:
+def test_batch_is_appended_in_every_version(broker: DataPath, version: int) -> None:
     produce(broker, request(batch("before")), version)
 
     answer = produce(broker, request(batch("a", "b")), version)
@@ -77,12 +77,12 @@ def test_first_batches_wait_for_the_disk_in_threads(broker: DataPath, monkeypatc
     assert threads == {"klamm-flush"}
 
 
-def test_versions_that_librdkafka_wants_to_see_are_announced_and_closed() -> None:
+def test_versions_below_3_are_advertised_but_rejected() -> None:
     assert API.min_version == 0
     assert ROUTE.refused_below == 3
 
 
-def test_a_refused_partition_does_not_fail_its_neighbours(broker: DataPath) -> None:
+def test_rejected_partition_does_not_fail_others(broker: DataPath) -> None:
     asked = request(batch("a"))
     asked.topic_data[0].partition_data += [
         ProduceRequest.PartitionProduceData(index=7, records=batch("b")),
@@ -98,7 +98,7 @@ def test_a_refused_partition_does_not_fail_its_neighbours(broker: DataPath) -> N
 @pytest.mark.parametrize(
     ("version", "code"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
 )
-def test_an_unknown_topic_is_named_as_it_was_asked_for(broker: DataPath, version: int, code: ErrorCode) -> None:
+def test_unknown_topic_is_reported_by_name_or_id(broker: DataPath, version: int, code: ErrorCode) -> None:
     response = broker.ask(ROUTE, request(batch("a"), topic="other", topic_id=UNKNOWN_ID), ProduceResponse, version)
 
     (topic,) = response.responses
@@ -106,13 +106,13 @@ def test_an_unknown_topic_is_named_as_it_was_asked_for(broker: DataPath, version
     assert (topic.name, topic.topic_id) == (("other", UUID(int=0)) if version < 13 else ("", UNKNOWN_ID))
 
 
-def test_the_id_of_a_deleted_topic_does_not_reach_its_successor(broker: DataPath) -> None:
+def test_id_of_deleted_topic_is_rejected_after_recreation(broker: DataPath) -> None:
     broker.replace_topic("t")
 
     assert produce(broker, request(batch("a"))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_another_broker_id_names_the_leader_and_its_address(broker: DataPath) -> None:
+def test_request_to_another_broker_returns_the_current_leader(broker: DataPath) -> None:
     """KIP-951."""
     response = broker.ask(ROUTE, request(batch("a")), ProduceResponse, 13, node_id=ELSEWHERE)
 
@@ -135,13 +135,13 @@ def test_acks_zero_is_not_answered(broker: DataPath) -> None:
     assert broker.log().end_offset == 1
 
 
-def test_an_error_with_acks_zero_closes_the_connection(broker: DataPath) -> None:
+def test_error_with_acks_zero_closes_the_connection(broker: DataPath) -> None:
     with pytest.raises(ProtocolError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         asyncio.run(broker.call(ROUTE, request(batch("a"), partition=9, acks=0), ProduceResponse, 13))
 
 
 @pytest.mark.parametrize("records", [None, b""])
-def test_a_partition_without_records_is_refused(broker: DataPath, records: bytes | None) -> None:
+def test_partition_without_records_is_rejected(broker: DataPath, records: bytes | None) -> None:
     assert produce(broker, request(records)).error_code == ErrorCode.INVALID_RECORD
 
 
@@ -150,7 +150,7 @@ def test_cut_records_are_no_batch(broker: DataPath, cut: int) -> None:
     assert produce(broker, request(batch("a")[:-cut])).error_code == ErrorCode.INVALID_RECORD
 
 
-def test_single_records_that_are_refused_are_named(broker: DataPath) -> None:
+def test_rejected_records_are_reported_individually(broker: DataPath) -> None:
     """KIP-467."""
     broker.configs["cleanup.policy"] = "compact"
     mixed = encode_batch([Record(b"k", b"1", (), 0, 0), Record(None, b"2", (), 0, 1)])
@@ -163,7 +163,7 @@ def test_single_records_that_are_refused_are_named(broker: DataPath) -> None:
     assert answer.error_message
 
 
-def test_zstd_needs_a_version_that_knows_it(broker: DataPath) -> None:
+def test_zstd_requires_produce_v7(broker: DataPath) -> None:
     """KIP-110."""
     packed = memoryview(encode_batch([Record(b"k", b"1")], codec=Codec.ZSTD))
 
@@ -171,7 +171,7 @@ def test_zstd_needs_a_version_that_knows_it(broker: DataPath) -> None:
     assert produce(broker, request(packed), 7).error_code == 0
 
 
-def test_who_has_no_transaction_writes_none(broker: DataPath) -> None:
+def test_produce_without_a_transaction_is_rejected(broker: DataPath) -> None:
     asyncio.run(broker.transactions.start())
     in_transaction = memoryview(
         encode_batch([Record(b"k", b"1")], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -184,7 +184,7 @@ def test_who_has_no_transaction_writes_none(broker: DataPath) -> None:
     assert unnamed.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_a_full_disk_is_answered_as_a_storage_error(broker: DataPath) -> None:
+def test_full_disk_is_a_storage_error(broker: DataPath) -> None:
     produce(broker, request(batch("a")))
     broker.pool.room = 10
 
@@ -193,7 +193,7 @@ def test_a_full_disk_is_answered_as_a_storage_error(broker: DataPath) -> None:
     assert produce(broker, request(batch("c"))).base_offset == 1
 
 
-def test_a_topic_that_wants_it_is_on_disk_before_the_answer(broker: DataPath) -> None:
+def test_flush_messages_of_one_makes_records_durable_before_the_response(broker: DataPath) -> None:
     broker.configs["flush.messages"] = "1"
 
     produce(broker, request(batch("a")))

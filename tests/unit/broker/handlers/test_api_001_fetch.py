@@ -53,7 +53,7 @@ def found(response: FetchResponse) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_records_come_back_in_every_version(broker: DataPath, version: int) -> None:
+def test_records_are_fetched_in_every_version(broker: DataPath, version: int) -> None:
     broker.log().append(batch("a", "b"))
 
     response = fetch(broker, request(partition(), partition(1)), version)
@@ -150,7 +150,7 @@ def test_partitions_take_turns_when_the_limit_is_small(broker: DataPath) -> None
 
 
 @pytest.mark.parametrize("offset", [-1, 3])
-def test_an_offset_out_of_range_is_reported(broker: DataPath, offset: int) -> None:
+def test_out_of_range_offset_is_reported(broker: DataPath, offset: int) -> None:
     broker.log().append(batch("a", "b"))
 
     response = fetch(broker, request(partition(offset=offset), max_wait_ms=10_000))
@@ -169,7 +169,7 @@ def test_leader_epochs_are_compared(broker: DataPath) -> None:
     assert codes == [0, ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
 
 
-def test_another_broker_id_names_the_leader_and_its_address(broker: DataPath) -> None:
+def test_request_to_another_broker_returns_the_current_leader(broker: DataPath) -> None:
     """KIP-951."""
     response = fetch(broker, request(partition()), node_id=ELSEWHERE)
 
@@ -179,7 +179,7 @@ def test_another_broker_id_names_the_leader_and_its_address(broker: DataPath) ->
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(HERE, "a", 1)]
 
 
-def test_an_older_leader_epoch_is_answered_with_the_leader_and_its_epoch(broker: DataPath) -> None:
+def test_older_leader_epoch_returns_the_current_leader(broker: DataPath) -> None:
     """KIP-951: so the client need not ask for metadata."""
     broker.start_epoch(3)
 
@@ -191,7 +191,7 @@ def test_an_older_leader_epoch_is_answered_with_the_leader_and_its_epoch(broker:
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(HERE, "a", 1)]
 
 
-def test_a_leader_elsewhere_is_not_named_without_need(broker: DataPath) -> None:
+def test_successful_fetch_omits_current_leader(broker: DataPath) -> None:
     item = fetch(broker, request(partition())).responses[0].partitions[0]
 
     assert (item.current_leader.leader_id, item.current_leader.leader_epoch) == (-1, -1)
@@ -200,7 +200,7 @@ def test_a_leader_elsewhere_is_not_named_without_need(broker: DataPath) -> None:
 @pytest.mark.parametrize(
     ("version", "code"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
 )
-def test_an_unknown_topic_is_reported_by_name_or_id(broker: DataPath, version: int, code: ErrorCode) -> None:
+def test_unknown_topic_is_reported_by_name_or_id(broker: DataPath, version: int, code: ErrorCode) -> None:
     response = fetch(broker, request(partition(), topic="other", topic_id=12345), version)
 
     (topic,) = response.responses
@@ -208,7 +208,7 @@ def test_an_unknown_topic_is_reported_by_name_or_id(broker: DataPath, version: i
     assert topic.topic_id == (UUID(int=12345) if version >= 13 else UUID(int=0))
 
 
-def test_records_of_a_deleted_topic_are_not_those_of_its_successor(broker: DataPath) -> None:
+def test_id_of_deleted_topic_is_rejected_after_recreation(broker: DataPath) -> None:
     broker.log().append(batch("old"))
     broker.replace_topic("t")
 
@@ -232,7 +232,7 @@ def test_where_the_logs_part_is_reported(broker: DataPath) -> None:
 # -- waiting
 
 
-def test_a_fetch_waits_until_enough_was_appended(broker: DataPath) -> None:
+def test_fetch_waits_for_min_bytes(broker: DataPath) -> None:
     size = len(batch("x"))
 
     async def wait() -> FetchResponse | None:
@@ -251,7 +251,7 @@ def test_a_fetch_waits_until_enough_was_appended(broker: DataPath) -> None:
     assert not broker.log().waiters
 
 
-def test_a_fetch_ends_when_its_time_is_over(broker: DataPath) -> None:
+def test_fetch_ends_after_max_wait(broker: DataPath) -> None:
     started = time.monotonic()
 
     response = fetch(broker, request(partition(), max_wait_ms=50))
@@ -275,7 +275,7 @@ def test_cancelled_fetch_leaves_no_waiter(broker: DataPath) -> None:
     assert not broker.log().waiters
 
 
-def test_a_deleted_topic_ends_the_waiting(broker: DataPath) -> None:
+def test_topic_deletion_ends_waiting_fetch(broker: DataPath) -> None:
     async def delete() -> FetchResponse | None:
         asked = request(partition(), max_wait_ms=10_000)
         task = asyncio.create_task(broker.call(ROUTE, asked, FetchResponse, 18))
@@ -319,7 +319,7 @@ def test_fetch_session_returns_only_changed_partitions(broker: DataPath) -> None
     assert (told(something), found(something)) == ([1], [(1, 0)])
 
 
-def test_a_session_remembers_where_the_client_stands(broker: DataPath) -> None:
+def test_fetch_session_keeps_fetch_offsets(broker: DataPath) -> None:
     broker.log().append(batch("a"))
     session = open_session(broker, partition())
     moved = go_on(broker, session, 1, partition(offset=1))
@@ -329,7 +329,7 @@ def test_a_session_remembers_where_the_client_stands(broker: DataPath) -> None:
     assert found(go_on(broker, session, 2)) == [(0, 1)]
 
 
-def test_a_session_forgets_and_adds_partitions(broker: DataPath) -> None:
+def test_fetch_session_adds_and_forgets_partitions(broker: DataPath) -> None:
     session = open_session(broker, partition())
     asked = request(partition(1), session_id=session, session_epoch=1)
     asked.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
@@ -340,7 +340,7 @@ def test_a_session_forgets_and_adds_partitions(broker: DataPath) -> None:
     assert told(go_on(broker, session, 2)) == [1]
 
 
-def test_a_session_reports_errors_until_they_are_over(broker: DataPath) -> None:
+def test_fetch_session_repeats_errors_until_resolved(broker: DataPath) -> None:
     session = open_session(broker, partition(offset=5))
 
     assert [told(go_on(broker, session, epoch)) for epoch in (1, 2)] == [[0], [0]]
@@ -349,7 +349,7 @@ def test_a_session_reports_errors_until_they_are_over(broker: DataPath) -> None:
     assert told(go_on(broker, session, 4)) == []
 
 
-def test_a_session_reports_when_the_log_start_moves(broker: DataPath) -> None:
+def test_fetch_session_reports_changed_log_start_offset(broker: DataPath) -> None:
     broker.log().append(batch("a"))
     session = open_session(broker, partition(offset=1))
     broker.log().log_start_offset = 1
@@ -369,7 +369,7 @@ def test_partitions_of_a_session_take_turns(broker: DataPath) -> None:
     assert found(second) == [(1, 0)]
 
 
-def test_sessions_that_are_not_known_or_out_of_step_are_refused(broker: DataPath) -> None:
+def test_unknown_fetch_session_or_wrong_epoch_is_rejected(broker: DataPath) -> None:
     session = open_session(broker, partition())
 
     assert go_on(broker, session + 1, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -378,7 +378,7 @@ def test_sessions_that_are_not_known_or_out_of_step_are_refused(broker: DataPath
     assert go_on(broker, session, 1).error_code == 0
 
 
-def test_a_session_is_closed_by_its_client(broker: DataPath) -> None:
+def test_final_epoch_closes_the_fetch_session(broker: DataPath) -> None:
     session = open_session(broker, partition())
 
     last = go_on(broker, session, -1, partition())
@@ -387,7 +387,7 @@ def test_a_session_is_closed_by_its_client(broker: DataPath) -> None:
     assert go_on(broker, session, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_session_that_lost_all_its_partitions_is_over(broker: DataPath) -> None:
+def test_fetch_session_without_partitions_is_closed(broker: DataPath) -> None:
     session = open_session(broker, partition())
     asked = request(session_id=session, session_epoch=1)
     asked.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
@@ -396,7 +396,7 @@ def test_a_session_that_lost_all_its_partitions_is_over(broker: DataPath) -> Non
     assert len(broker.sessions) == 0
 
 
-def test_only_so_many_sessions_are_kept_and_stale_ones_make_room(broker: DataPath) -> None:
+def test_fetch_sessions_are_limited_and_stale_ones_evicted(broker: DataPath) -> None:
     first, second = open_session(broker, partition()), open_session(broker, partition())
 
     assert fetch(broker, request(partition(), session_epoch=0)).session_id == 0
@@ -416,7 +416,7 @@ def test_epochs_of_a_session_go_round(broker: DataPath) -> None:
     assert go_on(broker, session, 1).error_code == 0
 
 
-def test_a_client_without_sessions_gets_everything_each_time(broker: DataPath) -> None:
+def test_sessionless_fetch_returns_all_partitions(broker: DataPath) -> None:
     for _ in range(2):
         response = fetch(broker, request(partition(), partition(1)))
         assert (response.session_id, sorted(told(response))) == (0, [0, 1])

@@ -52,7 +52,7 @@ def test_both_ends_are_reported_in_every_version(broker: DataPath, version: int)
     assert answer(broker, EARLIEST, version) == (-1, 1, epoch)
 
 
-def test_an_empty_partition_has_both_ends_and_no_timestamp(broker: DataPath) -> None:
+def test_empty_partition_has_both_ends_and_no_timestamp(broker: DataPath) -> None:
     assert answer(broker, LATEST) == (-1, 0, 0)
     assert answer(broker, EARLIEST) == (-1, 0, 0)
     assert answer(broker, MAX_TIMESTAMP) == (-1, -1, -1)
@@ -73,7 +73,7 @@ def test_first_record_with_timestamp_is_found_within_batch(broker: DataPath, cod
     assert answer(broker, 221) == (-1, -1, -1)
 
 
-def test_times_out_of_order_are_found_across_segments_and_indexes(broker: DataPath) -> None:
+def test_unordered_timestamps_are_found_across_segments(broker: DataPath) -> None:
     """KIP-734 for the largest."""
     broker.configs |= {"segment.bytes": "3000", "index.interval.bytes": "200"}
     times = [5_000 + (number * 7919) % 1000 for number in range(200)]
@@ -105,13 +105,13 @@ def test_tiers_do_not_exist(broker: DataPath) -> None:
 
 
 @pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])
-def test_special_timestamps_need_a_version_that_knows_them(broker: DataPath, timestamp: int, since: int) -> None:
+def test_special_timestamps_require_their_version(broker: DataPath, timestamp: int, since: int) -> None:
     assert ask(broker, timestamp, version=since - 1).error_code == ErrorCode.UNSUPPORTED_VERSION
     assert ask(broker, timestamp, version=since).error_code == 0
     assert ask(broker, -6).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_the_epoch_is_that_of_the_record(broker: DataPath) -> None:
+def test_leader_epoch_is_that_of_the_record(broker: DataPath) -> None:
     broker.log().append(batch("x", at=10))
     broker.log().leader_epoch = 4
     broker.log().append(batch("x", at=20))

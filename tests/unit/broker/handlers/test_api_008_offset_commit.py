@@ -32,7 +32,7 @@ def codes(answer: OffsetCommitResponse) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-def test_each_partition_is_answered_in_the_order_of_the_request(version: int) -> None:
+def test_partitions_are_answered_in_request_order(version: int) -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, request(("t", 1), ("nowhere", 0), ("t", 7)), OffsetCommitResponse, version)
 
@@ -41,7 +41,7 @@ def test_each_partition_is_answered_in_the_order_of_the_request(version: int) ->
 
 
 @pytest.mark.parametrize(("version", "error_code"), [(8, "ILLEGAL_GENERATION"), (9, "GROUP_ID_NOT_FOUND")])
-def test_a_generation_of_a_group_that_does_not_exist_is_refused(version: int, error_code: str) -> None:
+def test_generation_of_unknown_group_is_rejected(version: int, error_code: str) -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, request(("t", 0), generation_id=3), OffsetCommitResponse, version)
 
@@ -65,7 +65,7 @@ def test_topics_are_named_by_their_ids_from_v10_on() -> None:
     ]
 
 
-def test_an_unknown_topic_id_keeps_its_error_when_the_group_is_rejected() -> None:
+def test_unknown_topic_id_keeps_its_error_when_the_group_is_rejected() -> None:
     topics = [
         Topic(topic_id=topic_id, partitions=[Partition(partition_index=0, committed_offset=5)])
         for topic_id in (UUID(int=7), TOPIC_ID)

@@ -27,7 +27,7 @@ def commit(broker: GroupBroker, group_id: str, *, node_id: int = 1) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 8))
-def test_one_group_is_answered_with_its_offsets(version: int) -> None:
+def test_offsets_of_one_group_are_returned(version: int) -> None:
     with GroupBroker() as broker:
         commit(broker, "g")
         request = OffsetFetchRequest(group_id="g", topics=[Topic(name="t", partition_indexes=[0, 1])])
@@ -69,7 +69,7 @@ def test_topics_are_named_by_their_ids_from_v10_on() -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_several_groups_are_answered_each_for_itself(version: int) -> None:
+def test_offsets_of_several_groups_are_returned(version: int) -> None:
     with GroupBroker() as broker:
         commit(broker, "g")
         request = OffsetFetchRequest(
@@ -89,7 +89,7 @@ def test_several_groups_are_answered_each_for_itself(version: int) -> None:
     assert found == [[("t", 1, 5)], [("t", 1, -1)], []]
 
 
-def test_a_group_of_another_broker_does_not_fail_its_neighbours() -> None:
+def test_group_of_another_coordinator_does_not_fail_others() -> None:
     with GroupBroker(brokers=2) as broker:
         ours = next(f"g{n}" for n in range(99) if coordinator_for(f"g{n}", (1, 2)) == 1)
         theirs = next(f"g{n}" for n in range(99) if coordinator_for(f"g{n}", (1, 2)) == 2)
@@ -105,7 +105,7 @@ def test_a_group_of_another_broker_does_not_fail_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_oldest_version_has_its_errors_at_the_partitions(version: int) -> None:
+def test_v1_reports_group_errors_per_partition(version: int) -> None:
     with GroupBroker(brokers=2) as broker:
         theirs = next(f"g{n}" for n in range(99) if coordinator_for(f"g{n}", (1, 2)) == 2)
         request = OffsetFetchRequest(group_id=theirs, topics=[Topic(name="t", partition_indexes=[0])])

@@ -20,7 +20,7 @@ def test_one_key_is_answered_with_an_address(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 @pytest.mark.parametrize("key_type", [0, 1], ids=["group", "transaction"])
-def test_each_key_is_answered_with_its_own_broker(version: int, key_type: int) -> None:
+def test_each_key_is_answered_with_its_coordinator(version: int, key_type: int) -> None:
     keys = [f"key-{number}" for number in range(20)]
     with GroupBroker(brokers=3) as broker:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)

@@ -31,7 +31,7 @@ def join(broker: GroupBroker, version: int) -> JoinGroupResponse:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_first_member_becomes_the_leader_of_generation_1(version: int) -> None:
+def test_first_member_leads_generation_1(version: int) -> None:
     with GroupBroker() as broker:
         answer = join(broker, version)
 
@@ -43,7 +43,7 @@ def test_a_first_member_becomes_the_leader_of_generation_1(version: int) -> None
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_refusal_can_be_written_in_every_version(version: int) -> None:
+def test_rejection_is_encoded_in_every_version(version: int) -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, request(session_timeout_ms=1), JoinGroupResponse, version)
 
@@ -51,7 +51,7 @@ def test_a_refusal_can_be_written_in_every_version(version: int) -> None:
     assert answer.protocol_name == (None if version >= 7 else "")
 
 
-def test_the_member_is_described_by_its_connection() -> None:
+def test_member_is_described_with_client_id_and_host() -> None:
     with GroupBroker() as broker:
         join(broker, 9)
         (member,) = broker.groups.describe("g").members
@@ -60,7 +60,7 @@ def test_the_member_is_described_by_its_connection() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 9])
-def test_another_broker_sends_the_member_on(version: int) -> None:
+def test_join_on_other_broker_is_not_coordinator(version: int) -> None:
     with GroupBroker(brokers=2) as broker:
         wrong = 3 - coordinator_for("g", (1, 2))
         answer = broker.ask(ROUTE, request(), JoinGroupResponse, version, node_id=wrong)

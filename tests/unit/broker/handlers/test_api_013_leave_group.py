@@ -11,7 +11,7 @@ Identity = LeaveGroupRequest.MemberIdentity
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_old_versions_name_one_member_and_read_its_error_at_the_top(version: int) -> None:
+def test_single_member_versions_report_error_at_top_level(version: int) -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, LeaveGroupRequest(group_id="g", member_id="m"), LeaveGroupResponse, version)
 
@@ -34,7 +34,7 @@ def test_new_versions_name_several_and_read_an_error_for_each(version: int) -> N
     ]
 
 
-def test_another_broker_sends_the_member_on() -> None:
+def test_leave_on_other_broker_is_not_coordinator() -> None:
     with GroupBroker(brokers=2) as broker:
         request = LeaveGroupRequest(group_id="g", members=[Identity(member_id="m")])
         codes = [broker.ask(ROUTE, request, LeaveGroupResponse, 5, node_id=node_id).error_code for node_id in (1, 2)]

@@ -24,7 +24,7 @@ def join(broker: GroupBroker) -> str:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_the_leader_gets_its_own_share(version: int) -> None:
+def test_leader_gets_its_own_assignment(version: int) -> None:
     with GroupBroker() as broker:
         member_id = join(broker)
         request = SyncGroupRequest(
@@ -42,7 +42,7 @@ def test_the_leader_gets_its_own_share(version: int) -> None:
 
 
 @pytest.mark.parametrize(("protocol_name", "error_code"), [("other", "INCONSISTENT_GROUP_PROTOCOL"), (None, "NONE")])
-def test_the_protocol_must_be_the_groups_if_it_is_named(protocol_name: str | None, error_code: str) -> None:
+def test_protocol_name_must_match_if_present(protocol_name: str | None, error_code: str) -> None:
     """KIP-559."""
     with GroupBroker() as broker:
         request = SyncGroupRequest(
@@ -53,7 +53,7 @@ def test_the_protocol_must_be_the_groups_if_it_is_named(protocol_name: str | Non
     assert answer.error_code == ErrorCode[error_code]
 
 
-def test_another_broker_sends_the_member_on() -> None:
+def test_sync_on_other_broker_is_not_coordinator() -> None:
     with GroupBroker(brokers=2) as broker:
         request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
         codes = [broker.ask(ROUTE, request, SyncGroupResponse, 5, node_id=node_id).error_code for node_id in (1, 2)]

@@ -14,7 +14,7 @@ ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_a_group_that_does_not_exist_is_dead_and_new_versions_say_why(version: int) -> None:
+def test_unknown_group_is_dead_and_has_an_error_since_v6(version: int) -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, DescribeGroupsRequest(groups=["g"]), DescribeGroupsResponse, version)
 
@@ -33,7 +33,7 @@ def test_authorized_operations_contain_all_without_authorizer(asked: bool, opera
     assert answer.groups[0].authorized_operations == operations
 
 
-def test_a_group_of_another_broker_does_not_fail_its_neighbours() -> None:
+def test_group_of_another_coordinator_does_not_fail_others() -> None:
     with GroupBroker(brokers=2) as broker:
         groups = [f"g{number}" for number in range(10)]
         answer = broker.ask(ROUTE, DescribeGroupsRequest(groups=groups), DescribeGroupsResponse, 5)

@@ -34,7 +34,7 @@ def test_groups_are_listed_with_the_fields_of_the_version(version: int) -> None:
     ("states", "types", "found"),
     [(["Empty"], [], True), (["Stable"], [], False), ([], ["classic"], True), ([], ["consumer"], False)],
 )
-def test_filters_drop_groups_that_do_not_match(states: list[str], types: list[str], found: bool) -> None:
+def test_filters_exclude_groups(states: list[str], types: list[str], found: bool) -> None:
     with GroupBroker() as broker:
         create(broker, "g")
         request = ListGroupsRequest(states_filter=states, types_filter=types)

@@ -53,7 +53,7 @@ async def deleted(data_dir: Path, meanwhile: Callable[[Services], object]) -> tu
     return [entry.error_code for entry in response.responses], seen
 
 
-def test_a_topic_that_grows_while_the_policy_thinks_is_shown_to_it_again(tmp_path: Path) -> None:
+def test_topic_that_grows_during_policy_check_is_checked_again(tmp_path: Path) -> None:
     def grow(services: Services) -> None:
         topic = services.topics.get("orders")
         assert topic is not None
@@ -62,7 +62,7 @@ def test_a_topic_that_grows_while_the_policy_thinks_is_shown_to_it_again(tmp_pat
     assert asyncio.run(deleted(tmp_path, grow)) == ([0], [1, 3])
 
 
-def test_a_topic_that_goes_while_the_policy_thinks_is_unknown(tmp_path: Path) -> None:
+def test_topic_deleted_during_policy_check_is_unknown(tmp_path: Path) -> None:
     def delete(services: Services) -> None:
         topic = services.topics.get("orders")
         assert topic is not None

@@ -36,7 +36,7 @@ def test_records_below_the_offset_are_gone(broker: DataPath, version: int) -> No
     assert [record.offset for record in read_all(broker.log())] == [2, 3]
 
 
-def test_the_new_start_is_on_disk_before_the_answer(broker: DataPath, tmp_path: Path) -> None:
+def test_log_start_offset_is_durable_before_the_response(broker: DataPath, tmp_path: Path) -> None:
     broker.log().append(batch("x", "y"))
 
     delete(broker, 1)
@@ -44,7 +44,7 @@ def test_the_new_start_is_on_disk_before_the_answer(broker: DataPath, tmp_path: 
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
 
 
-def test_everything_can_be_deleted_and_producing_continues(broker: DataPath) -> None:
+def test_all_records_are_deleted_and_produce_continues(broker: DataPath) -> None:
     for _ in range(3):
         broker.log().append(batch("x"))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_each_request_gets_an_id_of_its_own(broker: DataPath, version: int) -> None:
+def test_each_request_gets_a_new_producer_id(broker: DataPath, version: int) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
 
     answers = [broker.ask(ROUTE, request, InitProducerIdResponse, version) for _ in range(2)]
@@ -27,7 +27,7 @@ def test_each_request_gets_an_id_of_its_own(broker: DataPath, version: int) -> N
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(broker: DataPath, version: int) -> None:
+def test_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(broker: DataPath, version: int) -> None:
     asyncio.run(broker.transactions.start())
     request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
 
@@ -44,7 +44,7 @@ def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(broker
         ("x", 900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
     ],
 )
-def test_an_empty_id_and_a_timeout_out_of_bounds_are_refused(
+def test_empty_transactional_id_or_invalid_timeout_is_rejected(
     broker: DataPath, transactional_id: str, timeout_ms: int, code: ErrorCode
 ) -> None:
     asyncio.run(broker.transactions.start())
@@ -56,9 +56,7 @@ def test_an_empty_id_and_a_timeout_out_of_bounds_are_refused(
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)])
-def test_a_fenced_producer_gets_an_error_code_that_its_version_knows(
-    broker: DataPath, version: int, code: ErrorCode
-) -> None:
+def test_fenced_producer_gets_the_error_of_its_version(broker: DataPath, version: int, code: ErrorCode) -> None:
     asyncio.run(broker.transactions.start())
     request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
     for _ in range(3):
@@ -69,7 +67,7 @@ def test_a_fenced_producer_gets_an_error_code_that_its_version_knows(
     assert broker.ask(ROUTE, request, InitProducerIdResponse, version).error_code == code
 
 
-def test_an_id_without_an_epoch_is_refused(broker: DataPath) -> None:
+def test_producer_id_without_epoch_is_rejected(broker: DataPath) -> None:
     request = InitProducerIdRequest(transactional_id=None, producer_id=5, producer_epoch=-1)
 
     assert broker.ask(ROUTE, request, InitProducerIdResponse, 5).error_code == ErrorCode.INVALID_REQUEST

@@ -34,13 +34,13 @@ def ask(
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_the_present_epoch_ends_where_the_log_ends(broker: DataPath, version: int) -> None:
+def test_current_epoch_ends_at_log_end(broker: DataPath, version: int) -> None:
     assert ask(broker, 0, version=version) == (0, 0, 0)
     broker.log().append(batch("a", "b"))
     assert ask(broker, 0, version=version) == (0, 0, 2)
 
 
-def test_an_earlier_epoch_ends_where_the_next_begins(broker: DataPath) -> None:
+def test_earlier_epoch_ends_where_the_next_starts(broker: DataPath) -> None:
     log = broker.log()
     for epoch in (0, 3, 5):
         log.leader_epoch = epoch
@@ -56,7 +56,7 @@ def test_an_earlier_epoch_ends_where_the_next_begins(broker: DataPath) -> None:
     ]
 
 
-def test_an_epoch_without_records_ends_where_the_log_ends(broker: DataPath) -> None:
+def test_epoch_without_records_ends_at_the_log_end(broker: DataPath) -> None:
     """A consumer may know it from ListOffsets or Metadata. An undefined answer would make it reset its offset."""
     broker.start_epoch(3)
     assert ask(broker, 1) == (0, 1, 0)
@@ -67,7 +67,7 @@ def test_an_epoch_without_records_ends_where_the_log_ends(broker: DataPath) -> N
 
 
 @pytest.mark.parametrize("epoch", [-1, 7])
-def test_an_unknown_epoch_has_no_end(broker: DataPath, epoch: int) -> None:
+def test_unknown_epoch_has_no_end_offset(broker: DataPath, epoch: int) -> None:
     broker.log().append(batch("a"))
 
     assert ask(broker, epoch) == (0, -1, -1)

@@ -38,7 +38,7 @@ def abort(broker: DataPath, producer_id: int) -> int:
 
 
 @pytest.mark.parametrize(("flush_messages", "is_durable"), [("1", True), (str(2**63 - 1), False)])
-def test_a_topic_that_wants_it_has_the_marker_on_disk(tmp_path: Path, flush_messages: str, is_durable: bool) -> None:
+def test_flush_messages_of_one_makes_marker_durable(tmp_path: Path, flush_messages: str, is_durable: bool) -> None:
     broker = DataPath(tmp_path)
     broker.configs["flush.messages"] = flush_messages
     write(broker.log(), 7, "open", sequence=0)
@@ -49,7 +49,7 @@ def test_a_topic_that_wants_it_has_the_marker_on_disk(tmp_path: Path, flush_mess
     assert (log.last_stable_offset, log.recovery_point) == (2, 2 if is_durable else 0)
 
 
-def test_a_marker_that_cannot_be_made_durable_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_that_cannot_be_synced_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -61,7 +61,7 @@ def test_a_marker_that_cannot_be_made_durable_is_an_error(tmp_path: Path, monkey
     assert abort(broker, 7) == KAFKA_STORAGE_ERROR
 
 
-def test_a_marker_has_the_time_of_the_injected_clock(tmp_path: Path) -> None:
+def test_marker_has_the_timestamp_of_the_clock(tmp_path: Path) -> None:
     broker = DataPath(tmp_path)
     write(broker.log(), 7, "open", sequence=0)
 

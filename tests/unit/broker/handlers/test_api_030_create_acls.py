@@ -20,14 +20,14 @@ def create(
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_all_are_stored_in_one_commit_and_one_that_exists_is_no_error(version: int) -> None:
+def test_acls_are_stored_in_one_commit_and_existing_ones_accepted(version: int) -> None:
     broker = AclBroker()
     assert create(broker, creation("a"), creation("b"), version=version) == [(ErrorCode.NONE, None)] * 2
     assert create(broker, creation("a"), version=version) == [(ErrorCode.NONE, None)]
     assert broker.store.commits == [2, 0]  # what is there already is answered when it is durable
 
 
-def test_one_that_cannot_be_is_refused_and_its_neighbours_are_not() -> None:
+def test_invalid_acl_is_rejected_and_others_stored() -> None:
     broker = AclBroker()
     outcomes = create(
         broker,

@@ -57,7 +57,7 @@ def test_delete_acls_without_alter_on_cluster_is_rejected(broker: AclBroker) -> 
     assert len(broker.store.rows) == 3
 
 
-def test_a_filter_with_an_unknown_kind_is_refused_and_its_neighbours_are_not(broker: AclBroker) -> None:
+def test_invalid_filter_is_rejected_and_others_apply(broker: AclBroker) -> None:
     request = DeleteAclsRequest(filters=[wanted(None, operation=99), wanted("b")])
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, 3)
     assert [result.error_code for result in answer.filter_results] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]

@@ -39,7 +39,7 @@ def test_versions_1_to_4_are_served() -> None:
     assert (API.key, API.min_version, API.max_version) == (32, 1, 4)
 
 
-def test_a_topic_is_described_with_value_source_type_and_synonyms() -> None:
+def test_topic_config_is_described_with_value_source_type_and_synonyms() -> None:
     """K339-06: SET stores the value for the key."""
     service = make_service(
         MemoryConfigStore(configs=[PutConfig(resource_type=2, resource_name="t", name="flush.ms", value="5")])
@@ -54,13 +54,13 @@ def test_a_topic_is_described_with_value_source_type_and_synonyms() -> None:
     assert config.documentation is None
 
 
-def test_synonyms_come_only_when_they_are_asked_for() -> None:
+def test_synonyms_are_returned_on_request() -> None:
     (result,) = describe(Resource(resource_type=2, resource_name="t", configuration_keys=None))
     assert len(result.configs) == 37
     assert all(config.synonyms == [] for config in result.configs)
 
 
-def test_documentation_comes_only_when_it_is_asked_for() -> None:
+def test_documentation_is_returned_on_request() -> None:
     resources = [
         Resource(resource_type=2, resource_name="t", configuration_keys=None),
         Resource(resource_type=4, resource_name="1", configuration_keys=None),
@@ -74,18 +74,18 @@ def test_documentation_comes_only_when_it_is_asked_for() -> None:
         assert {config.documentation for config in result.configs} == {None}
 
 
-def test_a_missing_topic_is_answered_with_an_empty_text() -> None:
+def test_missing_topic_has_an_empty_error_message() -> None:
     """K339-33: Unknown topic -> 3; empty topic name -> 42."""
     (result,) = describe(Resource(resource_type=2, resource_name="missing", configuration_keys=None))
     assert (result.error_code, result.error_message, result.configs) == (3, "", [])
 
 
-def test_one_resource_of_an_unknown_type_fails_them_all() -> None:
+def test_unknown_resource_type_fails_all_resources() -> None:
     results = describe(Resource(resource_type=2, resource_name="t"), Resource(resource_type=99, resource_name="x"))
     assert [(r.error_code, r.configs) for r in results] == [(42, []), (42, [])]
 
 
-def test_secrets_are_not_told() -> None:
+def test_secrets_are_not_described() -> None:
     """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     under = "listener.name.internal.ssl.key.password"
     service = make_service(
@@ -99,7 +99,7 @@ def test_secrets_are_not_told() -> None:
     assert config.is_sensitive
 
 
-def test_every_version_can_be_written_and_read_again() -> None:
+def test_every_version_is_encoded_and_decoded() -> None:
     results = describe(Resource(resource_type=2, resource_name="t", configuration_keys=None), synonyms=True)
     for version in range(1, 5):
         again = decode(DescribeConfigsResponse, version, encode(DescribeConfigsResponse(results=results), version))
@@ -160,7 +160,7 @@ def test_body_in_pieces_equals_the_encoding_of_the_codec(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_a_value_in_the_properties_that_fits_no_response_fails_its_resource_alone(version: int) -> None:
+def test_oversized_static_value_fails_its_resource_only(version: int) -> None:
     """Kafka fails all of them; the connection stays open."""
     # given
     service = make_service(static={"advertised.listeners": "x" * 40_000})
@@ -181,7 +181,7 @@ def test_a_value_in_the_properties_that_fits_no_response_fails_its_resource_alon
     assert answer.error_codes() == (-1, 0, 0)
 
 
-def test_a_resource_that_a_request_names_again_and_again_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_resource_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
     service = make_service()
     asked: list[str] = []
     described = service.describe

@@ -12,7 +12,7 @@ Resource = AlterConfigsRequest.AlterConfigsResource
 Config = AlterConfigsRequest.AlterableConfig
 
 
-def test_the_old_api_stays() -> None:
+def test_alter_configs_is_still_served() -> None:
     """K339-01: The broker offers a new RPC IncrementalAlterConfigs; AlterConfigs stays."""
     assert (API.key, API.min_version, API.max_version) == (33, 0, 2)
 
@@ -36,7 +36,7 @@ def test_unnamed_configs_are_removed_and_each_resource_has_a_result() -> None:
     assert {c.name: c.value for c in store.load_configs()} == {"segment.ms": "8"}
 
 
-def test_a_resource_twice_is_refused_twice() -> None:
+def test_duplicate_resource_is_rejected_twice() -> None:
     """K339-31: where Kafka leaves the client waiting."""
     request = AlterConfigsRequest(resources=[Resource(resource_type=2, resource_name="t", configs=[])] * 2)
     response = asyncio.run(handle(request, make_context(make_service())))

@@ -12,7 +12,7 @@ from tests.support.group_broker import GroupBroker
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_each_group_is_answered_for_itself(version: int) -> None:
+def test_groups_are_deleted_independently(version: int) -> None:
     with GroupBroker() as broker:
         partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0)
         topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[partition])
@@ -29,7 +29,7 @@ def test_each_group_is_answered_for_itself(version: int) -> None:
     assert left == []
 
 
-def test_a_group_of_another_broker_is_not_deleted() -> None:
+def test_group_of_another_coordinator_is_not_deleted() -> None:
     with GroupBroker(brokers=2) as broker:
         wrong = 3 - coordinator_for("g", (1, 2))
         answer = broker.ask(ROUTE, DeleteGroupsRequest(groups_names=["g"]), DeleteGroupsResponse, 2, node_id=wrong)

@@ -36,7 +36,7 @@ def test_versions_0_and_1_are_served() -> None:
     assert ROUTE.request is IncrementalAlterConfigsRequest
 
 
-def test_the_bytes_of_the_kip_are_understood_and_answered() -> None:
+def test_bytes_of_the_kip_are_decoded_and_answered() -> None:
     """K339-02: Request v0 body = array resources{int8 type, string name, array configs{string name, int8 op, nullable
     string value}}, then bool validate_only (after the array, not before).
 
@@ -53,7 +53,7 @@ def test_the_bytes_of_the_kip_are_understood_and_answered() -> None:
     }
 
 
-def test_validate_only_stands_behind_the_resources() -> None:
+def test_validate_only_follows_the_resources_on_the_wire() -> None:
     """K339-02: Request v0 body = array resources{int8 type, string name, array configs{string name, int8 op, nullable
     string value}}, then bool validate_only (after the array, not before).
 
@@ -66,7 +66,7 @@ def test_validate_only_stands_behind_the_resources() -> None:
     assert store.committed == []
 
 
-def test_a_refused_resource_is_answered_with_code_and_message() -> None:
+def test_rejected_resource_has_code_and_message() -> None:
     """K339-20: Every requested resource appears once in the response.
 
     K339-29: Error text is returned in error_message on failure, null on success.
@@ -86,13 +86,13 @@ def test_a_refused_resource_is_answered_with_code_and_message() -> None:
     ]
 
 
-def test_the_history_names_principal_and_client() -> None:
+def test_history_records_principal_and_client_id() -> None:
     store = MemoryConfigStore(topics=["t1"])
     answer(decode(IncrementalAlterConfigsRequest, 0, REQUEST_V0), store)
     assert {(line.principal, line.client_id) for line in store.history} == {("User:anna", "tool")}
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_null_array_of_resources_breaks_the_protocol(version: int) -> None:
+def test_null_resources_are_a_protocol_error(version: int) -> None:
     with pytest.raises(ProtocolError):
         decode(IncrementalAlterConfigsRequest, version, b"\xff\xff\xff\xff\x00" if version == 0 else b"\x00\x00\x00")

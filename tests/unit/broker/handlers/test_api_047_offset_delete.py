@@ -19,7 +19,7 @@ REQUEST = OffsetDeleteRequest(
 )
 
 
-def test_each_partition_is_answered_for_itself() -> None:
+def test_partitions_are_answered_independently() -> None:
     """KIP-496."""
     with GroupBroker() as broker:
         partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0)
@@ -38,7 +38,7 @@ def test_each_partition_is_answered_for_itself() -> None:
     ]
 
 
-def test_a_group_that_does_not_exist_is_refused_at_the_top() -> None:
+def test_unknown_group_is_reported_at_top_level() -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, REQUEST, OffsetDeleteResponse, 0)
 
@@ -53,7 +53,7 @@ def test_offset_delete_on_other_broker_is_not_coordinator() -> None:
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_the_empty_group_id_is_refused_as_by_kafka() -> None:
+def test_empty_group_id_is_rejected_like_kafka() -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, OffsetDeleteRequest(group_id="", topics=REQUEST.topics), OffsetDeleteResponse, 0)
 

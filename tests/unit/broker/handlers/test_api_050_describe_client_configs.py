@@ -119,7 +119,7 @@ def outcome(response: DescribeClientConfigsResponse) -> dict[tuple[str | None, .
     }
 
 
-def test_it_is_served_in_version_0_only() -> None:
+def test_only_version_0_is_served() -> None:
     """K649-01: DescribeClientConfigs has api key 50, versions 0..0.
 
     K649-17: Unknown request versions (1+) are not advertised; sent anyway, the connection is closed, as Kafka does for
@@ -148,7 +148,7 @@ def test_operator_sees_configs_of_each_entity(broker: Broker) -> None:
     }
 
 
-def test_an_unknown_user_gives_no_entries_and_no_error(broker: Broker) -> None:
+def test_unknown_user_has_no_entries_and_no_error(broker: Broker) -> None:
     """K649-16: On request-level failure: ErrorCode != 0, ErrorMessage set, Entries null; on success Entries is non-null
     (maybe empty), message null.
 
@@ -181,7 +181,7 @@ def test_rejected_filter_has_message_and_null_entries(
     assert response.entries is None
 
 
-def test_an_application_is_answered_with_one_merged_entry(broker: Broker) -> None:
+def test_application_gets_one_merged_entry(broker: Broker) -> None:
     """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
 
     K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values.
@@ -198,7 +198,7 @@ def test_an_application_is_answered_with_one_merged_entry(broker: Broker) -> Non
     assert all(not component.entity_compatibility for entry in response.entries or [] for component in entry.entity)
 
 
-def test_an_application_without_configs_is_answered_with_an_empty_entry(broker: Broker) -> None:
+def test_application_without_configs_gets_an_empty_entry(broker: Broker) -> None:
     """K649-31: Exactly one entry comes back, entity {user, client-id}, with merged Values.
 
     K649-36: client-id component missing -> use the request header's client id; default/any match -> 42.
@@ -259,13 +259,13 @@ def test_registering_changes_no_config(broker: Broker) -> None:
     assert outcome(response) == {("alice", "app1"): {"session.timeout.ms": "9000"}}
 
 
-def test_a_list_without_end_is_refused(broker: Broker) -> None:
+def test_too_many_supported_configs_are_rejected(broker: Broker) -> None:
     """K649-48: The registration topic is not mirrored and not writable by clients."""
     response = broker.ask(supported=["k"] * 101, resolve=True)
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 
 
-def test_a_disk_that_refuses_a_registration_is_reported(broker: Broker) -> None:
+def test_failed_registration_is_a_storage_error(broker: Broker) -> None:
     broker.records.fail_next_append = True
     response = broker.ask(supported=["acks"], resolve=True)
     assert (response.error_code, response.entries) == (ErrorCode.KAFKA_STORAGE_ERROR, None)
@@ -293,13 +293,13 @@ def test_scram_on_the_same_key_is_answered_as_scram(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x00", b"\x00\x05", b"\xff" * 12, bytes(10) + b"x", b"\x01\x07\x50", b"\x00\x01\x00x"]
 )
-def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
+def test_malformed_request_closes_the_connection(data: bytes) -> None:
     """O649-A."""
     with pytest.raises(ProtocolError):
         decode_raw(0, memoryview(data), 0)
 
 
-def test_who_registered_is_forgotten_with_the_topic(broker: Broker) -> None:
+def test_deleted_topic_clears_registrations(broker: Broker) -> None:
     # given
     broker.ask(supported=["acks"], resolve=True)
     assert [entry.entity[1].entity_name for entry in broker.ask(*ALL_CLIENTS).entries or []] == ["header-client"]

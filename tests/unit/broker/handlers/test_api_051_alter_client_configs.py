@@ -87,7 +87,7 @@ def put(key: str, value: str) -> Op:
     return Op(key=key, value=value, remove=False)
 
 
-def test_it_is_served_in_version_0_only() -> None:
+def test_only_version_0_is_served() -> None:
     """K649-02: AlterClientConfigs has api key 51, versions 0..0.
 
     K649-17: Unknown request versions (1+) are not advertised; sent anyway, the connection is closed, as Kafka does for
@@ -117,7 +117,7 @@ def test_each_entity_is_echoed_with_its_outcome(broker: Broker) -> None:
     assert [str(entity) for entity in broker.service.configs] == ["user 'bob'"]
 
 
-def test_a_value_is_set_and_removed(broker: Broker) -> None:
+def test_alter_sets_and_removes_values(broker: Broker) -> None:
     """K649-12: Alter request: Entries array{Entity array{EntityType string, EntityName nullable string}, Ops array{Key
     string, Value string, Remove bool}}, ValidateOnly bool last.
 
@@ -140,7 +140,7 @@ def test_validate_only_gives_the_same_response_and_changes_nothing(broker: Broke
     assert len(broker.service.configs) == 1
 
 
-def test_a_disk_that_refuses_fails_every_entry(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_fails_every_entry(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     def submit(changes: Sequence[Change]) -> asyncio.Future[None]:
         raise StorageError("No space left on device")
 
@@ -149,7 +149,7 @@ def test_a_disk_that_refuses_fails_every_entry(broker: Broker, monkeypatch: pyte
     assert [code for code, _ in answer] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
 
 
-def test_an_empty_request_has_an_empty_answer(broker: Broker) -> None:
+def test_empty_request_has_an_empty_response(broker: Broker) -> None:
     assert broker.alter() == []
 
 
@@ -203,7 +203,7 @@ def test_scram_credentials_are_stored_and_deleted_by_mechanism(broker: Broker) -
         (("bob", 0, 4096), (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")),
     ],
 )
-def test_a_credential_that_cannot_be_is_refused_as_kafka_does(
+def test_invalid_scram_credential_is_rejected_like_kafka(
     broker: Broker, upsertion: tuple[str, int, int], answer: tuple[int, str]
 ) -> None:
     assert alter_credentials(broker, upsert=[upsertion]) == {upsertion[0]: answer}
@@ -218,7 +218,7 @@ def test_user_altered_twice_in_one_request_is_rejected(broker: Broker) -> None:
     assert [int(mechanism) for mechanism, _ in broker.credentials.describe("bob")] == [1]
 
 
-def test_the_empty_section_that_librdkafka_adds_is_passed_over() -> None:
+def test_empty_tagged_fields_of_librdkafka_are_ignored() -> None:
     frame = memoryview(b"\x00" + encode(AlterUserScramCredentialsRequest(), 0) + b"\x00")
     assert isinstance(decode_raw(0, frame, 0), AlterUserScramCredentialsRequest)
 
@@ -235,7 +235,7 @@ def test_the_empty_section_that_librdkafka_adds_is_passed_over() -> None:
         b"\x00" + encode(AlterUserScramCredentialsRequest(), 0) + b"x",
     ],
 )
-def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
+def test_malformed_request_closes_the_connection(data: bytes) -> None:
     """O649-A."""
     with pytest.raises(ProtocolError):
         decode_raw(0, memoryview(data), 0)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(("duration_ms", "is_listed"), [(-1, True), (999, True), (1000, False)])
-def test_a_transaction_is_listed_when_it_is_open_for_longer(
-    tmp_path: Path, *, duration_ms: int, is_listed: bool
-) -> None:
+def test_duration_filter_uses_the_brokers_clock(tmp_path: Path, *, duration_ms: int, is_listed: bool) -> None:
     broker = DataPath(tmp_path)
 
     async def run() -> ListTransactionsResponse | None:

@@ -53,7 +53,7 @@ def describe(broker: GroupBroker, version: int = 1) -> ConsumerGroupDescribeResp
     return group
 
 
-def test_a_member_joins_and_is_described(broker: GroupBroker) -> None:
+def test_member_joins_and_is_described(broker: GroupBroker) -> None:
     """K848-01, -11."""
     reply = join(broker)
 
@@ -73,7 +73,7 @@ def test_a_member_joins_and_is_described(broker: GroupBroker) -> None:
     assert describe(broker, 0).members[0].member_type == -1
 
 
-def test_an_enforced_interval_comes_with_the_next_heartbeat_and_so_does_its_removal(broker: GroupBroker) -> None:
+def test_enforced_heartbeat_interval_applies_from_the_next_heartbeat(broker: GroupBroker) -> None:
     """K649-95."""
     join(broker)
     broker.enforcement.values = Enforced(is_on=True, heartbeat_interval_ms=7_000)
@@ -84,7 +84,7 @@ def test_an_enforced_interval_comes_with_the_next_heartbeat_and_so_does_its_remo
     assert beat(broker, 2).heartbeat_interval_ms == 5_000
 
 
-def test_the_group_is_listed_with_its_type_and_state(broker: GroupBroker) -> None:
+def test_group_is_listed_with_its_type_and_state(broker: GroupBroker) -> None:
     """K848-11."""
     join(broker)
 
@@ -98,7 +98,7 @@ def test_the_group_is_listed_with_its_type_and_state(broker: GroupBroker) -> Non
     assert listed(types_filter=["classic"]) == listed(states_filter=["Empty"]) == []
 
 
-def test_describe_groups_does_not_know_it(broker: GroupBroker) -> None:
+def test_describe_groups_reports_consumer_group_as_not_classic(broker: GroupBroker) -> None:
     join(broker)
 
     (group,) = broker.ask(
@@ -109,7 +109,7 @@ def test_describe_groups_does_not_know_it(broker: GroupBroker) -> None:
     assert group.error_message == "Group g is not a classic group."
 
 
-def test_a_group_with_members_is_not_deleted(broker: GroupBroker) -> None:
+def test_group_with_members_is_not_deleted(broker: GroupBroker) -> None:
     """K848-11."""
 
     def delete() -> int:
@@ -139,7 +139,7 @@ def test_errors_have_a_message(broker: GroupBroker, epoch: int, code: ErrorCode,
     assert (reply.error_code, reply.error_message) == (code, words)
 
 
-def test_a_wrong_regular_expression_leaves_no_group_behind(broker: GroupBroker) -> None:
+def test_invalid_regular_expression_creates_no_group(broker: GroupBroker) -> None:
     reply = join(broker, subscribed_topic_regex="(")
 
     assert reply.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -165,7 +165,7 @@ def test_rights_are_needed_on_the_group_and_on_its_topics(broker: GroupBroker) -
     assert (describe(broker).error_code, describe(broker).members) == (denied_topic, [])
 
 
-def test_the_oldest_version_gets_a_member_id(broker: GroupBroker) -> None:
+def test_version_0_returns_a_generated_member_id(broker: GroupBroker) -> None:
     request = ConsumerGroupHeartbeatRequest(
         group_id="g", rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
     )

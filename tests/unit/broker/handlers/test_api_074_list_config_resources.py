@@ -28,21 +28,21 @@ def test_versions_0_and_1_are_served() -> None:
     assert (API.key, API.min_version, API.max_version) == (74, 0, 1)
 
 
-def test_no_types_ask_for_everything_but_the_clusters_default() -> None:
+def test_empty_types_list_all_but_the_cluster_default() -> None:
     assert listed() == (
         0,
         [(2, "a"), (2, "b"), (4, "1"), (4, "2"), (8, "1"), (8, "2"), (16, "subscription"), (32, "group")],
     )
 
 
-def test_only_the_types_asked_for_are_listed() -> None:
+def test_types_filter_selects_resources() -> None:
     assert listed(32, 4) == (0, [(4, "1"), (4, "2"), (32, "group")])
 
 
-def test_version_0_knows_subscriptions_only() -> None:
+def test_version_0_lists_client_metrics_only() -> None:
     assert listed(version=0) == (0, [(16, "subscription")])
 
 
 @pytest.mark.parametrize("kind", [0, 1, 3, 99])
-def test_a_type_that_cannot_be_listed_is_an_unsupported_version(kind: int) -> None:
+def test_unlistable_type_is_an_unsupported_version(kind: int) -> None:
     assert listed(2, kind) == (35, [])

@@ -133,7 +133,7 @@ def delete() -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in NAMES])
 
 
-def test_thousands_of_parts_in_one_request_leave_others_their_turn(tmp_path: Path) -> None:
+def test_request_with_thousands_of_parts_yields_to_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_broker(tmp_path) as broker:
             # topics are created
@@ -168,7 +168,7 @@ def test_thousands_of_parts_in_one_request_leave_others_their_turn(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_two_that_create_the_same_topics_at_once_create_each_once(tmp_path: Path) -> None:
+def test_concurrent_creations_create_each_topic_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_broker(tmp_path) as broker:
             names = NAMES[:500]

@@ -54,7 +54,7 @@ def test_described_topics_name_no_leader(half: DataPath) -> None:
     assert (offline.leader_id, offline.offline_replicas, offline.leader_epoch) == (-1, [HERE], 4)
 
 
-def test_the_log_directory_has_an_error_and_lists_the_others(half: DataPath) -> None:
+def test_log_dir_with_offline_partition_has_an_error_and_lists_the_others(half: DataPath) -> None:
     wanted = DescribeLogDirsRequest.DescribableLogDirTopic(topic="t", partitions=[0, 1])
 
     (directory,) = half.ask(

@@ -83,7 +83,7 @@ def test_open_transaction_does_not_wake_read_committed_fetch(broker: DataPath) -
     assert waited_s < 30
 
 
-def test_a_fetch_that_waits_in_vain_is_answered_in_time(broker: DataPath) -> None:
+def test_read_committed_fetch_without_new_records_ends_after_max_wait(broker: DataPath) -> None:
     write(broker.log(), 7, "x", sequence=0)
 
     answer = only_partition(broker.ask(api_001_fetch.ROUTE, request(max_wait_ms=50), FetchResponse, 12))

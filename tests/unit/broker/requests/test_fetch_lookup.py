@@ -79,12 +79,12 @@ async def fetched(broker: DataPath, *appended: int, min_bytes: int) -> dict[int,
     return {entry.partition_index: bytes(entry.records) for entry in topic.partitions if entry.records}
 
 
-def test_a_wait_for_one_of_a_thousand_partitions_costs_one_more_look(broker: DataPath, counts: Counter[str]) -> None:
+def test_waiting_fetch_checks_only_the_changed_partition_again(broker: DataPath, counts: Counter[str]) -> None:
     assert list(asyncio.run(fetched(broker, HOT, min_bytes=1))) == [HOT]
     assert counts == {"authorized": 2, "looked at": PARTITIONS + 1, "found": 1}
 
 
-def test_partitions_are_looked_up_again_after_the_wait(broker: DataPath, counts: Counter[str]) -> None:
+def test_fetched_partitions_are_looked_up_again_after_the_wait(broker: DataPath, counts: Counter[str]) -> None:
     """Its range has grown, or compaction has replaced its file."""
     size = len(batch("x"))
     for index in (1, HOT):
@@ -94,7 +94,7 @@ def test_partitions_are_looked_up_again_after_the_wait(broker: DataPath, counts:
     assert counts == {"authorized": 2, "looked at": PARTITIONS + 2, "found": 4}
 
 
-def test_enough_data_is_found_in_one_look(broker: DataPath, counts: Counter[str]) -> None:
+def test_fetch_with_enough_data_checks_each_partition_once(broker: DataPath, counts: Counter[str]) -> None:
     broker.log("wide", HOT).append(batch("x"))
     assert list(asyncio.run(fetched(broker, min_bytes=1))) == [HOT]
     assert counts == {"authorized": 1, "looked at": PARTITIONS, "found": 1}

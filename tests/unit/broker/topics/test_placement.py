@@ -85,7 +85,7 @@ def test_impossible_placements_are_rejected(arguments: dict[str, object], error:
         place(**arguments)  # type: ignore[arg-type]
 
 
-def test_a_manual_assignment_is_taken_as_it_is() -> None:
+def test_manual_assignment_is_unchanged() -> None:
     """K108-16: Manual assignment: replicasAssignments filled, the two numbers unset."""
     placement = place(assignments={1: [2, 3], 0: [3, 1]})
     assert placement.partitions == ((3, 1), (2, 3))
@@ -106,9 +106,7 @@ def test_added_partitions_continue_where_the_topic_ended() -> None:
         (3, [[1, 2]], "not consistent"),
     ],
 )
-def test_partitions_that_cannot_be_added_are_refused(
-    count: int, assignments: list[list[int]] | None, message: str
-) -> None:
+def test_invalid_added_partitions_are_rejected(count: int, assignments: list[list[int]] | None, message: str) -> None:
     with pytest.raises(KafkaApiError, match=message):
         place_added_partitions(
             topic="t", current=[(1,), (2,)], count=count, assignments=assignments, node_ids=(1, 2, 3)

@@ -112,7 +112,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_an_end_is_written_to_the_partitions(world: World, commit: bool) -> None:
+def test_transaction_end_is_written_to_partitions(world: World, commit: bool) -> None:
     async def story() -> None:
         who = await world.begin("a")
         assert await world.finish(who, commit=commit) == (who.producer_id, 1)
@@ -123,7 +123,7 @@ def test_an_end_is_written_to_the_partitions(world: World, commit: bool) -> None
     run(world, story)
 
 
-def test_an_open_transaction_continues_after_a_restart(world: World) -> None:
+def test_open_transaction_continues_after_a_restart(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         await world.restart()
@@ -155,7 +155,7 @@ def test_restart_completes_decided_transactions(world: World, monkeypatch: pytes
     run(world, story)
 
 
-def test_markers_that_a_power_cut_took_are_written_again(world: World) -> None:
+def test_markers_lost_in_a_power_cut_are_written_again(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         await world.finish(who)
@@ -202,7 +202,7 @@ def test_lost_marker_is_written_again_after_later_transactions(
     run(world, story)
 
 
-def test_a_decision_is_forgotten_when_its_markers_are_durable(world: World) -> None:
+def test_decision_is_removed_once_its_markers_are_durable(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         who = await world.finish(who)
@@ -219,7 +219,7 @@ def test_a_decision_is_forgotten_when_its_markers_are_durable(world: World) -> N
     run(world, story)
 
 
-def test_a_log_that_cannot_be_made_durable_keeps_its_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsynced_log_keeps_its_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -241,7 +241,7 @@ def test_a_log_that_cannot_be_made_durable_keeps_its_decision(world: World, monk
     run(world, story)
 
 
-def test_offsets_that_a_power_cut_gave_back_belong_to_other_transactions(world: World) -> None:
+def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(world: World) -> None:
     async def story() -> None:
         who = await world.begin("lost")
         who = await world.finish(who, knows_v2=False)
@@ -276,7 +276,7 @@ def test_full_disk_delays_only_the_markers(world: World, monkeypatch: pytest.Mon
     run(world, story)
 
 
-def test_an_offline_partition_keeps_no_marker_from_the_others(
+def test_offline_partition_does_not_block_markers_of_others(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
@@ -323,7 +323,7 @@ def test_full_disk_at_start_keeps_decisions(world: World, monkeypatch: pytest.Mo
     run(world, story)
 
 
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_may_continue(world: World) -> None:
+def test_timed_out_transaction_is_aborted_and_its_producer_continues(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         world.house.clock.now_ms += 1001
@@ -344,7 +344,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_may_conti
     run(world, story)
 
 
-def test_the_next_producer_waits_until_the_transaction_before_is_aborted(world: World) -> None:
+def test_next_producer_waits_for_the_abort_of_the_open_transaction(world: World) -> None:
     async def story() -> None:
         zombie = await world.begin("a")
         with pytest.raises(ConcurrentTransactionsError):
@@ -400,7 +400,7 @@ def test_failed_write_leaves_the_transaction_unchanged(world: World, monkeypatch
     run(world, story)
 
 
-def test_a_coordinator_that_stops_says_so(world: World) -> None:
+def test_stopped_coordinator_is_not_available(world: World) -> None:
     async def story() -> None:
         await world.coordinator.stop()
         with pytest.raises(CoordinatorNotAvailableError):
@@ -409,7 +409,7 @@ def test_a_coordinator_that_stops_says_so(world: World) -> None:
     run(world, story)
 
 
-def test_an_unknown_id_has_no_transaction(world: World) -> None:
+def test_unknown_transactional_id_has_no_transaction(world: World) -> None:
     async def story() -> None:
         with pytest.raises(InvalidProducerIdMappingError):
             world.coordinator.verify("x", ProducerIdentity(1, 0), PARTITION)
@@ -417,7 +417,7 @@ def test_an_unknown_id_has_no_transaction(world: World) -> None:
     run(world, story)
 
 
-def test_an_administrators_marker_stays_the_last_word(world: World) -> None:
+def test_marker_of_an_administrator_takes_precedence(world: World) -> None:
     async def story() -> None:
         who = await world.begin("a")
         end(world.house.log, who.producer_id, ABORT, epoch=5)

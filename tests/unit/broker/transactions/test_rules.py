@@ -61,7 +61,7 @@ def end_again(known: Transaction, who: ProducerIdentity, *, commit: bool, v2: bo
     return rules.end(known, who, is_commit=commit, bumps_epoch=v2, now_ms=NOON_MS)
 
 
-def test_each_producer_gets_the_next_epoch() -> None:
+def test_each_initialization_bumps_the_epoch() -> None:
     first = initialized()
     second = initialized(first)
 
@@ -76,7 +76,7 @@ def test_init_producer_id_with_own_id_bumps_epoch_and_is_retriable() -> None:
     assert initialized(second, first.identity).identity == (7, 1), "the answer was lost"
 
 
-def test_who_was_replaced_does_not_come_back() -> None:
+def test_fenced_producer_cannot_reinitialize() -> None:
     first = initialized()
     second = initialized(first)
 
@@ -101,12 +101,12 @@ def test_used_up_epochs_lead_to_a_new_producer_id() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 1001])
-def test_timeouts_out_of_bounds_are_refused(timeout_ms: int) -> None:
+def test_invalid_transaction_timeout_is_rejected(timeout_ms: int) -> None:
     with pytest.raises(InvalidTransactionTimeoutError, match=r"between 1 and transaction\.max\.timeout\.ms=1000"):
         rules.check_timeout(timeout_ms, 1000)
 
 
-def test_a_transaction_begins_with_its_first_partition_and_grows() -> None:
+def test_transaction_starts_with_its_first_partition_and_grows() -> None:
     known = ongoing()
     grown = rules.add(known, known.identity, partitions={OTHER}, groups={"g"}, now_ms=NOON_MS + 5)
 
@@ -119,7 +119,7 @@ def test_a_transaction_begins_with_its_first_partition_and_grows() -> None:
     assert rules.add(grown, grown.identity, partitions={OTHER}, now_ms=NOON_MS) is grown
 
 
-def test_a_transaction_has_no_more_groups_than_anybody_needs() -> None:
+def test_groups_per_transaction_are_limited() -> None:
     known = rules.add(ongoing(), ProducerIdentity(7, 0), groups={f"g{number}" for number in range(1000)}, now_ms=1)
 
     with pytest.raises(InvalidRequestError, match="at most 1000 groups"):
@@ -143,7 +143,7 @@ def test_only_the_present_producer_adds_and_writes() -> None:
             rules.verify(known, known.identity, unknown)
 
 
-def test_the_old_end_keeps_the_epoch_and_may_be_repeated() -> None:
+def test_end_txn_before_v5_keeps_epoch_and_is_repeatable() -> None:
     known = ongoing()
     done = ended(known, v2=False)
 
@@ -196,7 +196,7 @@ def test_end_txn_of_old_client_before_first_partition_is_rejected() -> None:
             end_again(known, known.identity, commit=commit, v2=False)
 
 
-def test_the_last_epoch_ends_with_a_new_producer_id() -> None:
+def test_exhausted_epoch_ends_with_a_new_producer_id() -> None:
     known = ongoing(replace(initialized(), producer_epoch=MAX_EPOCH))
     assert rules.needs_next_producer_id(known, bumps_epoch=True)
     assert not rules.needs_next_producer_id(known, bumps_epoch=False)
@@ -222,7 +222,7 @@ def test_fencing_aborts_open_transaction() -> None:
         end_again(following, known.identity, commit=True)
 
 
-def test_time_that_the_broker_was_away_does_not_count() -> None:
+def test_broker_downtime_does_not_count_toward_the_timeout() -> None:
     known = ongoing()
 
     assert not rules.is_timed_out(known, NOON_MS + 1000)
@@ -311,7 +311,7 @@ STEPS = st.lists(
     epoch=MAX_EPOCH - 3,
 )  # fmt: skip
 @given(steps=STEPS, epoch=st.sampled_from([-1, 5, MAX_EPOCH - 3]))
-def test_one_epoch_is_valid_and_decisions_are_final_in_any_order_of_requests(
+def test_epochs_increase_and_decisions_are_final_for_any_requests(
     steps: list[tuple[str, int, bool]], epoch: int
 ) -> None:
     """Whoever asks for what, in any order: identities only go forward, and a decided end stays decided."""

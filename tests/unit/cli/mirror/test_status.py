@@ -41,7 +41,7 @@ def test_unavailable_target_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A->target: cluster target cannot be reached" in capsys.readouterr().err
 
 
-def test_timeout_flag_limits_the_wait_for_a_target_that_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_timeout_flag_limits_wait_for_silent_target(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         for source in (["--source", "A"], []):

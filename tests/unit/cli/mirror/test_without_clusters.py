@@ -76,7 +76,7 @@ def test_unavailable_clusters_are_reported_at_once(
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["verify", "cutover g"])
 @pytest.mark.parametrize("silent", ["A", "B"])
-def test_timeout_flag_limits_the_wait_for_a_cluster_that_sends_nothing(
+def test_timeout_flag_limits_wait_for_silent_cluster(
     command: str, silent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], klamm_broker: Broker
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:

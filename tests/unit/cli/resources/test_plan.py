@@ -96,7 +96,7 @@ def test_invalid_profile_is_rejected_by_name(
 
 
 @pytest.mark.process
-def test_deletions_beyond_the_limit_are_refused_before_anything_changes(run: Run, address: str, tmp_path: Path) -> None:
+def test_deletions_above_max_impact_are_rejected_before_any_change(run: Run, address: str, tmp_path: Path) -> None:
     # given
     file = tmp_path / "file.yaml"
     file.write_text("topics: {to-delete: {state: absent}, too-early: {partitions: 1}}")
@@ -117,7 +117,7 @@ def test_deletions_beyond_the_limit_are_refused_before_anything_changes(run: Run
 
 
 @pytest.mark.process
-def test_failed_kind_stops_later_kinds_unless_told_to_go_on(run: Run, address: str, tmp_path: Path) -> None:
+def test_failed_kind_stops_later_kinds_unless_keep_going(run: Run, address: str, tmp_path: Path) -> None:
     # given
     file = tmp_path / "file.yaml"
     file.write_text(
@@ -138,7 +138,7 @@ def test_failed_kind_stops_later_kinds_unless_told_to_go_on(run: Run, address: s
 
 
 @pytest.mark.process
-def test_rules_file_is_asked_and_markdown_shows_its_reason(run: Run, address: str, tmp_path: Path) -> None:
+def test_rules_denial_is_shown_in_markdown_plan(run: Run, address: str, tmp_path: Path) -> None:
     # given
     rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"
     rules.write_text("rules:\n  - {name: sizes, topics: 'small[.].*', partitions: {max: 3}, deletion: forbidden}\n")

@@ -69,7 +69,7 @@ def test_columns_are_encoded_as_single_records_are(records: list[Record], codec:
 
 
 @given(st.lists(st.tuples(RECORDS, st.integers(0, 3), st.sampled_from("ab")), min_size=1, max_size=30))
-def test_each_partition_keeps_its_rows_and_their_order(rows: list[tuple[Record, int, str]]) -> None:
+def test_rows_keep_their_partition_and_order(rows: list[tuple[Record, int, str]]) -> None:
     records, partitions, topics = (list(each) for each in zip(*rows, strict=True))
     found: dict[tuple[str, int], list[Record]] = {}
     for each in batches_of(rows_from(records, partitions=partitions, topics=topics)):

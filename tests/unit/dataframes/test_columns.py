@@ -73,7 +73,7 @@ def batch_of(
     gap=st.sampled_from([0, 0, 1, 100]),
     cut=st.tuples(st.integers(0, 30), st.integers(0, 400)),
 )
-def test_columns_hold_what_the_records_hold(
+def test_columns_equal_decoded_records(
     batches: list[tuple[list[tuple[bytes | None, bytes | None, tuple[object, ...], int]], Codec]],
     gap: int,
     cut: tuple[int, int],
@@ -111,7 +111,7 @@ def test_columns_hold_what_the_records_hold(
     at=st.floats(0, 1, exclude_max=True),
     byte=st.integers(0, 255),
 )
-def test_damaged_bytes_are_refused_or_read_as_the_decoder_reads_them(
+def test_damaged_batch_is_rejected_or_decoded_like_single_records(
     rows: list[tuple[bytes | None, bytes | None, tuple[object, ...], int]], at: float, byte: int
 ) -> None:
     # given
@@ -134,7 +134,7 @@ def test_damaged_bytes_are_refused_or_read_as_the_decoder_reads_them(
     assert found["value"].to_pylist() == [record.value for record in expected]
 
 
-def test_two_readers_of_one_thread_do_not_mix_their_records() -> None:
+def test_two_readers_in_one_thread_do_not_mix_records() -> None:
     # given: more batches than one group holds
     values = [[bytes([first + at]) * 400_000 for at in range(5)] for first in (0, 100)]
     readers = []
@@ -152,14 +152,14 @@ def test_two_readers_of_one_thread_do_not_mix_their_records() -> None:
     assert found == values
 
 
-def test_only_columns_that_are_asked_for_are_made() -> None:
+def test_only_requested_columns_are_built() -> None:
     data = encode_batch([Record(b"k", b"v", (), 5, 0)])
     (columns,) = columns_of(list(iter_batches(data)), range_of(0, 1))
     asked = pa.schema([("value", pa.binary()), ("offset", pa.int64())])
     assert columns.to_arrow(asked).to_pylist() == [{"value": b"v", "offset": 0}]
 
 
-def test_the_time_of_the_log_counts_where_the_topic_says_so() -> None:
+def test_log_append_time_replaces_record_timestamps() -> None:
     data = encode_batch(
         [Record(b"k", b"v", (), 5, 0)], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=9_000
     )
@@ -168,7 +168,7 @@ def test_the_time_of_the_log_counts_where_the_topic_says_so() -> None:
     assert (row["timestamp"], row["timestampType"]) == (EPOCH + datetime.timedelta(seconds=9), 1)
 
 
-def test_a_time_that_no_calendar_holds_is_none() -> None:
+def test_timestamp_outside_the_calendar_is_null() -> None:
     data = encode_batch([Record(b"k", b"v", (), 1 << 62, 0), Record(b"k", b"v", (), -1, 1)])
     (columns,) = columns_of(list(iter_batches(data)), range_of(0, 2))
     times = columns.to_arrow(SCHEMA)["timestamp"].to_pylist()
@@ -176,7 +176,7 @@ def test_a_time_that_no_calendar_holds_is_none() -> None:
 
 
 @pytest.mark.parametrize(("magic", "milliseconds", "kind"), [(0, -1, -1), (1, 55, 0)])
-def test_the_oldest_messages_have_no_time(magic: int, milliseconds: int, kind: int) -> None:
+def test_message_format_0_has_no_timestamp(magic: int, milliseconds: int, kind: int) -> None:
     body = struct.pack(">bb", magic, 0) + struct.pack(">q", 55) * magic + struct.pack(">ii", -1, 1) + b"v"
     message = struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
     (columns,) = columns_of(list(iter_batches(message)), range_of(0, 1))
@@ -188,7 +188,7 @@ def test_the_oldest_messages_have_no_time(magic: int, milliseconds: int, kind: i
     )
 
 
-def test_an_unknown_codec_is_named() -> None:
+def test_unknown_codec_is_rejected() -> None:
     data = encode_batch([Record(b"k", b"v", (), 5, 0)])
     data[22] = 7
     with pytest.raises(UnsupportedCompressionTypeError, match="7"):

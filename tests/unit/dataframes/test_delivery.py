@@ -138,7 +138,7 @@ def rig() -> Iterator[Rig]:
         made.node.close()
 
 
-def test_the_first_batch_of_a_partition_is_alone_then_five_requests_are_in_flight(rig: Rig) -> None:
+def test_first_batch_of_a_partition_is_sent_alone_then_five_are_in_flight(rig: Rig) -> None:
     rig.delivery.send([batch(0)])
     assert rig.node.sent == [[b"0"]]
     rig.delivery.send([batch(at) for at in range(1, 9)])
@@ -147,13 +147,13 @@ def test_the_first_batch_of_a_partition_is_alone_then_five_requests_are_in_fligh
     assert (rig.node.most_in_flight, rig.resent) == (5, [])
 
 
-def test_a_request_holds_one_batch_of_each_partition(rig: Rig) -> None:
+def test_request_holds_one_batch_per_partition(rig: Rig) -> None:
     rig.delivery.send([batch(0, 0), batch(1, 1), batch(2, 0), batch(3, 1)])
     rig.delivery.finish()
     assert rig.node.sent == [[b"0", b"1"], [b"2", b"3"]]
 
 
-def test_after_a_failure_everything_in_flight_is_awaited_and_what_failed_is_sent_again_in_order(rig: Rig) -> None:
+def test_failed_batches_are_resent_in_order_after_all_responses(rig: Rig) -> None:
     rig.delivery.send([batch(0)])
     rig.node.script = deque(
         [{}, {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}, {0: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}, {}, {}]
@@ -164,7 +164,7 @@ def test_after_a_failure_everything_in_flight_is_awaited_and_what_failed_is_sent
     assert len(rig.node.sent) == 8
 
 
-def test_a_duplicate_is_acknowledged(rig: Rig) -> None:
+def test_duplicate_sequence_number_is_acknowledged(rig: Rig) -> None:
     rig.node.script = deque([{0: ErrorCode.DUPLICATE_SEQUENCE_NUMBER}])
     rig.delivery.send([batch(0)])
     rig.delivery.finish()
@@ -179,9 +179,7 @@ def test_all_batches_of_a_lost_connection_are_sent_again(rig: Rig) -> None:
     assert rig.resent == [2, 3, 4]
 
 
-def test_a_connection_that_does_not_answer_is_closed_and_its_batches_are_sent_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_connection_is_closed_and_its_batches_resent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Node, "drive", lambda *_: None)
     rig.delivery.send([batch(0)])
     rig.node.waited_s = 30.0
@@ -189,7 +187,7 @@ def test_a_connection_that_does_not_answer_is_closed_and_its_batches_are_sent_ag
     assert (rig.node.closed, rig.resent) == (True, [0])
 
 
-def test_a_batch_without_a_leader_is_left_to_the_retries_and_others_are_sent() -> None:
+def test_batch_without_a_leader_is_retried_and_others_are_sent() -> None:
     rig = Rig(Target([Node(), Node()], leaderless={1}))
     rig.delivery.send([batch(0, 0), batch(1, 1)])
     rig.delivery.finish()
@@ -198,7 +196,7 @@ def test_a_batch_without_a_leader_is_left_to_the_retries_and_others_are_sent() -
         node.close()
 
 
-def test_a_connection_that_another_request_has_closed_is_lost(rig: Rig) -> None:
+def test_connection_closed_by_another_request_is_lost(rig: Rig) -> None:
     rig.delivery.send([batch(0)])
     rig.node.close()
     rig.delivery.finish()

@@ -11,14 +11,14 @@ from klamm.properties import SettingsError
 NEEDED = {"kafka.bootstrap.servers": "a:1, PLAINTEXT://b:2", "subscribe": "orders, payments"}
 
 
-def test_a_batch_reads_all_there_is_and_a_stream_what_comes() -> None:
+def test_batch_reads_to_the_end_and_stream_starts_at_latest() -> None:
     batch, stream = (read_options(NEEDED, streaming=streaming) for streaming in (False, True))
     assert (batch.starting, batch.ending, stream.starting) == (EARLIEST, LATEST, LATEST)
     assert batch.topics == ("orders", "payments")
     assert batch.connection.bootstrap_servers == ("a:1", "b:2")
 
 
-def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
+def test_option_names_are_case_insensitive_and_offsets_are_json() -> None:
     options = read_options(
         NEEDED | {"STARTINGOFFSETS": '{"orders":{"0":23,"1":-2}}', "maxrecordsperpartition": "5"}, streaming=False
     )
@@ -85,12 +85,12 @@ def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
         ({"kafka.security.protocol": "PIGEON"}, "security.protocol=PIGEON"),
     ],
 )
-def test_what_cannot_be_is_named_with_what_may_be(wrong: dict[str, str], said: str) -> None:
+def test_invalid_option_error_names_expected_values(wrong: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError, match=said.replace("{", r"\{")):
         read_options(NEEDED | wrong, streaming=False)
 
 
-def test_an_empty_range_and_positions_without_an_order_are_taken() -> None:
+def test_empty_ranges_and_special_offsets_are_accepted() -> None:
     for start, end in ((20, 20), (20, -1), (-2, -1), (-2, 0)):
         both = {"startingOffsets": f'{{"orders":{{"0":{start}}}}}', "endingOffsets": f'{{"orders":{{"0":{end}}}}}'}
         read_options(NEEDED | both, streaming=False)
@@ -111,7 +111,7 @@ def test_an_empty_range_and_positions_without_an_order_are_taken() -> None:
         ({}, "topics: expected exactly one of subscribe, subscribePattern, assign"),
     ],
 )
-def test_topics_are_selected_by_one_option(selection: dict[str, str], expected: object) -> None:
+def test_exactly_one_option_selects_topics(selection: dict[str, str], expected: object) -> None:
     given = {"kafka.bootstrap.servers": "a:1"} | selection
     if isinstance(expected, str):
         with pytest.raises(SettingsError, match=expected):
@@ -139,13 +139,13 @@ def test_unused_client_properties_are_logged(caplog: pytest.LogCaptureFixture) -
     ]
 
 
-def test_a_stream_has_no_end() -> None:
+def test_ending_offsets_of_a_stream_are_rejected() -> None:
     for name, value in (("endingOffsets", "latest"), ("endingOffsetsByTimestamp", "{}"), ("endingTimestamp", "1")):
         with pytest.raises(SettingsError, match=f"{name}: a stream has no end"):
             read_options(NEEDED | {name: value}, streaming=True)
 
 
-def test_options_of_sparks_own_source_that_change_nothing_are_taken() -> None:
+def test_options_of_sparks_source_without_effect_are_accepted() -> None:
     """A query moves from one source to the other by its format's name."""
     more = {
         "includeHeaders": "true",

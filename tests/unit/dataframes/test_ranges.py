@@ -14,11 +14,11 @@ bounds_by_partition = st.dictionaries(
 )
 
 
-def test_a_partition_is_one_piece_unless_somebody_wants_more() -> None:
+def test_partition_is_one_range_by_default() -> None:
     assert split({("t", 0): (5, 9)}) == (OffsetRange(topic="t", partition=0, start=5, end=9),)
 
 
-def test_an_empty_topic_has_no_pieces() -> None:
+def test_empty_topic_has_no_ranges() -> None:
     assert split({}) == split({("t", 0): (7, 7)}) == ()
 
 
@@ -27,7 +27,7 @@ def test_an_empty_topic_has_no_pieces() -> None:
     records_per_range=st.none() | st.integers(1, 300),
     min_ranges=st.none() | st.integers(1, 30),
 )
-def test_pieces_cover_every_offset_once_and_none_is_too_large(
+def test_ranges_cover_every_offset_once_within_their_maximum_size(
     bounds: dict[tuple[str, int], tuple[int, int]], records_per_range: int | None, min_ranges: int | None
 ) -> None:
     pieces = split(bounds, records_per_range=records_per_range, min_ranges=min_ranges)
@@ -57,9 +57,7 @@ def test_large_partitions_are_split_until_there_are_min_ranges(
 
 
 @given(bounds=bounds_by_partition, most=st.integers(1, 500))
-def test_a_round_takes_about_as_much_as_it_may_and_all_continue(
-    bounds: dict[tuple[str, int], tuple[int, int]], most: int
-) -> None:
+def test_rate_limit_advances_every_partition(bounds: dict[tuple[str, int], tuple[int, int]], most: int) -> None:
     start = {where: first for where, (first, _) in bounds.items()}
     end = {where: to for where, (_, to) in bounds.items()}
     taken = limited(start, end, most)

@@ -81,28 +81,26 @@ def offsets_of(reader: TopicReader, start: int, end: int) -> list[int]:
     ]
 
 
-def test_a_range_is_read_whole_and_nothing_beyond_it(servers: str, readers: list[TopicReader]) -> None:
+def test_range_is_read_completely(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers)
     assert offsets_of(reader, 13, 37) == list(range(13, 37))
 
 
-def test_bounds_are_what_is_there(servers: str, readers: list[TopicReader]) -> None:
+def test_offsets_resolve_to_log_start_and_end(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers)
     partitions = reader.partitions()
     assert reader.offsets(partitions, EARLIEST) == {("t", 0): 10}
     assert reader.resolve({"t": {0: LATEST}}, partitions) == {("t", 0): RECORDS}
 
 
-def test_a_topic_that_does_not_exist_is_an_error_unless_it_may_be_missing(
-    servers: str, readers: list[TopicReader]
-) -> None:
+def test_missing_topic_fails_unless_allowed(servers: str, readers: list[TopicReader]) -> None:
     with pytest.raises(ReadingError, match="nowhere: not a topic on"):
         open_reader(readers, servers, subscribe="t,nowhere").partitions()
     lenient = open_reader(readers, servers, subscribe="t,nowhere", failOnMissingTopic="false")
     assert lenient.partitions() == [("t", 0)]
 
 
-def test_a_topic_that_may_not_be_described_is_an_error_even_if_it_may_be_missing(readers: list[TopicReader]) -> None:
+def test_denied_topic_fails_even_if_missing_topics_are_allowed(readers: list[TopicReader]) -> None:
     denied = MetadataResponse.MetadataResponseTopic(name="t", error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     with StubBroker() as broker:
         broker.answer(3, lambda _: MetadataResponse(topics=[denied]))
@@ -141,7 +139,7 @@ def test_assign_reads_single_partitions(servers: str, readers: list[TopicReader]
     assert opened('{"t":[0],"nowhere":[0]}', failOnMissingTopic="false").partitions() == [("t", 0)]
 
 
-def test_timestamps_resolve_to_the_first_record_that_is_not_older(servers: str, readers: list[TopicReader]) -> None:
+def test_timestamps_resolve_to_the_first_record_at_or_after(servers: str, readers: list[TopicReader]) -> None:
     with AdminClient(servers) as admin:
         admin.create_topics([NewTopic(name="timed", num_partitions=2)]).all().result()
     producer = kafka.KafkaProducer(bootstrap_servers=servers)
@@ -164,13 +162,13 @@ def test_timestamps_resolve_to_the_first_record_that_is_not_older(servers: str, 
         resolved({"timed": {0: 1_000}})
 
 
-def test_offsets_must_be_given_for_the_partitions_that_exist(servers: str, readers: list[TopicReader]) -> None:
+def test_offsets_must_name_existing_partitions(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers)
     with pytest.raises(ReadingError, match="these differ: t-9"):
         reader.resolve({"t": {0: 1, 9: 1}}, reader.partitions())
 
 
-def test_records_that_are_gone_are_an_error_unless_they_may_be_lost(servers: str, readers: list[TopicReader]) -> None:
+def test_deleted_records_fail_unless_data_loss_is_allowed(servers: str, readers: list[TopicReader]) -> None:
     # given
     strict, lenient = open_reader(readers, servers), open_reader(readers, servers, failOnDataLoss="false")
     for reader in (strict, lenient):
@@ -187,22 +185,18 @@ def test_records_that_are_gone_are_an_error_unless_they_may_be_lost(servers: str
     assert offsets_of(lenient, 3, 20)[-10:] == list(range(10, 20))
 
 
-def test_what_never_comes_is_not_waited_for_for_ever(servers: str, readers: list[TopicReader]) -> None:
+def test_records_that_never_arrive_time_out(servers: str, readers: list[TopicReader]) -> None:
     with pytest.raises(ReadingError, match=r"nothing from offset 50 up to 99 for 2 s"):
         offsets_of(open_reader(readers, servers, **HASTY), 40, 99)
 
 
-def test_the_rest_of_a_range_is_skipped_if_the_log_has_ended_before_it_and_records_may_be_lost(
-    servers: str, readers: list[TopicReader]
-) -> None:
+def test_missing_end_of_range_is_skipped_if_data_loss_is_allowed(servers: str, readers: list[TopicReader]) -> None:
     """As after the topic was created again, with fewer records, between planning and reading."""
     lenient = open_reader(readers, servers, failOnDataLoss="false", **HASTY)
     assert offsets_of(lenient, 40, 99) == list(range(40, 50))
 
 
-def test_partitions_that_do_not_exist_any_more_are_an_error_unless_they_may_be_lost(
-    servers: str, readers: list[TopicReader]
-) -> None:
+def test_deleted_partitions_fail_unless_data_loss_is_allowed(servers: str, readers: list[TopicReader]) -> None:
     # given: a checkpoint from before the topic was created again with fewer partitions
     before, after, all_of_it = {("t", 0): 10, ("t", 1): 7}, {("t", 0): 20}, {("t", 0): (10, 20)}
     strict = open_reader(readers, servers, **HASTY)
@@ -221,13 +215,13 @@ def test_partitions_that_do_not_exist_any_more_are_an_error_unless_they_may_be_l
     assert strict.checked({("t", 0): 10, ("unsubscribed", 0): 5}, after) == all_of_it
 
 
-def test_a_micro_batch_of_a_deleted_topic_is_skipped_if_it_may_be(servers: str, readers: list[TopicReader]) -> None:
+def test_micro_batch_of_deleted_topic_is_skipped_if_allowed(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers, subscribe="t,x", failOnMissingTopic="false", failOnDataLoss="false", **HASTY)
     reader.partitions()
     assert reader.checked({("x", 0): 1, ("t", 0): 10}, {("x", 0): 9, ("t", 0): 20}) == {("t", 0): (10, 20)}
 
 
-def test_a_reader_waits_for_a_broker_that_restarts(tmp_path: Path, readers: list[TopicReader]) -> None:
+def test_reader_waits_for_a_restarting_broker(tmp_path: Path, readers: list[TopicReader]) -> None:
     with klamm.Broker(data_dir=tmp_path) as broker:
         address = broker.bootstrap_servers
         _fill(address)
@@ -244,14 +238,14 @@ def test_a_reader_waits_for_a_broker_that_restarts(tmp_path: Path, readers: list
         again.stop()
 
 
-def test_a_cluster_that_was_never_reached_is_not_waited_for(readers: list[TopicReader]) -> None:
+def test_unreachable_cluster_fails_without_waiting(readers: list[TopicReader]) -> None:
     begun = time.monotonic()
     with pytest.raises(ConnectionLostError):
         open_reader(readers, "127.0.0.1:1").partitions()
     assert time.monotonic() - begun < 15
 
 
-def test_a_query_that_takes_long_for_some_records_leaves_time_to_fetch_the_next(readers: list[TopicReader]) -> None:
+def test_slow_query_leaves_time_to_fetch_the_next_records(readers: list[TopicReader]) -> None:
     # given: a broker that closes the connection while the first records are processed
     batches = [encode_batch([Record(None, b"v", (), 5, at)]) for at in (0, 1)]
     answers: deque[Any] = deque([batches[0], CLOSE, batches[1]])
@@ -277,7 +271,7 @@ def test_a_query_that_takes_long_for_some_records_leaves_time_to_fetch_the_next(
     assert found == [0, 1]
 
 
-def test_a_topic_deleted_before_it_is_read_is_said_to_be_gone(servers: str, readers: list[TopicReader]) -> None:
+def test_topic_deleted_before_it_is_read_is_reported(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers, subscribe="gone", failOnMissingTopic="false", **HASTY)
     with pytest.raises(
         ReadingError, match=r"gone-0: nothing from offset 3 up to 9 for 2 s: it does not exist any more"
@@ -297,9 +291,7 @@ def old_message(offset: int, value: bytes, *, codec: Codec = Codec.NONE) -> byte
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 3), (3, 6), (2, 4), (0, 10), (5, 6)])
-def test_a_range_within_a_compressed_set_of_old_messages_is_read(
-    readers: list[TopicReader], start: int, end: int
-) -> None:
+def test_range_within_a_compressed_message_set_is_read(readers: list[TopicReader], start: int, end: int) -> None:
     """Logs from before Kafka 0.11 have such sets. Their offset is that of their last message."""
     sets = b"".join(
         old_message(last, compress(Codec.GZIP, b"".join(old_message(at, b"v") for at in range(5))), codec=Codec.GZIP)

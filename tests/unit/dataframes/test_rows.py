@@ -22,7 +22,7 @@ def batch(**columns: Any) -> Any:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_every_column_reaches_the_record() -> None:
+def test_every_column_becomes_part_of_the_record() -> None:
     # given
     noon = datetime.datetime(2023, 11, 14, 22, 13, 20, 1500, tzinfo=datetime.UTC)
     rows = batch(
@@ -43,13 +43,13 @@ def test_every_column_reaches_the_record() -> None:
     assert found.headers.to_pylist() == [encode_headers((("h", b"x"), ("n", None))), encode_headers(())]
 
 
-def test_columns_that_are_missing_or_have_no_type_are_null() -> None:
+def test_missing_or_null_columns_are_null() -> None:
     found = rows_of(batch(value=[b"v"], key=pa.nulls(1), partition=pa.nulls(1)), "t", now=lambda: 2.0)
     assert (found.keys.to_pylist(), found.partitions.tolist()) == ([None], [NO_PARTITION])
     assert found.timestamps.tolist() == [2000]
 
 
-def test_the_option_wins_over_the_column() -> None:
+def test_topic_option_overrides_the_topic_column() -> None:
     assert rows_of(batch(value=[b"v"], topic=["column"]), "option").topics == ("option",)
 
 
@@ -64,12 +64,12 @@ def test_the_option_wins_over_the_column() -> None:
         ),
     ],
 )
-def test_a_row_that_is_no_record_is_said(columns: dict[str, Any], said: str) -> None:
+def test_invalid_row_is_reported(columns: dict[str, Any], said: str) -> None:
     with pytest.raises(WritingError, match=said):
         rows_of(batch(**columns), None)
 
 
-def test_a_stream_is_written_exactly_once_and_a_batch_is_not() -> None:
+def test_stream_is_written_exactly_once_and_batch_is_not() -> None:
     more = {"topic": "t", "kafka.compression.type": "zstd", "checkpointLocation": "/c", "queryName": "q"}
     stream = write_options(NEEDED | more, streaming=True, overwrite=False)
     assert (stream.exactly_once, stream.topic, stream.codec, stream.id_prefix) == (True, "t", Codec.ZSTD, "klamm-kafka")
@@ -98,11 +98,11 @@ def test_write_options_without_an_effect_are_accepted(caplog: pytest.LogCaptureF
         ({"subscribe": "t"}, "subscribe: not an option of klamm-kafka; expected topic, exactlyOnce"),
     ],
 )
-def test_an_option_that_cannot_be_is_named(wrong: dict[str, str], said: str) -> None:
+def test_invalid_write_option_is_rejected(wrong: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         write_options(NEEDED | wrong, streaming=False, overwrite=False)
 
 
-def test_a_topic_is_never_overwritten() -> None:
+def test_overwrite_mode_is_rejected() -> None:
     with pytest.raises(SettingsError, match="mode overwrite"):
         write_options(NEEDED, streaming=False, overwrite=True)

@@ -43,21 +43,21 @@ def login() -> Iterator[dict[str, str]]:
         }
 
 
-def test_a_writer_does_not_repeat_it(login: dict[str, str]) -> None:
+def test_writer_does_not_retry_a_rejected_login(login: dict[str, str]) -> None:
     target = TargetCluster(write_options(login, streaming=False, overwrite=False))
     with pytest.raises(WritingError, match=REFUSED):
         target.partitions("t")
     target.close()
 
 
-def test_a_reader_does_not_repeat_it(login: dict[str, str]) -> None:
+def test_reader_does_not_retry_a_rejected_login(login: dict[str, str]) -> None:
     reader = TopicReader(read_options(login | {"subscribe": "t"}, streaming=False))
     with pytest.raises(ReadingError, match=REFUSED):
         list(reader.read(OffsetRange(topic="t", partition=0, start=0, end=9)))
     reader.close()
 
 
-def test_a_writer_without_the_right_to_write_does_not_ask_again() -> None:
+def test_writer_does_not_retry_a_denied_write() -> None:
     denied = InitProducerIdResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     with StubBroker(topic="t", versions={22: (0, 4)}) as broker:
         broker.answer(22, lambda _: denied)

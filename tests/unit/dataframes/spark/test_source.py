@@ -27,7 +27,7 @@ VALUE = StructField("value", BinaryType())
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, StructType([VALUE]), StructType([PARTITION, VALUE])])
-def test_a_schema_selects_columns(schema: StructType) -> None:
+def test_schema_selects_columns(schema: StructType) -> None:
     source = KafkaSource(OPTIONS)
     source.reader(schema)
     source.streamReader(schema)
@@ -44,7 +44,7 @@ def test_a_schema_selects_columns(schema: StructType) -> None:
         (StructType([StructField("Offset", LongType())]), "Offset bigint: expected some of"),
     ],
 )
-def test_a_schema_that_would_be_read_wrongly_is_refused(schema: StructType, said: str) -> None:
+def test_unsupported_schema_is_rejected(schema: StructType, said: str) -> None:
     source = KafkaSource(OPTIONS)
     with pytest.raises(SettingsError, match=said):
         source.reader(schema)
@@ -61,7 +61,7 @@ def test_a_schema_that_would_be_read_wrongly_is_refused(schema: StructType, said
         ("spark://host:7077", {}, {}, "python3"),
     ],
 )
-def test_workers_on_this_machine_run_the_same_python_unless_another_is_set(
+def test_local_workers_use_the_drivers_python_unless_configured(
     monkeypatch: pytest.MonkeyPatch, master: str, environment: dict[str, str], conf: dict[str, str], expected: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
@@ -103,7 +103,7 @@ def ranges(partitions: Sequence[InputPartition]) -> list[tuple[int, int]]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("lenient", [{}, {"failOnDataLoss": "false"}])
-def test_a_stream_that_becomes_read_committed_waits_for_the_open_transaction(
+def test_stream_switched_to_read_committed_waits_for_the_open_transaction(
     servers: str, lenient: dict[str, str]
 ) -> None:
     # given: a checkpoint beyond the last stable offset
@@ -118,7 +118,7 @@ def test_a_stream_that_becomes_read_committed_waits_for_the_open_transaction(
 
 
 @pytest.mark.process
-def test_a_batch_that_begins_behind_the_end_returns_no_earlier_records(servers: str) -> None:
+def test_batch_starting_after_the_end_returns_no_earlier_records(servers: str) -> None:
     def planned(start: int, **options: str) -> list[tuple[int, int]]:
         given = {"startingOffsets": f'{{"t":{{"0":{start}}}}}', "kafka.isolation.level": "read_committed"} | options
         return ranges(source(servers, **given).reader(SCHEMA).partitions())

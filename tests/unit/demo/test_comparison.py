@@ -32,20 +32,20 @@ RECORDS = [
 ]
 
 
-def test_records_that_differ_in_anything_are_written_differently() -> None:
+def test_different_records_have_different_canonical_forms() -> None:
     assert len({comparison._canonical(record) for record in RECORDS}) == len(RECORDS)
 
 
-def test_records_are_read_back_one_by_one() -> None:
+def test_canonical_records_are_split_again() -> None:
     dump = b"".join(map(comparison._canonical, RECORDS))
     assert len(list(comparison._records(dump))) == len(RECORDS)
 
 
-def test_the_same_records_on_both_sides_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_records_have_no_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compared(tmp_path, monkeypatch, {0: RECORDS, 1: []}, {0: RECORDS, 1: []}).is_same
 
 
-def test_a_changed_a_lost_and_a_doubled_record_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_missing_and_duplicate_records_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     source = {0: RECORDS, 1: RECORDS, 2: RECORDS, 3: RECORDS}
     target = {0: [*RECORDS[:4], a_record(value=b"w"), *RECORDS[5:]], 1: RECORDS[:-1], 2: [*RECORDS, RECORDS[-1]]}

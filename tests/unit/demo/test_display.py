@@ -24,13 +24,13 @@ def test_progress_reports_rates_lag_and_time_to_go() -> None:
     assert progress.text() == "copied 5,000/10,000 (50%)  2,000 records/s  0.2 MB/s  lag 1,000  ETA 2 s"
 
 
-def test_there_is_no_time_to_go_while_nothing_moves() -> None:
+def test_time_left_is_unknown_without_progress() -> None:
     meter = ProgressMeter(total=10)
     meter.add(sample(0.0, 5, 1))
     assert meter.add(sample(1.0, 5, 1)).eta_s is None
 
 
-def test_rates_are_those_of_the_last_seconds() -> None:
+def test_rates_cover_the_last_seconds() -> None:
     # given
     meter = ProgressMeter(total=10_000)
     for second in range(20):

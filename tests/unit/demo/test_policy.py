@@ -12,7 +12,7 @@ def test_twelve_partitions_are_allowed() -> None:
     FewPartitions().validate(TopicDetails("flights", 12, 1, None, {}))
 
 
-def test_more_are_refused_naming_topic_number_and_limit() -> None:
+def test_denial_names_topic_partitions_and_limit() -> None:
     with pytest.raises(PolicyViolationError, match="topic flights asks for 13 partitions; at most 12 are allowed here"):
         FewPartitions().validate(TopicDetails("flights", 13, 1, None, {}))
 

@@ -54,7 +54,7 @@ def traffic_with(error: Exception | None = None) -> tuple[DemoTraffic, FakeProdu
     return DemoTraffic(producer, "flights", repeat(FLIGHT), clock=clock, sleep=clock.sleep), producer
 
 
-def test_a_flight_is_sent_with_its_key_and_its_own_time() -> None:
+def test_flight_is_sent_with_its_key_and_timestamp() -> None:
     traffic, producer = traffic_with()
     traffic.send(1)
     assert producer.sent == [(0.0, "flights", {"key": b"N1", "value": b"{}", "timestamp_ms": 7})]
@@ -73,7 +73,7 @@ def test_paced_flights_are_spread_evenly_over_the_time() -> None:
     assert all(80 <= seconds.count(second) <= 120 for second in range(1, 9))
 
 
-def test_what_the_broker_refuses_is_remembered() -> None:
+def test_rejected_records_are_collected() -> None:
     error = RuntimeError("no")
     traffic, _ = traffic_with(error)
     traffic.send(2)

@@ -39,7 +39,7 @@ def create_topic(broker: klamm.Broker, name: str) -> None:
         admin.create_topics([NewTopic(name=name, num_partitions=1)]).all().result()
 
 
-def test_a_broker_answers_on_a_free_port_and_leaves_nothing_behind() -> None:
+def test_broker_uses_a_free_port_and_leaves_no_files_or_process() -> None:
     # given
     with klamm.Broker() as broker:
         # when
@@ -66,7 +66,7 @@ def test_several_broker_ids_have_an_address_each() -> None:
         assert len(nodes) == 3
 
 
-def test_a_given_directory_is_kept_and_used_again(tmp_path: Path) -> None:
+def test_existing_data_directory_is_kept_and_reused(tmp_path: Path) -> None:
     # given
     with klamm.Broker(data_dir=tmp_path / "data") as broker:
         create_topic(broker, "kept")
@@ -77,7 +77,7 @@ def test_a_given_directory_is_kept_and_used_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
-def test_a_restart_keeps_ports_and_data(brokers: int) -> None:
+def test_restart_keeps_ports_and_data(brokers: int) -> None:
     with klamm.Broker(brokers=brokers) as broker:
         create_topic(broker, "kept")
         before, pid = broker.bootstrap_servers, broker.pid
@@ -88,7 +88,7 @@ def test_a_restart_keeps_ports_and_data(brokers: int) -> None:
         assert broker.pid != pid
 
 
-def test_a_broker_that_was_killed_comes_back_with_what_it_acknowledged() -> None:
+def test_killed_broker_restarts_with_acknowledged_data() -> None:
     with klamm.Broker() as broker:
         create_topic(broker, "kept")
         broker.kill()
@@ -107,19 +107,19 @@ def test_settings_have_kafkas_names_and_python_values() -> None:
 
 
 @pytest.mark.parametrize(("config", "delay_ms"), [({}, "0"), ({"group.initial.rebalance.delay.ms": 50}, "50")])
-def test_the_first_consumer_of_a_group_does_not_wait_for_others(config: dict[str, object], delay_ms: str) -> None:
+def test_initial_rebalance_delay_is_zero_by_default(config: dict[str, object], delay_ms: str) -> None:
     with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
         resource = ConfigResource(ResourceType.BROKER, "1")
         described = admin.describe_configs([resource]).all().result()[resource]
         assert described["group.initial.rebalance.delay.ms"].value == delay_ms
 
 
-def test_a_wrong_setting_is_reported_with_its_name_and_value() -> None:
+def test_invalid_setting_fails_start_with_name_and_value() -> None:
     with pytest.raises(klamm.BrokerStartError, match=r"(?s)exit code 2.*many.*num\.partitions"):
         klamm.Broker(config={"num.partitions": "many"}).start()
 
 
-def test_a_port_that_is_taken_is_reported() -> None:
+def test_port_in_use_fails_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(klamm.BrokerStartError, match=f"cannot listen on {address}"):
@@ -127,7 +127,7 @@ def test_a_port_that_is_taken_is_reported() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])  # the latter is kept for documentation
-def test_a_host_that_is_not_ours_is_reported_at_the_first_port(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_host_fails_start_at_the_first_port(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = 0
 
     class Counting(socket.socket):
@@ -152,7 +152,7 @@ def test_a_host_that_is_not_ours_is_reported_at_the_first_port(host: str, monkey
         {"listeners": "PLAINTEXT://127.0.0.1:{port}", "metrics.listen": "127.0.0.1:{port}"},
     ],
 )
-def test_a_port_that_is_given_twice_is_reported(config: dict[str, str]) -> None:
+def test_duplicate_port_fails_start(config: dict[str, str]) -> None:
     port = free_port()
     broker = klamm.Broker(config={name: value.format(port=port) for name, value in config.items()})
     with pytest.raises(klamm.BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
@@ -178,29 +178,29 @@ def test_several_listeners_keep_their_free_ports_over_a_restart() -> None:
                 )
 
 
-def test_a_broker_that_never_ran_has_no_listeners() -> None:
+def test_broker_that_never_started_has_no_listeners() -> None:
     with pytest.raises(RuntimeError, match="has not been started"):
         _ = klamm.Broker().listeners
 
 
-def test_clients_get_the_host_as_it_was_written() -> None:
+def test_advertised_host_is_the_configured_one() -> None:
     with klamm.Broker(listen="localhost:0") as broker, AdminClient(broker.bootstrap_servers) as admin:
         assert broker.bootstrap_servers.startswith("localhost:")
         (node,) = admin.describe_cluster().result().nodes
         assert f"{node.host}:{node.port}" == broker.bootstrap_servers
 
 
-def test_an_address_that_leads_other_machines_to_themselves_is_warned_of() -> None:
+def test_wildcard_address_without_advertised_listeners_is_warned_about() -> None:
     with klamm.Broker(listen="0.0.0.0:0") as broker:
         assert "set advertised.listeners" in broker.log_text()
 
 
-def test_a_cluster_has_a_broker() -> None:
+def test_zero_brokers_are_rejected() -> None:
     with pytest.raises(ValueError, match="brokers=0: must be at least 1"):
         klamm.Broker(brokers=0)
 
 
-def test_a_broker_that_does_not_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     # when
@@ -210,12 +210,12 @@ def test_a_broker_that_does_not_start_leaves_no_directory(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broker_that_was_not_started_has_no_address() -> None:
+def test_broker_that_never_started_has_no_address() -> None:
     with pytest.raises(RuntimeError, match="has not been started"):
         _ = klamm.Broker().bootstrap_servers
 
 
-def test_the_broker_outlives_the_thread_that_started_it() -> None:
+def test_broker_outlives_the_thread_that_started_it() -> None:
     # given
     broker = klamm.Broker()
     thread = threading.Thread(target=broker.start)
@@ -254,7 +254,7 @@ with klamm.Broker(control=True) as broker:
 """
 
 
-def test_a_program_without_standard_streams_may_start_a_broker() -> None:
+def test_broker_starts_from_a_program_without_standard_streams() -> None:
     assert subprocess.run([sys.executable, "-c", WITHOUT_STREAMS], timeout=60, check=False).returncode == 0
 
 
@@ -285,13 +285,13 @@ with klamm.Broker(control=True) as broker, broker.inject("Produce", error="UNKNO
 """
 
 
-def test_a_forked_process_leaves_the_broker_of_its_parent_alone() -> None:
+def test_forked_process_does_not_stop_the_parents_broker() -> None:
     ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("how", ["alone", "fork", "many files", "paused", "paused fork"])
-def test_the_broker_ends_with_its_parent_even_when_that_is_killed(how: str) -> None:
+def test_broker_ends_with_its_killed_parent(how: str) -> None:
     # given
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -310,7 +310,7 @@ def test_the_broker_ends_with_its_parent_even_when_that_is_killed(how: str) -> N
                 os.killpg(parent.pid, signal.SIGKILL)
 
 
-def test_the_broker_sees_the_modules_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_imports_modules_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     (tmp_path / "my_policies.py").write_text(
         textwrap.dedent("""
@@ -330,7 +330,7 @@ def test_the_broker_sees_the_modules_of_its_parent(tmp_path: Path, monkeypatch: 
     assert "no topic orders here" in str(refusal.value)
 
 
-def test_a_policy_may_print_as_much_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_output_of_any_size_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "chatty_policies.py").write_text(
         textwrap.dedent("""
         class Chatty:
@@ -371,7 +371,7 @@ def test_pytest_gives_brokers_to_tests(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=3)
 
 
-def test_a_failed_test_shows_the_logs_of_its_brokers(pytester: pytest.Pytester) -> None:
+def test_failed_test_shows_logs_of_its_brokers(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile("""
         import pytest
@@ -399,7 +399,7 @@ def test_a_failed_test_shows_the_logs_of_its_brokers(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines(["*create.topic.policy.class.name=math:nan*"])
 
 
-def test_start_rejects_unknown_config_with_nearest_known_name() -> None:
+def test_start_rejects_unknown_config_with_nearest_name() -> None:
     with pytest.raises(klamm.BrokerStartError, match=r"unknown config num\.partitons; did you mean num\.partitions\?"):
         klamm.Broker(config={"num.partitons": 3, "log.retention.ms": 5}).start()
 
@@ -416,6 +416,6 @@ def test_start_rejects_unknown_config_with_nearest_known_name() -> None:
         (lambda: klamm.Gateway("a:1", listen="127.0.0.1:1", config={"listeners": "SSL://127.0.0.1:2"}), "listen"),
     ],
 )
-def test_config_that_an_argument_sets_is_rejected(new: Callable[[], object], argument: str) -> None:
+def test_config_set_by_an_argument_is_rejected(new: Callable[[], object], argument: str) -> None:
     with pytest.raises(ValueError, match=rf"^config [a-z.]+=.*: use the argument {argument} instead$"):
         new()

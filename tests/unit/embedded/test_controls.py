@@ -71,7 +71,7 @@ def test_unknown_argument_of_a_topic_is_rejected() -> None:
         klamm.Broker(control=True, topics={"orders": {"replicas": 2}})
 
 
-def test_an_error_is_injected_as_often_as_wanted(broker: klamm.Broker) -> None:
+def test_error_is_injected_the_given_number_of_times(broker: klamm.Broker) -> None:
     broker.create_topic("often")
     fault = broker.inject("Produce", error="NOT_LEADER_OR_FOLLOWER", times=2)
     with client(broker) as wire:
@@ -87,7 +87,7 @@ def test_an_error_is_injected_as_often_as_wanted(broker: klamm.Broker) -> None:
     ]
 
 
-def test_a_fault_in_a_with_statement_ends_with_it(broker: klamm.Broker) -> None:
+def test_fault_in_a_with_statement_ends_with_it(broker: klamm.Broker) -> None:
     broker.create_topic("with")
     with client(broker) as wire:
         with broker.inject(error="NOT_LEADER_OR_FOLLOWER", times=None, topic="with", partition=0) as fault:
@@ -98,7 +98,7 @@ def test_a_fault_in_a_with_statement_ends_with_it(broker: klamm.Broker) -> None:
     assert fault.count == 3
 
 
-def test_a_lost_acknowledgement_leaves_the_records(broker: klamm.Broker) -> None:
+def test_dropped_connection_after_serving_keeps_the_records(broker: klamm.Broker) -> None:
     broker.create_topic("lost")
     broker.inject("Produce", drop_connection=True, after_serving=True)
     with client(broker) as wire, pytest.raises(ConnectionError):
@@ -106,7 +106,7 @@ def test_a_lost_acknowledgement_leaves_the_records(broker: klamm.Broker) -> None
     assert [record.value for record in broker.records("lost")] == [b"1"]
 
 
-def test_a_connection_without_an_answer_stays_open(broker: klamm.Broker) -> None:
+def test_connection_without_a_response_stays_open(broker: klamm.Broker) -> None:
     broker.create_topic("silent")
     broker.inject("Produce", no_answer=True, client_id="silent")
     with client(broker, "silent") as silent, client(broker, "other") as other:
@@ -117,7 +117,7 @@ def test_a_connection_without_an_answer_stays_open(broker: klamm.Broker) -> None
     assert [record.value for record in broker.records("silent")] == [b"2"]
 
 
-def test_a_fault_that_cannot_be_injected_is_a_value_error(broker: klamm.Broker) -> None:
+def test_invalid_fault_raises_value_error(broker: klamm.Broker) -> None:
     with pytest.raises(ValueError, match=r"no such API; did you mean Produce\?"):
         broker.inject("Prodce", error="NOT_LEADER_OR_FOLLOWER")
 
@@ -139,7 +139,7 @@ def test_records_are_read_by_partition_and_transaction(broker: klamm.Broker) -> 
         broker.records("read", isolation_level="committed")  # type: ignore[arg-type]
 
 
-def test_a_large_topic_is_read_in_several_parts(broker: klamm.Broker) -> None:
+def test_large_topic_is_read_in_several_fetches(broker: klamm.Broker) -> None:
     broker.create_topic("large")
     with client(broker) as wire:
         for _ in range(4):
@@ -166,9 +166,7 @@ def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> No
         ({"topic": "a", "configs": {"retention.ms": "x"}}, "INVALID_CONFIG: "),
     ],
 )
-def test_a_topic_that_is_not_allowed_is_a_value_error(
-    broker: klamm.Broker, options: dict[str, object], message: str
-) -> None:
+def test_invalid_topic_raises_value_error(broker: klamm.Broker, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         broker.create_topic(**options)  # type: ignore[arg-type]
 
@@ -188,7 +186,7 @@ def test_requests_are_filtered(broker: klamm.Broker) -> None:
         broker.requests("Prodce")
 
 
-def test_a_paused_broker_answers_nothing_until_it_resumes(broker: klamm.Broker) -> None:
+def test_paused_broker_does_not_respond_until_resumed(broker: klamm.Broker) -> None:
     broker.create_topic("paused")
     with client(broker) as wire:
         broker.pause()
@@ -202,7 +200,7 @@ def test_a_paused_broker_answers_nothing_until_it_resumes(broker: klamm.Broker) 
         assert wire.end_offset("paused", 0) == 0
 
 
-def test_the_clock_cannot_be_moved_back(broker: klamm.Broker) -> None:
+def test_clock_cannot_be_moved_back(broker: klamm.Broker) -> None:
     with pytest.raises(ValueError, match="cannot be moved back"):
         broker.advance_clock(timedelta(seconds=-1))
 
@@ -256,7 +254,7 @@ def test_compaction_is_done_when_the_clock_has_moved() -> None:
         )
 
 
-def test_without_control_every_method_says_what_to_do() -> None:
+def test_controls_require_control_mode_and_a_started_broker() -> None:
     broker = klamm.Broker()
     with pytest.raises(RuntimeError, match=r"use klamm.Broker\(control=True\)"):
         broker.inject(error=6)
@@ -284,7 +282,7 @@ def test_after_a_restart_the_clock_is_ahead_and_faults_are_over_and_a_paused_bro
     assert time.monotonic() - began < 8, "neither a silent connection nor a pause holds up the end"
 
 
-def test_a_paused_broker_ends_with_its_parent() -> None:
+def test_paused_broker_ends_with_its_parent() -> None:
     program = textwrap.dedent(
         """
         import klamm, time
@@ -313,7 +311,7 @@ def test_a_paused_broker_ends_with_its_parent() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_controls_may_be_called_from_several_threads(broker: klamm.Broker) -> None:
+def test_controls_are_thread_safe(broker: klamm.Broker) -> None:
     broker.create_topic("threads")
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(len(broker.records("threads")))) for _ in range(8)]

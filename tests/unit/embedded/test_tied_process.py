@@ -44,15 +44,15 @@ def started(program: str, *arguments: str, log: Path, is_tied: bool = True) -> T
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
-def test_what_main_returns_is_the_exit_code(program: str, tmp_path: Path, is_tied: bool) -> None:
+def test_return_value_of_main_is_the_exit_code(program: str, tmp_path: Path, is_tied: bool) -> None:
     tied = started(program, "at-once", log=tmp_path / "log", is_tied=is_tied)
     assert tied.process.wait(10) == 7
     assert tied.end(10) == 7
 
 
-def test_a_process_is_asked_to_stop(program: str, tmp_path: Path) -> None:
+def test_process_is_terminated_gracefully(program: str, tmp_path: Path) -> None:
     assert started(program, log=tmp_path / "log").end(10) == -15
 
 
-def test_one_that_does_not_is_killed(program: str, tmp_path: Path) -> None:
+def test_process_that_ignores_termination_is_killed(program: str, tmp_path: Path) -> None:
     assert started(program, "stubborn", log=tmp_path / "log").end(0.2) == -9

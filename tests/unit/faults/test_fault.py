@@ -49,12 +49,12 @@ def request(api: str = "Produce", **fields: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     "spelling", ["ListOffsets", "list_offsets", "LIST_OFFSETS", "ListOffsetsRequest", "listoffsets"]
 )
-def test_an_api_is_known_in_any_spelling(spelling: str) -> None:
+def test_api_name_is_accepted_in_any_spelling(spelling: str) -> None:
     assert fault(api=spelling, no_answer=True).api == "ListOffsets"
 
 
 @pytest.mark.parametrize("error", ["NOT_LEADER_OR_FOLLOWER", "not_leader_or_follower", "NotLeaderOrFollower", 6])
-def test_an_error_is_known_by_name_and_by_code(error: str | int) -> None:
+def test_error_is_accepted_by_name_and_code(error: str | int) -> None:
     assert fault(error=error).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -87,30 +87,30 @@ def test_an_error_is_known_by_name_and_by_code(error: str | int) -> None:
         ({"api": "CreateTopics", "error": 6, "partition": 0}, "partition=0: CreateTopics requests name no partitions"),
     ],
 )
-def test_a_fault_that_cannot_be_injected_is_rejected_with_the_reason(options: dict[str, Any], message: str) -> None:
+def test_invalid_fault_is_rejected_with_reason(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FaultError, match=message):
         fault(**options)
 
 
-def test_a_fault_ends_after_its_number_of_requests() -> None:
+def test_fault_ends_after_its_number_of_requests() -> None:
     faults = queue(fault(api="Produce", error=6, times=2))
     assert [select(faults).code for _ in range(3)] == [6, 6, 0]
 
 
-def test_a_fault_without_a_number_ends_when_it_is_removed() -> None:
+def test_unlimited_fault_ends_when_removed() -> None:
     faults = queue(fault(error=6, times=None))
     assert [select(faults).code for _ in range(3)] == [6, 6, 6]
     faults.remove(1)
     assert select(faults).code == 0
 
 
-def test_two_faults_affect_two_requests_one_after_the_other() -> None:
+def test_faults_affect_successive_requests() -> None:
     faults = queue(fault(error=6), fault(drop_connection=True), fault(error=7))
     found = [select(faults) for _ in range(3)]
     assert [(one.code, one.ending is not None) for one in found] == [(6, False), (0, True), (7, False)]
 
 
-def test_a_delay_applies_in_addition_to_another_fault() -> None:
+def test_delay_is_added_to_another_fault() -> None:
     faults = queue(fault(delay_s=0.5), fault(delay_s=2.0), fault(error=6, delay_s=1.0))
     first, second = select(faults), select(faults)
     assert (first.code, first.delay_s(after_serving=False)) == (6, 1.5)
@@ -124,13 +124,13 @@ def test_faults_of_different_topics_affect_one_request() -> None:
     assert [one.count for one in faults] == [1, 1, 0]
 
 
-def test_a_fault_of_another_topic_client_or_api_is_not_used_up() -> None:
+def test_fault_of_another_topic_client_or_api_is_not_consumed() -> None:
     faults = queue(fault(api="Heartbeat", error=6), fault(error=6, topic="c"), fault(error=6, client_id="other"))
     assert not select(faults)
     assert [one.count for one in faults] == [0, 0, 0]
 
 
-def test_a_filter_by_topic_matches_a_request_of_all_topics() -> None:
+def test_topic_filter_matches_request_for_all_topics() -> None:
     assert select(queue(fault(error=6, topic="a")), parts=None).code == 6
 
 
@@ -156,7 +156,7 @@ def even_versions(request: Mapping[str, Any]) -> bool:
     return bool(request["version"] % 2 == 0)
 
 
-def test_fault_with_function_affects_requests_that_it_accepts() -> None:
+def test_fault_with_function_affects_matching_requests() -> None:
     faults = queue(fault(no_answer=True, times=None, when=f"{__name__}:even_versions"))
     affected = [bool(faults.select(request(version=version), lambda: None)) for version in range(4)]
     assert affected == [True, False, True, False]
@@ -174,7 +174,7 @@ def test_description_shows_arguments_that_differ_from_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(("acks", "affected"), [("all", {-1}), (-1, {-1}), (1, {1}), ("0", {0}), (None, {-1, 0, 1})])
-def test_a_fault_can_select_produce_requests_by_their_acks(acks: str | int | None, affected: set[int]) -> None:
+def test_acks_filter_selects_produce_requests(acks: str | int | None, affected: set[int]) -> None:
     faults = queue(fault(api="Produce", error="NOT_ENOUGH_REPLICAS", acks=acks, times=None))
     found = {value for value in (-1, 0, 1) if faults.select(request(), lambda: PARTS, acks=value)}
     assert found == affected
@@ -188,6 +188,6 @@ def test_a_fault_can_select_produce_requests_by_their_acks(acks: str | int | Non
         ({"acks": 1}, "only Produce requests have acks"),
     ],
 )
-def test_acks_that_no_request_can_have_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_acks_filter_is_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FaultError, match=message):
         fault(error="NOT_ENOUGH_REPLICAS", **options)

@@ -87,7 +87,7 @@ def test_lower_retention_bytes_keeps_at_least_its_value() -> None:
     assert finding.figures["deleted_records"] == 750
 
 
-def test_retention_bytes_zero_deletes_everything() -> None:
+def test_retention_bytes_zero_deletes_all_records() -> None:
     finding = _only(altered("retention.bytes", "0"), cluster(topic()), "records_deleted")
 
     assert (finding.figures["deleted_bytes_min"], finding.figures["deleted_records"]) == (100_000, 1_000)

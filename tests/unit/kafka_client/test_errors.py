@@ -8,23 +8,23 @@ from klamm.kafka_client.errors import api_error, raise_for_code
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
 
 
-def test_a_known_code_becomes_its_class() -> None:
+def test_error_code_becomes_its_exception_class() -> None:
     error = api_error(42, "no")
     assert type(error) is InvalidRequestError
     assert error.error_message == "no"
 
 
-def test_a_code_without_a_class_of_its_own_still_has_its_code() -> None:
+def test_error_code_without_own_class_keeps_its_code() -> None:
     error = api_error(ErrorCode.FENCED_INSTANCE_ID)
     assert error.error_code is ErrorCode.FENCED_INSTANCE_ID
     assert type(error).__name__ == "FencedInstanceIdError"
     assert type(error) is type(api_error(ErrorCode.FENCED_INSTANCE_ID, "again"))
 
 
-def test_a_code_of_the_future_is_reported_by_number() -> None:
+def test_unknown_error_code_is_reported_by_number() -> None:
     with pytest.raises(KafkaApiError, match="Error code 9999: new"):
         raise_for_code(9999, "new")
 
 
-def test_no_error_raises_nothing() -> None:
+def test_code_zero_raises_no_error() -> None:
     raise_for_code(0)

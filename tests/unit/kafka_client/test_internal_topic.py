@@ -95,7 +95,7 @@ def records(some: Sequence[bytes]) -> list[Record]:
     return [Record(key=b"k", value=value, timestamp=7) for value in some]
 
 
-def test_thousands_of_records_of_one_partition_go_in_batches_that_a_topic_takes(target: Target) -> None:
+def test_records_are_split_into_batches_below_the_topic_limit(target: Target) -> None:
     wanted = {0: values(20_000), 3: values(5, 200_000), 7: values(1)}
     internal_topic.write_records(CLUSTER, "own", {at: records(some) for at, some in wanted.items()}, timeout_s=1.0)
     assert target.values == wanted
@@ -103,7 +103,7 @@ def test_thousands_of_records_of_one_partition_go_in_batches_that_a_topic_takes(
     assert max(target.sizes) < A_MEGABYTE / 2
 
 
-def test_a_topic_that_takes_less_gets_smaller_batches(target: Target) -> None:
+def test_topic_with_lower_limit_gets_smaller_batches(target: Target) -> None:
     target.most_bytes = 2_000
     wanted = {0: values(500), 1: values(10), 2: values(3)}
     internal_topic.write_records(CLUSTER, "own", {0: records(wanted[0])}, timeout_s=1.0)
@@ -111,7 +111,7 @@ def test_a_topic_that_takes_less_gets_smaller_batches(target: Target) -> None:
     assert target.requests < 120, "not one of each record"
 
 
-def test_batches_with_numbers_are_taken_once_whatever_is_refused_or_lost_meanwhile() -> None:
+def test_numbered_batches_are_written_once_despite_rejections_and_losses() -> None:
     """Nobody says which partition's batch was too large: the others are sent again as they were."""
     wanted = {0: values(40), 1: values(3), 2: values(40)}
     for breaks_at in range(60):
@@ -131,7 +131,7 @@ def test_batches_with_numbers_are_taken_once_whatever_is_refused_or_lost_meanwhi
             assert not own.partitions
 
 
-def test_a_record_that_is_too_large_alone_and_other_refusals_are_reported(target: Target) -> None:
+def test_oversized_record_and_other_rejections_are_reported(target: Target) -> None:
     target.most_bytes = 500
     own = target.numbered({0: records([b"small", bytes(500), b"behind it"])})
     with pytest.raises(RecordsRefusedError, match="MESSAGE_TOO_LARGE"):
@@ -158,7 +158,7 @@ def test_checkpoints_of_many_groups_are_more_than_a_broker_takes_at_once() -> No
             assert [record.value for record in connection.read("own", 0)[0]] == some
 
 
-def test_after_a_partition_that_hides_records_no_other_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_hiding_records_ends_waiting_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     asked: list[int] = []
 

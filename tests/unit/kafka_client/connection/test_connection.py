@@ -92,7 +92,7 @@ def test_versions_are_agreed_on_and_answers_come_in_any_pieces(connect: Connect)
     assert peer.requests[1][8:12] == b"\0\x02me"
 
 
-def test_an_old_broker_is_asked_again_in_the_first_version(connect: Connect) -> None:
+def test_api_versions_falls_back_to_version_0(connect: Connect) -> None:
     asked: list[int] = []
 
     def old(api_key: int, correlation_id: int) -> bytes:
@@ -106,7 +106,7 @@ def test_an_old_broker_is_asked_again_in_the_first_version(connect: Connect) -> 
     assert connection.version_of(MetadataRequest) == 9
 
 
-def test_an_api_that_is_not_offered_is_an_error_of_its_own(connect: Connect) -> None:
+def test_missing_api_raises_unsupported_version(connect: Connect) -> None:
     connection, _ = connect()
     connection.handshake(WAIT_S)
     with pytest.raises(UnsupportedVersionError, match="does not offer IncrementalAlterConfigsRequest"):
@@ -126,7 +126,7 @@ def test_an_api_that_is_not_offered_is_an_error_of_its_own(connect: Connect) -> 
     ],
     ids=["closed", "strange id", "huge", "negative", "cut"],
 )
-def test_a_peer_that_makes_no_sense_loses_its_connection(
+def test_invalid_response_closes_the_connection(
     connect: Connect, answer: Callable[[int, int], bytes | None], message: str
 ) -> None:
     connection, _ = connect(answer)
@@ -135,7 +135,7 @@ def test_a_peer_that_makes_no_sense_loses_its_connection(
     assert connection.closed
 
 
-def test_a_peer_that_does_not_answer_is_given_up(connect: Connect) -> None:
+def test_missing_response_closes_the_connection(connect: Connect) -> None:
     connection, _ = connect(lambda _, __: b"")
     with pytest.raises(ConnectionLostError, match=r"No response to ApiVersionsRequest within 0\.05 s"):
         connection.handshake(0.05)

@@ -15,11 +15,11 @@ LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required userna
 SCRAM = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": LOGIN}
 
 
-def test_a_client_without_security_settings_speaks_plaintext() -> None:
+def test_default_protocol_is_plaintext() -> None:
     assert Security.of({"client.id": "c", "sasl.jaas.config": "not read"}) == Security()
 
 
-def test_a_login_is_read_from_javas_properties() -> None:
+def test_login_is_read_from_java_properties() -> None:
     """K894-27: Key precedence: ``A->B.k`` over top-level ``k``; for clients ``A->B.source.consumer.k``,
     ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``.
     """
@@ -29,7 +29,7 @@ def test_a_login_is_read_from_javas_properties() -> None:
     assert not read.uses_tls
 
 
-def test_options_of_oauthbearer_are_kept_for_the_login() -> None:
+def test_oauthbearer_options_are_kept_for_the_login() -> None:
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     read = Security.of(
         {
@@ -47,7 +47,7 @@ def test_options_of_oauthbearer_are_kept_for_the_login() -> None:
     assert "hush" not in repr(read)
 
 
-def test_the_kerberos_service_is_read_where_the_library_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kerberos_service_name_is_required_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     settings = {"security.protocol": "SASL_PLAINTEXT"}
     for more in ({"sasl.kerberos.service.name": "kafka"}, {"sasl.jaas.config": 'M required serviceName="kafka";'}):
@@ -89,7 +89,7 @@ def test_passwords_are_not_shown() -> None:
     assert "p w" not in repr(Security.of(SCRAM))
 
 
-def test_host_names_are_checked_unless_the_file_says_otherwise() -> None:
+def test_host_names_are_verified_unless_disabled() -> None:
     assert Security.of({"security.protocol": "SSL"}).tls_context().check_hostname
     unchecked = Security.of({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
     assert not unchecked.tls_context().check_hostname
@@ -112,13 +112,13 @@ def test_host_names_are_checked_unless_the_file_says_otherwise() -> None:
         ),
     ],
 )
-def test_what_can_not_be_honoured_is_named_at_the_start(settings: dict[str, str], complaint: str) -> None:
+def test_unsupported_security_setting_is_rejected(settings: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint) as refused:
         Security.of(settings)
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
+def test_truststore_without_certificates_is_rejected(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=.*empty\.pem: cannot be read"):

@@ -6,7 +6,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.properties import SettingsError
 
 
-def test_a_clients_properties_say_how_to_reach_a_cluster() -> None:
+def test_client_properties_become_connection_settings() -> None:
     settings = ConnectionSettings.of(("a:1",), {"request.timeout.ms": " 1500 ", "client.id": "mine"}, "other")
     assert (settings.request_timeout_s, settings.client_id) == (1.5, "mine")
     settings = ConnectionSettings.of(("a:1",), {}, "other")
@@ -21,7 +21,7 @@ def test_keyword_arguments_have_the_same_meaning() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "2147483648", ""])
-def test_a_time_that_is_none_is_refused_by_its_name(value: str) -> None:
+def test_invalid_request_timeout_is_rejected(value: str) -> None:
     with pytest.raises(
         SettingsError, match=f"^request.timeout.ms={value}: expected a whole number from 1 to 2147483647"
     ):

@@ -11,13 +11,13 @@ from klamm.protocol.messages.metadata import MetadataRequest
 KEY = MetadataRequest.API_KEY
 
 
-def test_the_highest_common_version_is_spoken() -> None:
+def test_highest_common_version_is_negotiated() -> None:
     assert negotiate(MetadataRequest, {KEY: (0, 9)}) == 9
     assert negotiate(MetadataRequest, {KEY: (0, 99)}) == MetadataRequest.VERSIONS[1]
     assert negotiate(MetadataRequest, {KEY: (0, 9)}, max_version=4) == 4
 
 
-def test_an_api_that_is_not_offered_is_an_unsupported_version() -> None:
+def test_missing_api_is_an_unsupported_version() -> None:
     """K339-40: If the broker does not offer key 44, the admin call fails with an "unsupported version" error; the API
     itself does not silently fall back.
     """

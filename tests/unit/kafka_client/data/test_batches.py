@@ -49,16 +49,16 @@ def treatments(
     return [(f.treatment.name, f.next_offset) for f in walk(memoryview(data), fetch_offset, aborted)]
 
 
-def test_a_plain_batch_is_copied_as_it_is() -> None:
+def test_plain_batch_is_copied_unchanged() -> None:
     assert treatments(encode_batch(records(10, 3))) == [("COPY", 13)]
 
 
-def test_a_batch_with_gaps_is_rebuilt() -> None:
+def test_batch_with_offset_gaps_is_rebuilt() -> None:
     compacted = [records(0, 5)[0], records(0, 5)[3]]
     assert treatments(encode_batch(compacted, base_offset=0, last_offset=4)) == [("REBUILD", 5)]
 
 
-def test_a_batch_that_straddles_the_start_is_rebuilt_from_there() -> None:
+def test_batch_across_the_fetch_offset_is_rebuilt() -> None:
     data = encode_batch(records(0, 5), codec=Codec.ZSTD)
     assert treatments(data, fetch_offset=3) == [("REBUILD", 5)]
     view, offsets = rebuild(RecordBatch(memoryview(data)), 3)
@@ -69,7 +69,7 @@ def test_a_batch_that_straddles_the_start_is_rebuilt_from_there() -> None:
     assert [record.timestamp for record in decode_records(batch)] == [1003, 1004]
 
 
-def test_a_batch_before_the_start_is_passed_over() -> None:
+def test_batch_before_the_fetch_offset_is_skipped() -> None:
     data = encode_batch(records(0, 2)) + encode_batch(records(2, 2))
     assert treatments(data, fetch_offset=2) == [("COPY", 4)]
 
@@ -82,11 +82,11 @@ def test_times_of_appending_become_the_records_own() -> None:
     assert RecordBatch(view).timestamp_type is TimestampType.CREATE_TIME
 
 
-def test_an_empty_batch_that_compaction_left_moves_the_position_only() -> None:
+def test_empty_compacted_batch_advances_the_offset_only() -> None:
     assert treatments(encode_batch([], base_offset=4, last_offset=6)) == [("DROP", 7)]
 
 
-def test_markers_and_aborted_records_are_left_out_under_read_committed() -> None:
+def test_read_committed_drops_markers_and_aborted_records() -> None:
     def of(producer_id: int, first: int) -> bytearray:
         return encode_batch(records(first, 2), producer_id=producer_id, producer_epoch=0, is_transactional=True)
 
@@ -104,19 +104,19 @@ def test_markers_and_aborted_records_are_left_out_under_read_committed() -> None
     assert [name for name, _ in treatments(data)].count("COPY") == 3, "read_uncommitted keeps aborted records"
 
 
-def test_a_cut_batch_at_the_end_waits_for_the_next_fetch() -> None:
+def test_truncated_last_batch_is_left_for_the_next_fetch() -> None:
     data = encode_batch(records(0, 2)) + encode_batch(records(2, 2))[:-1]
     assert treatments(data) == [("COPY", 2)]
 
 
-def test_a_wrong_checksum_is_never_hidden_under_a_new_one() -> None:
+def test_batch_with_wrong_checksum_is_rejected() -> None:
     data = encode_batch(records(0, 2))
     data[-1] ^= 1
     with pytest.raises(CorruptBatchError, match="wrong checksum"):
         treatments(data)
 
 
-def test_damage_never_hides_records_nor_changes_how_a_transaction_ends() -> None:
+def test_corrupt_control_batch_is_rejected() -> None:
     as_control = encode_batch(records(0, 2))
     as_control[22] |= 0x20
     with pytest.raises(CorruptBatchError, match="wrong checksum"):
@@ -127,14 +127,14 @@ def test_damage_never_hides_records_nor_changes_how_a_transaction_ends() -> None
         treatments(as_commit, aborted=[AbortedTransaction(producer_id=1, first_offset=0)])
 
 
-def test_damaged_old_messages_are_refused() -> None:
+def test_corrupt_old_messages_are_rejected() -> None:
     data = bytearray(old_message())
     data[-1] ^= 1
     with pytest.raises(CorruptBatchError, match="wrong checksum"):
         treatments(data)
 
 
-def test_a_stamped_batch_is_ours_and_its_records_are_untouched() -> None:
+def test_stamped_batch_keeps_its_records() -> None:
     data = encode_batch(
         records(100, 3),
         codec=Codec.LZ4,
@@ -155,7 +155,7 @@ def test_a_stamped_batch_is_ours_and_its_records_are_untouched() -> None:
     assert decode_records(batch) == before
 
 
-def test_a_batch_is_split_into_halves_that_hold_all_records() -> None:
+def test_split_batch_keeps_all_records() -> None:
     data = encode_batch(records(0, 5))
     halves = split(memoryview(data))
     assert halves is not None

@@ -76,7 +76,7 @@ def test_final_codes_end_the_call(codes: list[int], error: type[Exception]) -> N
     assert coordinators.asked == [1]
 
 
-def test_a_lost_connection_makes_the_next_call_look_the_coordinator_up() -> None:
+def test_lost_connection_makes_the_next_call_look_up_the_coordinator() -> None:
     coordinators = Coordinators(ConnectionLostError("gone"))
     calls = coordinators.calls()
     with pytest.raises(ConnectionLostError, match="gone"):

@@ -41,12 +41,12 @@ def session() -> FetchSessionHandler:
     return session
 
 
-def test_nothing_is_reported_twice(session: FetchSessionHandler) -> None:
+def test_unchanged_partitions_are_omitted(session: FetchSessionHandler) -> None:
     session.want(wanted(0, 10))
     assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {}, [])
 
 
-def test_what_changes_is_reported_once(session: FetchSessionHandler) -> None:
+def test_changed_partitions_are_sent_once(session: FetchSessionHandler) -> None:
     session.want(wanted(1, 25))
     session.forget(("orders", 0))
     assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {1: 25}, [0])
@@ -54,19 +54,19 @@ def test_what_changes_is_reported_once(session: FetchSessionHandler) -> None:
     assert told(session.request(LIMITS, read_committed=False)) == (9, 2, {}, [])
 
 
-def test_what_was_forgotten_may_come_back_before_it_was_reported(session: FetchSessionHandler) -> None:
+def test_forgotten_partition_can_be_added_before_the_next_request(session: FetchSessionHandler) -> None:
     session.forget(("orders", 0))
     session.want(wanted(0, 10))
     assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {0: 10}, [])
 
 
-def test_after_a_loss_everything_is_reported_again(session: FetchSessionHandler) -> None:
+def test_reset_session_sends_all_partitions_again(session: FetchSessionHandler) -> None:
     session.forget(("orders", 0))
     session.reset()
     assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {1: 20}, [])
 
 
-def test_a_broker_that_keeps_no_session_gets_everything_each_time(session: FetchSessionHandler) -> None:
+def test_sessionless_broker_gets_all_partitions_each_time(session: FetchSessionHandler) -> None:
     session.reset()
     for _ in range(2):
         assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])

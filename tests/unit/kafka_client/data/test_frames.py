@@ -21,7 +21,7 @@ IDS = {"t": UUID(int=1), "u": UUID(int=2)}
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("size", [1, 200, 70_000])
-def test_produce_requests_of_every_version_read_back_as_they_were_meant(version: int, size: int) -> None:
+def test_produce_requests_of_every_version_decode_to_their_input(version: int, size: int) -> None:
     """The other side of the comparison is the codec, which real brokers have checked."""
     batches = [
         PartitionRecords(TopicName(name, IDS[name].bytes), partition, memoryview(bytes([partition]) * size))
@@ -44,7 +44,7 @@ def test_produce_requests_of_every_version_read_back_as_they_were_meant(version:
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_transaction_is_named_in_requests_of_every_version(version: int) -> None:
+def test_transactional_id_is_sent_in_every_produce_version(version: int) -> None:
     records = [PartitionRecords(TopicName("t", IDS["t"].bytes), 0, memoryview(b"r"))]
     body = produce_body(version, records, timeout_ms=1, transactional_id="A-mm2-klamm-A-4-0")
     request = decode(ProduceRequest, version, b"".join(bytes(part) for part in body))
@@ -58,7 +58,7 @@ def test_records_are_sent_from_where_they_lie() -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 18))
-def test_fetch_requests_of_every_version_say_what_is_wanted(version: int) -> None:
+def test_fetch_requests_of_every_version_decode_to_their_input(version: int) -> None:
     wanted = [
         WantedRecords("t", IDS["t"], 0, 5),
         WantedRecords("u", IDS["u"], 1, 6),
@@ -96,7 +96,7 @@ def test_fetch_answers_are_reported_by_topic_name(version: int, read_committed: 
 
 
 @pytest.mark.parametrize("version", range(4, 18))
-def test_leader_epochs_and_the_rack_go_with_every_version_that_has_them(version: int) -> None:
+def test_leader_epochs_and_rack_are_sent_in_versions_that_have_them(version: int) -> None:
     """KIP-320, KIP-392 and KIP-595: current_leader_epoch from 9, rack_id from 11, last_fetched_epoch from 12 on."""
     wanted = [WantedRecords("t", IDS["t"], 0, 5, current_leader_epoch=7, last_fetched_epoch=6)]
     request = fetch_request(wanted, FetchLimits(100, 50, 1, 250, rack_id="near"), read_committed=True)
@@ -107,7 +107,7 @@ def test_leader_epochs_and_the_rack_go_with_every_version_that_has_them(version:
     assert read.rack_id == ("near" if version >= 11 else "")
 
 
-def test_where_logs_part_and_which_replica_is_nearer_are_reported() -> None:
+def test_diverging_epoch_and_preferred_read_replica_are_returned() -> None:
     partition = FetchResponse.PartitionData(
         diverging_epoch=FetchResponse.EpochEndOffset(epoch=3, end_offset=40), preferred_read_replica=2
     )
@@ -120,7 +120,7 @@ def test_where_logs_part_and_which_replica_is_nearer_are_reported() -> None:
     assert (plain.diverging, plain.preferred_read_replica) == (None, -1)
 
 
-def test_a_topic_that_was_not_requested_is_skipped() -> None:
+def test_topic_that_was_not_requested_is_skipped() -> None:
     topics = [
         FetchResponse.FetchableTopicResponse(topic_id=IDS[name], partitions=[FetchResponse.PartitionData()])
         for name in ("u", "t")

@@ -61,7 +61,7 @@ def groups(data: bytes, *, join_up_to: int = 100 * KIB, fetch_offset: int = 1000
 
 
 @given(contents=st.lists(st.lists(fields, min_size=1, max_size=90), min_size=1, max_size=5))
-def test_a_joined_batch_holds_the_records_of_all_as_they_were(contents: list[list[Fields]]) -> None:
+def test_joined_batch_holds_all_records_unchanged(contents: list[list[Fields]]) -> None:
     # given
     data = batches_of(*contents)
     batches = list(iter_batches(data))
@@ -115,7 +115,7 @@ def parts(data: bytes, *, join_up_to: int = 100 * KIB) -> list[tuple[list[int], 
     contents=st.lists(st.lists(fields, min_size=1, max_size=30), min_size=6, max_size=9),
     codec=st.sampled_from([Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]),
 )
-def test_compressed_batches_become_one_of_the_same_codec(contents: list[list[Fields]], codec: Codec) -> None:
+def test_compressed_batches_are_joined_with_the_same_codec(contents: list[list[Fields]], codec: Codec) -> None:
     ((counts, batch),) = parts(batches_of(*contents, codec=codec), join_up_to=1024 * KIB)
     assert counts == [len(content) for content in contents]
     assert batch is not None
@@ -127,22 +127,22 @@ def test_compressed_batches_become_one_of_the_same_codec(contents: list[list[Fie
     assert [record.offset for record in found] == list(range(1000, 1000 + len(found)))
 
 
-def test_compressed_batches_stay_as_they_are_where_none_has_to_wait() -> None:
+def test_compressed_batches_are_not_joined_by_default() -> None:
     assert parts(plain(1, 2, 3, 4, 5, codec=Codec.LZ4)) == [([count], None) for count in range(1, 6)]
 
 
-def test_gzip_stays_as_it_is() -> None:
+def test_gzip_batches_are_not_joined() -> None:
     """It is compressed at some 50 MB/s: that costs more than the batches do."""
     assert parts(plain(*[1] * 8, codec=Codec.GZIP)) == [([1], None)] * 8
 
 
-def test_compressed_batches_are_joined_up_to_a_size_of_what_they_hold() -> None:
+def test_compressed_batches_are_joined_up_to_an_uncompressed_size() -> None:
     found = parts(plain(*[1] * 8, value=bytes(3 * KIB), codec=Codec.ZSTD), join_up_to=10 * KIB)
     assert [counts for counts, _ in found] == [[1, 1, 1], [1, 1, 1], [1, 1]]
     assert all(batch is not None and batch.size < KIB for _, batch in found)
 
 
-def test_a_batch_that_holds_much_more_than_it_looks_stays_as_it_is() -> None:
+def test_batch_with_huge_uncompressed_size_is_not_joined() -> None:
     """30 MB of zeros in a kilobyte of zstd: nothing of that size is made in memory."""
     data = batches_of(
         *[[(None, b"v", (), NOW)]] * 3, [(None, bytes(30_000_000), (), NOW)], *[[(None, b"v", (), NOW)]] * 3,
@@ -157,7 +157,7 @@ def test_a_batch_that_holds_much_more_than_it_looks_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("damage", ["not of that codec", "not the records announced"])
-def test_what_is_compressed_and_damaged_is_left_for_the_target_to_judge(codec: Codec, damage: str) -> None:
+def test_corrupt_compressed_batches_are_copied_unchanged(codec: Codec, damage: str) -> None:
     # given
     data = bytearray(plain(*[2] * 7, codec=codec))
     third = list(iter_batches(data))[2]
@@ -175,7 +175,7 @@ def test_what_is_compressed_and_damaged_is_left_for_the_target_to_judge(codec: C
     assert not any(1 in counts for counts, batch in found if batch is not None)
 
 
-def test_what_is_large_rebuilt_left_out_or_of_another_codec_stays_by_itself() -> None:
+def test_large_rebuilt_dropped_or_other_codec_batches_are_not_joined() -> None:
     small = [Record(None, b"v", (), NOW, offset) for offset in range(1000, 1002)]
     data = bytearray(encode_batch(small))
     data += encode_batch([record._replace(offset=record.offset + 2) for record in small])
@@ -201,7 +201,7 @@ def test_batches_with_offsets_missing_between_them_are_not_joined() -> None:
     assert groups(bytes(data)) == [[("COPY", 1)], [("COPY", 1)]]
 
 
-def test_what_stands_before_damage_comes_first() -> None:
+def test_batches_before_a_corrupt_one_are_returned_first() -> None:
     # given
     data = bytearray(plain(2, 2, 2))
     data[-1] ^= 1

@@ -38,7 +38,7 @@ class Openings(list["asyncio.Future[PooledConnection]"]):
         return self[-1]
 
 
-def test_a_connection_to_a_discarded_node_is_closed_when_it_is_open() -> None:
+def test_late_connection_to_discarded_node_is_closed() -> None:
     async def play() -> None:
         # given
         openings = Openings()
@@ -56,7 +56,7 @@ def test_a_connection_to_a_discarded_node_is_closed_when_it_is_open() -> None:
     asyncio.run(play())
 
 
-def test_a_discarded_node_is_not_opened_after_its_backoff() -> None:
+def test_discarded_node_is_not_reconnected_after_backoff() -> None:
     async def play() -> None:
         # given
         openings = Openings()
@@ -78,7 +78,7 @@ def test_a_discarded_node_is_not_opened_after_its_backoff() -> None:
     asyncio.run(play())
 
 
-def test_a_connection_that_is_opened_late_takes_the_place_of_one_taken_over() -> None:
+def test_late_connection_replaces_an_adopted_one() -> None:
     async def play() -> None:
         # given
         openings = Openings()

@@ -87,7 +87,7 @@ def connected(*brokers: StubBroker, **settings: Any) -> Iterator[ConnectionPool]
         pool.close()
 
 
-def test_a_controller_that_is_gone_is_looked_up_again(cluster: Cluster) -> None:
+def test_lost_controller_is_looked_up_again(cluster: Cluster) -> None:
     with connected(cluster.brokers[2]) as pool:
         create_topics(pool, node_id=CONTROLLER)
         assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
@@ -99,7 +99,7 @@ def test_a_controller_that_is_gone_is_looked_up_again(cluster: Cluster) -> None:
         assert len(cluster.brokers[1].requests(CREATE_TOPICS)) == 1
 
 
-def test_a_controller_that_closes_the_connection_is_looked_up_again(cluster: Cluster) -> None:
+def test_controller_closing_the_connection_is_looked_up_again(cluster: Cluster) -> None:
     with connected(cluster.brokers[2]) as pool:
         create_topics(pool, node_id=CONTROLLER)
         cluster.controller_id = 1
@@ -110,7 +110,7 @@ def test_a_controller_that_closes_the_connection_is_looked_up_again(cluster: Clu
         assert len(cluster.brokers[1].requests(CREATE_TOPICS)) == 1
 
 
-def test_a_controller_that_joined_later_is_reached(cluster: Cluster) -> None:
+def test_controller_that_joined_later_is_reached(cluster: Cluster) -> None:
     """The connections' own metadata are older than the response that names the controller."""
     cluster.known = {1, 2}
     cluster.controller_id = 1
@@ -125,7 +125,7 @@ def test_a_controller_that_joined_later_is_reached(cluster: Cluster) -> None:
         assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
 
 
-def test_when_all_known_brokers_are_gone_the_bootstrap_servers_are_asked_again(cluster: Cluster) -> None:
+def test_bootstrap_servers_are_used_when_all_brokers_are_lost(cluster: Cluster) -> None:
     """KIP-899: the metadata named one broker only, and that is not the one that came back."""
     cluster.known = {0}
     with connected(*cluster.brokers.values()) as pool:
@@ -139,7 +139,7 @@ def test_when_all_known_brokers_are_gone_the_bootstrap_servers_are_asked_again(c
         create_topics(pool, node_id=CONTROLLER)
 
 
-def test_a_node_that_the_caller_has_looked_up_fails_at_once(cluster: Cluster) -> None:
+def test_looked_up_node_fails_without_retry(cluster: Cluster) -> None:
     with connected(cluster.brokers[2]) as pool:
         create_topics(pool, node_id=0, looked_up=True)
         cluster.lose(0)
@@ -147,7 +147,7 @@ def test_a_node_that_the_caller_has_looked_up_fails_at_once(cluster: Cluster) ->
             create_topics(pool, node_id=0, looked_up=True)
 
 
-def test_a_node_that_moved_to_another_address_is_found(cluster: Cluster) -> None:
+def test_node_with_a_new_address_is_found(cluster: Cluster) -> None:
     with connected(cluster.brokers[2]) as pool:
         create_topics(pool, node_id=0)
         # when
@@ -159,7 +159,7 @@ def test_a_node_that_moved_to_another_address_is_found(cluster: Cluster) -> None
         assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
 
 
-def test_the_versions_of_any_broker_come_from_one_that_lives(cluster: Cluster) -> None:
+def test_offered_versions_come_from_any_live_broker(cluster: Cluster) -> None:
     refused: list[Request] = []
 
     def close_first(request: Request) -> Answer:
@@ -220,7 +220,7 @@ def test_calls_share_a_connection_and_do_not_wait_for_each_other() -> None:
             call.result(10)
 
 
-def test_a_connection_without_a_response_in_time_is_replaced(cluster: Cluster) -> None:
+def test_unresponsive_connection_is_replaced(cluster: Cluster) -> None:
     silent = [SILENCE]
     cluster.brokers[0].answer(CREATE_TOPICS, lambda _: silent.pop() if silent else CreateTopicsResponse())
     with connected(cluster.brokers[2], request_timeout_ms=1000) as pool:
@@ -229,14 +229,14 @@ def test_a_connection_without_a_response_in_time_is_replaced(cluster: Cluster) -
     assert len(cluster.brokers[0].requests(API_VERSIONS)) == 2
 
 
-def test_an_unreadable_response_fails_at_once(cluster: Cluster) -> None:
+def test_unreadable_response_fails_at_once(cluster: Cluster) -> None:
     cluster.brokers[0].answer(CREATE_TOPICS, lambda _: b"\x00")
     with connected(cluster.brokers[2]) as pool, pytest.raises(ProtocolError, match="Cannot decode CreateTopicsResp"):
         create_topics(pool, node_id=0)
     assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
 
 
-def test_an_unreadable_response_fails_only_its_own_call() -> None:
+def test_unreadable_response_fails_only_its_own_call() -> None:
     """The end of its frame is known, so the responses after it are read as usual."""
     with _PatientBroker() as broker, connected(broker) as pool:
         answers: list[Answer] = [CreateTopicsResponse(), b"\x00", CreateTopicsResponse()]
@@ -253,7 +253,7 @@ def test_an_unreadable_response_fails_only_its_own_call() -> None:
     assert len(broker.requests(API_VERSIONS)) == 1
 
 
-def test_a_call_that_ends_at_its_limit_leaves_the_connection_to_the_others() -> None:
+def test_timed_out_call_does_not_close_the_shared_connection() -> None:
     """A request of another call, which might be a change, is not sent twice."""
     with _PatientBroker() as broker, connected(broker) as pool:
         broker.answer(CREATE_TOPICS, lambda _: CreateTopicsResponse())
@@ -275,7 +275,7 @@ def test_a_call_that_ends_at_its_limit_leaves_the_connection_to_the_others() -> 
     assert len(broker.requests(API_VERSIONS)) == 1
 
 
-def test_a_connection_whose_only_calls_end_at_their_limits_is_replaced_in_the_end(cluster: Cluster) -> None:
+def test_connection_with_only_timed_out_calls_is_replaced(cluster: Cluster) -> None:
     """A broker that hangs is found out even if no call waits as long as ``request.timeout.ms``."""
     cluster.brokers[0].answer(CREATE_TOPICS, lambda _: SILENCE)
     with connected(cluster.brokers[2], request_timeout_ms=300) as pool:
@@ -286,9 +286,7 @@ def test_a_connection_whose_only_calls_end_at_their_limits_is_replaced_in_the_en
                 create_topics(pool, node_id=0, timeout_ms=100)
 
 
-def test_a_login_that_is_rejected_ends_a_call_that_looks_up_coordinators(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejected_login_fails_coordinator_lookup(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def reject(*_: object) -> Never:
         raise SaslAuthenticationFailedError("wrong password")
 
@@ -315,7 +313,7 @@ def test_a_login_that_is_rejected_ends_a_call_that_looks_up_coordinators(
     assert not outcomes
 
 
-def test_a_throttled_connection_pauses(cluster: Cluster) -> None:
+def test_throttled_connection_pauses(cluster: Cluster) -> None:
     """KIP-219."""
     cluster.brokers[0].answer(CREATE_TOPICS, lambda _: CreateTopicsResponse(throttle_time_ms=300))
     with connected(cluster.brokers[2]) as pool:
@@ -325,7 +323,7 @@ def test_a_throttled_connection_pauses(cluster: Cluster) -> None:
     assert time.monotonic() - began >= 0.3
 
 
-def test_a_pool_that_is_closed_within_its_own_thread_ends() -> None:
+def test_pool_can_be_closed_from_its_own_thread() -> None:
     with StubBroker() as broker:
         pool = ConnectionPool(ConnectionSettings.of_keywords(broker.bootstrap_servers, {}))
         ended = threading.Event()
@@ -338,7 +336,7 @@ def test_a_pool_that_is_closed_within_its_own_thread_ends() -> None:
         assert ended.wait(10)
 
 
-def test_a_pool_may_be_abandoned_by_a_garbage_collection_at_any_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_can_be_abandoned_during_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even while the same thread starts a call."""
     with StubBroker() as broker:
         pool = ConnectionPool(ConnectionSettings.of_keywords(broker.bootstrap_servers, {}))
@@ -357,7 +355,7 @@ def test_a_pool_may_be_abandoned_by_a_garbage_collection_at_any_point(monkeypatc
         pool.close()
 
 
-def test_a_broker_that_cannot_report_its_versions_yet_is_asked_again(cluster: Cluster) -> None:
+def test_retriable_api_versions_error_is_retried(cluster: Cluster) -> None:
     versions = cluster.brokers[0].handler(API_VERSIONS)
     answers = [ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT]
     cluster.brokers[0].answer(
@@ -369,7 +367,7 @@ def test_a_broker_that_cannot_report_its_versions_yet_is_asked_again(cluster: Cl
     assert not answers
 
 
-def test_an_address_is_a_host_with_or_without_a_port() -> None:
+def test_bootstrap_server_port_is_optional() -> None:
     ConnectionPool(ConnectionSettings.of_keywords("localhost", {})).close()
     ConnectionPool(ConnectionSettings.of_keywords(["PLAINTEXT://localhost:1"], {})).close()
     with pytest.raises(ValueError, match="bootstrap_servers is empty: expected host:port"):

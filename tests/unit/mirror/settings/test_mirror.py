@@ -227,7 +227,7 @@ def test_setting_the_excluded_configs_replaces_the_list() -> None:
     assert config_filter.should_replicate_config_property("min.insync.replicas")
 
 
-def test_old_names_of_the_lists_are_taken() -> None:
+def test_deprecated_blacklist_keys_are_accepted() -> None:
     """As in MirrorMaker 3.9, where the newer name has precedence; a warning says that later ones ignore them."""
     newer = flow("A->B.topics.blacklist=users\ntopics.exclude=orders\n").selection
     assert [name for name in ("orders", "users") if newer.includes(name)] == ["users"]
@@ -288,7 +288,7 @@ def test_flows_whose_source_offsets_would_overwrite_each_other_are_rejected() ->
         "com.amazonaws.kafka.samples.CustomMM2ReplicationPolicy",
     ],
 )
-def test_known_identity_policies_are_recognised(name: str) -> None:
+def test_known_identity_policies_are_recognized(name: str) -> None:
     assert isinstance(flow(f"replication.policy.class={name}\n").policy, IdentityReplicationPolicy)
 
 

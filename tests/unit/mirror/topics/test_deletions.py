@@ -88,9 +88,7 @@ class Run:
         (["other"], ["A.private"], []),  # the filters do not select it any more
     ],
 )
-def test_only_mirrored_topics_that_are_gone_are_planned(
-    source: list[str], target: list[str], deleted: list[str]
-) -> None:
+def test_only_deleted_mirrored_topics_are_planned(source: list[str], target: list[str], deleted: list[str]) -> None:
     mirrored = ["orders", "heartbeats", "private"]
     assert [*plan_deletions(flow(), mirrored, source, target).values()] == deleted
 
@@ -110,7 +108,7 @@ def test_remote_topic_is_deleted_after_grace_period_and_forgotten() -> None:
     assert run.mirrored == {"users"}
 
 
-def test_topic_that_comes_back_cancels_deletion(caplog: pytest.LogCaptureFixture) -> None:
+def test_recreated_source_topic_cancels_deletion(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(["orders"])
     del run.source.topics["orders"]
     run.after(10)
@@ -135,14 +133,14 @@ def test_unreadable_source_offsets_delay_deletion_only(caplog: pytest.LogCapture
     assert run.after(1) == {"A.users"}
 
 
-def test_topic_that_cannot_be_described_is_kept() -> None:
+def test_undescribable_topic_is_kept() -> None:
     run = Run(["orders"])
     run.source.denied = {"orders"}
     run.after(10)
     assert run.after(100) == {"A.orders"}
 
 
-def test_source_that_lists_no_topic_deletes_nothing() -> None:
+def test_source_without_topics_deletes_nothing() -> None:
     run = Run(["orders", "users"])
     run.source.topics.clear()
     run.after(10)
@@ -181,7 +179,7 @@ def test_rejected_deletion_is_retried_and_source_offsets_are_kept() -> None:
     assert run.after(1) == set()
 
 
-def test_source_offsets_that_cannot_be_deleted_are_deleted_later() -> None:
+def test_failed_source_offset_deletion_is_retried() -> None:
     settings = flow(**{f"{KEY}.grace.seconds": "0"})
     source, target = FakeCluster(other=1), FakeCluster(**{"A.orders": 1})
     outcomes: list[Exception | None] = [None, ConnectionLostError("away")]
@@ -199,7 +197,7 @@ def test_source_offsets_that_cannot_be_deleted_are_deleted_later() -> None:
     assert forgotten == [{"orders"}]
 
 
-def test_default_deletes_nothing_and_wrong_mode_is_rejected() -> None:
+def test_topic_deletion_is_off_by_default_and_invalid_mode_rejected() -> None:
     run = Run(["orders"], "off")
     del run.source.topics["orders"]
     run.after(10)

@@ -11,7 +11,7 @@ from klamm.monitoring.http import MAX_CONNECTIONS, HttpListener
 from tests.support.streams import is_closed
 
 
-def test_a_connection_above_the_limit_ends_the_oldest_and_is_answered() -> None:
+def test_connection_above_the_limit_closes_the_oldest() -> None:
     async def test() -> None:
         listener = HttpListener({"/metrics": lambda: ("text/plain", "all well")})
         sock = socket.create_server(("127.0.0.1", 0))

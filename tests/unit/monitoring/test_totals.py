@@ -35,10 +35,10 @@ def test_counters_and_named_gauges_are_added_and_other_gauges_are_the_largest() 
     assert "seconds_sum 0.9" in [line.replace("0.8999999999999999", "0.9") for line in lines]
 
 
-def test_one_page_stays_as_it_is() -> None:
+def test_single_page_is_unchanged() -> None:
     assert merged([page(1, 2, 3)]) == page(1, 2, 3)
 
 
-def test_client_ids_may_contain_all_separators_of_lines() -> None:
+def test_client_ids_may_contain_all_line_separators() -> None:
     one = page(1, 2, 3, client_id="a\r\x0b\x0c\x1c\x85\u2028b\nc")
     assert merged([one]) == one

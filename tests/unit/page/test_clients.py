@@ -53,7 +53,7 @@ def documents(
         pytest.param({}, {"reported": {"acks": -1}}, None, {"acks": "all"}, id="it cannot"),
     ],
 )
-def test_a_client_of_two_processes_is_shown_as_one_process_would_show_it(
+def test_client_of_two_processes_is_shown_like_a_client_of_one(
     one: dict[str, Any], other: dict[str, Any], registered: tuple[str, ...] | None, effective: dict[str, str]
 ) -> None:
     first, second = seen_client(**one), seen_client(**other)
@@ -65,7 +65,7 @@ def test_a_client_of_two_processes_is_shown_as_one_process_would_show_it(
     assert asyncio.run(merged_clients(reversed(apart))) == together
 
 
-def test_clients_of_other_hosts_stay_apart_and_are_sorted() -> None:
+def test_clients_of_other_hosts_are_separate_and_sorted() -> None:
     found = asyncio.run(
         merged_clients([documents(seen_client(host="10.0.0.2"), seen_client(client_id="a")), documents(seen_client())])
     )
@@ -76,7 +76,7 @@ def test_clients_of_other_hosts_stay_apart_and_are_sorted() -> None:
     ]
 
 
-def test_a_row_has_what_a_client_runs_should_run_and_can_take() -> None:
+def test_row_shows_reported_central_and_supported_configs() -> None:
     client = seen_client(reported={"acks": 1}, client_id=HOSTILE, software_version=HOSTILE)
     (document,) = documents(client, acks="all")
     # when
@@ -99,7 +99,7 @@ def test_without_client_configs_the_page_lists_connections() -> None:
     assert client_warnings([merged]) == []
 
 
-def test_thousands_of_clients_make_a_short_page_that_a_filter_reaches() -> None:
+def test_page_of_thousands_of_clients_is_short_and_filterable() -> None:
     clients = [
         {"principal": "User:alice", "client_id": f"app-{number}", "host": "h", "connections": 1}
         for number in range(10_000)

@@ -19,7 +19,7 @@ from klamm.page.html import (
 HOSTILE = '<script>alert("x")</script>\x1b[2J&'
 
 
-def test_whatever_clients_choose_is_escaped() -> None:
+def test_names_chosen_by_clients_are_escaped() -> None:
     # when
     cell = Cell(HOSTILE, link_to({"topic": HOSTILE}))
     content = Table(heads=[("Topic", "")], rows=[[cell]], total=60, size=1, parameter="tp")
@@ -33,19 +33,19 @@ def test_whatever_clients_choose_is_escaped() -> None:
     assert "\x1b" not in section(HOSTILE, table(content, {})) + warning_list([HOSTILE])
 
 
-def test_a_long_name_does_not_make_a_long_page() -> None:
+def test_long_name_is_truncated() -> None:
     content = Table(heads=[("Topic", "")], rows=[[Cell("x" * 100_000)]], total=1)
     assert len(table(content, {})) < 1000
 
 
-def test_a_name_breaks_at_its_dots_and_a_value_does_not() -> None:
+def test_name_breaks_at_dots_and_value_does_not() -> None:
     row = [Cell("unclean.leader.election.enable", kind="name"), Cell("0.5")]
     html = table(Table(heads=[("Config", ""), ("Value", "")], rows=[row], total=1), {})
     assert "unclean.<wbr>leader.<wbr>election.<wbr>enable" in html
     assert "<td>0.5</td>" in html
 
 
-def test_the_pager_leads_to_the_neighbours_and_keeps_the_filter() -> None:
+def test_pager_links_to_neighbors_and_keeps_the_filter() -> None:
     content = Table(heads=[("T", "")], rows=[[Cell("a")]] * 10, total=35, first=10, size=10, parameter="tp")
     html = table(content, {"q": "a b", "gp": "2"})
     assert 'href="/?q=a+b&amp;gp=2&amp;tp=1"' in html
@@ -53,7 +53,7 @@ def test_the_pager_leads_to_the_neighbours_and_keeps_the_filter() -> None:
     assert "11 to 20 of 35" in html
 
 
-def test_a_table_on_one_page_has_no_pager() -> None:
+def test_single_page_table_has_no_pager() -> None:
     assert "<nav" not in table(Table(heads=[("T", "")], rows=[[Cell("a")]], total=1, size=10, parameter="tp"), {})
     assert table(Table(heads=[], rows=[], total=0, empty="No topic."), {}) == '<p class="soft">No topic.</p>'
 

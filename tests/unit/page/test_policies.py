@@ -54,7 +54,7 @@ def asked(directory: Path, mode: str, *topics: str) -> dict[str, Any]:
         return asyncio.run(ask())
 
 
-def test_audit_mode_shows_what_it_would_refuse_apart_from_the_latest_decisions(tmp_path: Path) -> None:
+def test_audit_mode_denials_are_shown_apart_from_latest_decisions(tmp_path: Path) -> None:
     # when
     document = asked(tmp_path, "audit", "fine", HOSTILE, *["fine"] * 60)
     html = policies_section(document, {})
@@ -94,13 +94,13 @@ def test_processes_are_added_and_the_newest_decisions_kept(tmp_path: Path) -> No
     assert merged_policies([one])["decisions"] == one["decisions"]
 
 
-def test_without_policies_the_page_says_so() -> None:
+def test_missing_policies_are_reported() -> None:
     document = merged_policies([])
     assert "No policy is configured." in policies_section(document, {})
     assert asyncio.run(encoded(document)).startswith('{"configured": [], ')
 
 
-def test_denial_has_another_colour_than_override() -> None:
+def test_denial_and_override_have_different_colors() -> None:
     # given
     decided = {"policy": "create.topic", "mode": "enforce", "count": 1}
     actions = [{**decided, "action": action} for action in ("refuse", "override")]

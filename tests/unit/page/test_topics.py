@@ -29,7 +29,7 @@ def test_own_configs_come_first_with_their_origin() -> None:
     ]
 
 
-def test_a_secret_is_in_neither_the_page_nor_the_document() -> None:
+def test_secret_is_hidden_on_page_and_in_document() -> None:
     html = configs_section(CONFIGS, {})
     assert "hunter2" not in html + json.dumps(CONFIGS)
     assert "(hidden)" in html
@@ -47,7 +47,7 @@ def test_names_and_values_are_escaped() -> None:
     assert "1 to 1 of 60" in html
 
 
-def test_a_document_is_plain_ascii_that_no_browser_takes_for_a_page() -> None:
+def test_document_is_plain_ascii_json() -> None:
     async def document(_query: object) -> dict[str, Any]:
         return {"version": 0, "topics": [{"name": "\ud800 ä"}], "none": []}
 

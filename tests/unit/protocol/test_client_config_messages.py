@@ -97,7 +97,7 @@ def test_messages_have_the_bytes_of_the_kip(text: str, message: Message) -> None
 
 
 @pytest.mark.parametrize(("text", "message"), ALL)
-def test_a_message_cut_anywhere_is_refused(text: str, message: Message) -> None:
+def test_message_truncated_anywhere_is_rejected(text: str, message: Message) -> None:
     data = bytes.fromhex(text)
     for size in range(len(data)):
         with pytest.raises(ProtocolError):
@@ -114,7 +114,7 @@ def test_a_message_cut_anywhere_is_refused(text: str, message: Message) -> None:
     ],
     ids=["null components", "null entity type", "null value of an op", "null entries"],
 )
-def test_null_is_refused_where_the_kip_has_no_null(message_class: type[Message], text: str) -> None:
+def test_null_in_non_nullable_field_is_rejected(message_class: type[Message], text: str) -> None:
     """K649-03: Describe request field 1 ``Components``: array, not nullable.
 
     K649-15: Op.Value is a non-null string even for Remove; it is ignored then (clients send "").
@@ -132,7 +132,7 @@ def test_null_is_refused_where_the_kip_has_no_null(message_class: type[Message],
         (AlterClientConfigsResponse, 51),
     ],
 )
-def test_there_is_one_version_and_it_is_not_flexible(message_class: type[Message], key: int) -> None:
+def test_only_version_0_exists_and_is_not_flexible(message_class: type[Message], key: int) -> None:
     """K649-01: DescribeClientConfigs has api key 50, versions 0..0.
 
     K649-02: AlterClientConfigs has api key 51, versions 0..0.

@@ -113,7 +113,7 @@ def test_every_message_round_trips_in_every_version(cls: type[Message], data: st
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 @settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
-def test_a_body_cut_at_any_byte_is_a_protocol_error(cls: type[Message], data: st.DataObject) -> None:
+def test_body_truncated_at_any_byte_is_a_protocol_error(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.integers(*cls.VERSIONS))
     body = bytes(encode(data.draw(structs(cls, version)), version))
     for length in range(0, len(body), 1 + len(body) // 50):
@@ -124,9 +124,7 @@ def test_a_body_cut_at_any_byte_is_a_protocol_error(cls: type[Message], data: st
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 @settings(max_examples=2 * FEW, deadline=None)
 @given(noise=st.binary(max_size=200), data=st.data())
-def test_noise_is_a_message_or_a_protocol_error_and_nothing_else(
-    cls: type[Message], noise: bytes, data: st.DataObject
-) -> None:
+def test_random_bytes_decode_or_raise_protocol_error(cls: type[Message], noise: bytes, data: st.DataObject) -> None:
     version = data.draw(st.integers(*cls.VERSIONS))
     with contextlib.suppress(ProtocolError):
         decode(cls, version, noise)
@@ -135,7 +133,7 @@ def test_noise_is_a_message_or_a_protocol_error_and_nothing_else(
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 @settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
-def test_what_we_write_kio_reads_alike_and_back(cls: type[Message], data: st.DataObject) -> None:
+def test_messages_round_trip_through_kio(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.integers(*cls.VERSIONS))
     module, name = cls.__module__.rpartition(".")[2], cls.__name__
     kind = "request" if name.endswith("Request") else "response"
@@ -179,7 +177,7 @@ def _alter(body: str) -> bytes:
     return bytes.fromhex(body.replace(" ", ""))
 
 
-def test_the_example_of_kip_339_reads_field_by_field() -> None:
+def test_kip_339_example_decodes_field_by_field() -> None:
     """K339-02: Request v0 body = array resources{int8 type, string name, array configs{string name, int8 op, nullable
     string value}}, then bool validate_only (after the array, not before).
     """
@@ -215,7 +213,7 @@ def test_the_example_of_kip_339_reads_field_by_field() -> None:
         pytest.param(CreateTopicsRequest, 7, "00 00000000 00 00", id="null topics"),
     ],
 )
-def test_a_broken_body_is_refused(cls: type[Message], version: int, body: str) -> None:
+def test_malformed_body_is_rejected(cls: type[Message], version: int, body: str) -> None:
     with pytest.raises(ProtocolError):
         decode(cls, version, _alter(body))
 
@@ -229,7 +227,7 @@ def test_unknown_tagged_fields_and_bytes_after_the_end_are_passed_over() -> None
 @pytest.mark.parametrize(
     "cls", [ApiVersionsRequest, IncrementalAlterConfigsRequest, AlterConfigsRequest, MetadataRequest]
 )
-def test_a_megabyte_of_one_byte_costs_next_to_nothing(cls: type[Message], filler: bytes) -> None:
+def test_megabyte_of_one_byte_is_decoded_in_bounded_time_and_memory(cls: type[Message], filler: bytes) -> None:
     """Each is refused (or, where such bytes happen to be a message, read) in bounded time and memory."""
     for version in range(cls.VERSIONS[0], cls.VERSIONS[1] + 1):
         body = filler * MEGABYTE
@@ -246,7 +244,7 @@ def test_a_megabyte_of_one_byte_costs_next_to_nothing(cls: type[Message], filler
         assert spent < 0.5, f"v{version} took {spent:.3f} s under tracemalloc"
 
 
-def test_a_value_that_does_not_fit_is_named_when_writing() -> None:
+def test_invalid_value_is_named_when_encoding() -> None:
     with pytest.raises(ValueError, match="resource_name is None"):
         encode(
             IncrementalAlterConfigsRequest(
@@ -256,7 +254,7 @@ def test_a_value_that_does_not_fit_is_named_when_writing() -> None:
         )
 
 
-def test_a_zero_uuid_stands_for_none() -> None:
+def test_zero_uuid_means_null() -> None:
     topic = MetadataRequest.MetadataRequestTopic(name="t")
     request = decode(MetadataRequest, 12, encode(MetadataRequest(topics=[topic]), 12))
     assert request.topics is not None
@@ -303,12 +301,12 @@ def _names(count: int) -> MetadataRequest:
         pytest.param(_names(10_000), 1, id="Metadata"),
     ],
 )
-def test_large_requests_that_mean_something_are_read(message: Message, version: int) -> None:
+def test_large_valid_requests_are_decoded(message: Message, version: int) -> None:
     body = bytes(encode(message, version))
     assert decode(type(message), version, body, max_elements=granted_elements(len(body))) == message
 
 
-def test_a_frame_of_crumbs_is_refused_before_it_is_read() -> None:
+def test_frame_of_tiny_elements_is_rejected_before_decoding() -> None:
     body = struct.pack(">i", 349_000) + struct.pack(">h", 1).join([b"", *[b"a"] * 349_000])
     tracemalloc.start()
     try:
@@ -319,7 +317,7 @@ def test_a_frame_of_crumbs_is_refused_before_it_is_read() -> None:
         tracemalloc.stop()
 
 
-def test_a_frame_of_empty_tagged_fields_is_refused_before_it_is_read() -> None:
+def test_frame_of_empty_tagged_fields_is_rejected_before_decoding() -> None:
     body = b"\x01" + b"\x00" + b"\x00" + b"\x00" + b"\xff\xff\x7f" + b"\x05\x00" * 500_000
     with pytest.raises(ProtocolError, match="Arrays hold more elements than"):
         decode(MetadataRequest, 9, body, max_elements=granted_elements(len(body)))
@@ -335,7 +333,7 @@ def test_elements_of_inner_arrays_count_too() -> None:
         decode(OffsetCommitRequest, 8, body, max_elements=30_099)
 
 
-def test_the_worst_that_is_left_costs_a_dozen_megabytes() -> None:
+def test_largest_allowed_malformed_request_takes_bounded_memory() -> None:
     body = bytes(encode(_topics(60_000, name="a"), 2))[:-1]
     tracemalloc.start()
     try:

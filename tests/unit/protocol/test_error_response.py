@@ -42,7 +42,7 @@ def test_error_response_uses_the_outer_level_when_the_request_lists_no_parts() -
     assert [(each.group_id, each.error_code) for each in response.groups] == [("g", ErrorCode.POLICY_VIOLATION)]
 
 
-def test_error_response_is_none_when_no_field_can_report_the_error() -> None:
+def test_error_response_is_none_without_an_error_field() -> None:
     everything = ElectLeadersRequest(topic_partitions=None)
     assert error_response(everything, 0, ErrorCode.POLICY_VIOLATION, None) is None
     response = error_response(everything, 1, ErrorCode.POLICY_VIOLATION, None)

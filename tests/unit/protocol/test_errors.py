@@ -7,13 +7,13 @@ from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
 
 
-def test_a_message_is_reported_as_it_is() -> None:
+def test_error_message_is_kept() -> None:
     assert InvalidConfigError("so").error_message == "so"
     assert InvalidConfigError().error_message is None
     assert str(InvalidConfigError()) == "INVALID_CONFIG"
 
 
-def test_a_message_too_long_for_the_oldest_version_is_cut() -> None:
+def test_error_message_is_truncated_for_the_oldest_version() -> None:
     """A value of a megabyte that is refused is not sent back whole: an answer must be possible in every version."""
     message = InvalidConfigError("\U0001f600" * 1_000_000).error_message
     assert message is not None

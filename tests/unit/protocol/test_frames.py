@@ -35,9 +35,7 @@ def test_any_split_of_the_stream_gives_the_same_frames(bodies: list[bytes], cuts
     cuts=st.lists(st.integers(min_value=0, max_value=600), max_size=12),
     most=st.lists(st.integers(min_value=0, max_value=3), max_size=40),
 )
-def test_frames_that_are_taken_some_at_a_time_are_the_same(
-    bodies: list[bytes], cuts: list[int], most: list[int]
-) -> None:
+def test_frames_received_in_parts_are_unchanged(bodies: list[bytes], cuts: list[int], most: list[int]) -> None:
     stream = framed(*bodies)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     reader, frames, limits = FrameReader(), [], iter(most)
@@ -54,7 +52,7 @@ def test_frames_that_are_taken_some_at_a_time_are_the_same(
 
 
 @given(size=st.integers(min_value=70_000, max_value=3_000_000), chunk=st.integers(min_value=1_000, max_value=300_000))
-def test_a_large_frame_that_is_filled_in_place_is_the_same_frame(size: int, chunk: int) -> None:
+def test_large_frame_received_in_place_is_unchanged(size: int, chunk: int) -> None:
     body = bytes(range(256)) * (size // 256 + 1)
     body = body[:size]
     reader = FrameReader()
@@ -74,12 +72,12 @@ def test_a_large_frame_that_is_filled_in_place_is_the_same_frame(size: int, chun
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1025, 2**31 - 1])
-def test_a_size_outside_the_cap_is_refused_at_once(size: int) -> None:
+def test_frame_size_outside_the_limit_is_rejected(size: int) -> None:
     with pytest.raises(ProtocolError, match=r"outside 0\.\.1024"):
         FrameReader(max_frame_bytes=1024).receive(struct.pack(">i", size))
 
 
-def test_an_announced_frame_takes_no_memory_before_its_bytes_arrive() -> None:
+def test_announced_frame_allocates_no_memory_before_its_bytes_arrive() -> None:
     tracemalloc.start()
     reader = FrameReader()
     reader.receive(struct.pack(">i", 100_000_000) + b"x")
@@ -89,14 +87,14 @@ def test_an_announced_frame_takes_no_memory_before_its_bytes_arrive() -> None:
     assert peak < 2_000_000
 
 
-def test_a_request_header_is_read_up_to_the_client_id() -> None:
+def test_request_header_is_decoded() -> None:
     frame = struct.pack(">hhih", 44, 1, 7, 4) + b"app1" + b"\x00" + b"body"
     header = read_request_header(frame)
     assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (44, 1, 7, "app1")
     assert frame[body_position(memoryview(frame), header, flexible=True) :] == b"body"
 
 
-def test_a_null_client_id_is_none() -> None:
+def test_null_client_id_is_none() -> None:
     assert read_request_header(struct.pack(">hhih", 18, 0, 1, -1)).client_id is None
 
 
@@ -111,17 +109,17 @@ def test_a_null_client_id_is_none() -> None:
     ],
     ids=["nothing", "no client id", "client id cut", "negative length", "not UTF-8"],
 )
-def test_a_broken_request_header_is_refused(frame: bytes) -> None:
+def test_malformed_request_header_is_rejected(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         read_request_header(frame)
 
 
-def test_tagged_fields_beyond_the_frame_are_refused() -> None:
+def test_tagged_fields_beyond_the_frame_are_rejected() -> None:
     frame = struct.pack(">hhih", 18, 3, 1, -1) + b"\x01\x00\x7f"
     with pytest.raises(ProtocolError):
         body_position(memoryview(frame), read_request_header(frame), flexible=True)
 
 
-def test_a_response_header_counts_itself_into_the_size() -> None:
+def test_response_size_includes_the_header() -> None:
     assert response_header(7, 10, flexible=False) == struct.pack(">ii", 14, 7)
     assert response_header(7, 10, flexible=True) == struct.pack(">iib", 15, 7, 0)

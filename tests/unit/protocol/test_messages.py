@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_committed_messages_are_what_the_generator_writes() -> None:
+def test_committed_messages_match_the_generator() -> None:
     """K649-03, K649-04, K649-05, K649-07, K649-08, K649-12, K649-13: fields in the order of the schemas."""
     check = subprocess.run(
         [sys.executable, ROOT / "scripts" / "generate_messages.py", "--check"],

@@ -7,7 +7,7 @@ from uuid import UUID
 from klamm.protocol.primitives import random_uuid, uuid_text
 
 
-def test_an_id_never_begins_with_a_dash() -> None:
+def test_random_uuid_text_never_starts_with_a_dash() -> None:
     dashed, plain = UUID("f8000000-0000-4000-8000-000000000000"), UUID("00000000-0000-4000-8000-000000000000")
     assert uuid_text(dashed).startswith("-")
     drawn = iter([dashed, dashed, plain])
@@ -15,5 +15,5 @@ def test_an_id_never_begins_with_a_dash() -> None:
     assert not [text for text in (uuid_text(random_uuid()) for _ in range(2_000)) if text.startswith("-")]
 
 
-def test_the_text_of_an_id_is_that_of_kafka() -> None:
+def test_uuid_text_matches_kafka() -> None:
     assert uuid_text(UUID(int=1)) == "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -111,7 +111,7 @@ def test_altering_scram_credentials_is_not_taken_for_it(request: AlterUserScramC
 
 
 @pytest.mark.parametrize("api_key", [50, 51])
-def test_a_small_frame_of_many_elements_is_refused_unread(api_key: int) -> None:
+def test_small_frame_of_many_elements_is_rejected_before_decoding(api_key: int) -> None:
     many = 100_000
     scram: Message = DescribeUserScramCredentialsRequest(
         users=[DescribeUserScramCredentialsRequest.UserName(name="u")] * many

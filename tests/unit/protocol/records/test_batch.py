@@ -56,7 +56,7 @@ def test_header_fields_are_read_from_their_places() -> None:
     assert (batch.is_transactional, batch.is_control, batch.has_delete_horizon) == (True, False, False)
 
 
-def test_a_sequence_wraps_to_zero_behind_the_largest_number() -> None:
+def test_sequence_wraps_to_zero_after_the_maximum() -> None:
     batch = only(encode_batch(RECORDS, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
 
     assert batch.last_sequence == 0
@@ -72,7 +72,7 @@ def test_batches_are_views_of_the_given_buffer() -> None:
     assert second.base_offset == -3
 
 
-def test_a_cut_batch_is_refused_at_every_byte() -> None:
+def test_batch_truncated_at_any_byte_is_rejected() -> None:
     whole = encode_batch(RECORDS)
 
     for size in range(1, len(whole)):
@@ -81,7 +81,7 @@ def test_a_cut_batch_is_refused_at_every_byte() -> None:
         assert refusal.value.error_code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_cut_tail_of_a_fetch_response_is_left_out_at_every_byte() -> None:
+def test_truncated_tail_of_a_fetch_response_is_ignored() -> None:
     whole = encode_batch(RECORDS)
 
     for size in range(len(whole)):
@@ -89,7 +89,7 @@ def test_a_cut_tail_of_a_fetch_response_is_left_out_at_every_byte() -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 13, 48, 2**31 - 1])
-def test_a_hostile_length_is_refused(length: int) -> None:
+def test_invalid_batch_length_is_rejected(length: int) -> None:
     batch = encode_batch(RECORDS)
     struct.pack_into(">i", batch, 8, length)
 
@@ -98,7 +98,7 @@ def test_a_hostile_length_is_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])
-def test_an_unknown_magic_is_refused(magic: int) -> None:
+def test_unknown_magic_is_rejected(magic: int) -> None:
     batch = encode_batch(RECORDS)
     batch[16] = magic
 
@@ -107,7 +107,7 @@ def test_an_unknown_magic_is_refused(magic: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_batches_or_refused(garbage: bytes) -> None:
+def test_arbitrary_bytes_are_batches_or_rejected(garbage: bytes) -> None:
     try:
         for batch in iter_batches(garbage):
             decode_records(batch)
@@ -116,7 +116,7 @@ def test_any_bytes_are_batches_or_refused(garbage: bytes) -> None:
 
 
 @given(st.integers(min_value=21), st.integers(min_value=1, max_value=255))
-def test_a_changed_byte_behind_the_checksum_is_noticed(position: int, change: int) -> None:
+def test_changed_byte_after_the_checksum_is_detected(position: int, change: int) -> None:
     encoded = encode_batch(RECORDS)
     encoded[21 + position % (len(encoded) - 21)] ^= change
 
@@ -124,7 +124,7 @@ def test_a_changed_byte_behind_the_checksum_is_noticed(position: int, change: in
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_the_checksum_is_computed_over_any_kind_of_buffer(kind: type) -> None:
+def test_checksum_is_computed_over_any_buffer_type(kind: type) -> None:
     assert verify_crc(only(kind(bytes(encode_batch(RECORDS)))))
 
 
@@ -141,7 +141,7 @@ def test_base_offset_and_leader_epoch_are_stamped_without_touching_the_checksum(
     assert [record.offset for record in decode_records(after)] == [10**12, 10**12 + 1, 10**12 + 2]
 
 
-def test_a_producer_is_replaced_and_the_checksum_follows() -> None:
+def test_patched_producer_fields_update_the_checksum() -> None:
     # given
     encoded = bytearray(b"in front") + encode_batch(RECORDS, producer_id=1, producer_epoch=1, base_sequence=1)
     # when
@@ -154,7 +154,7 @@ def test_a_producer_is_replaced_and_the_checksum_follows() -> None:
     assert decode_records(after) == RECORDS
 
 
-def test_the_time_of_appending_replaces_the_records_times() -> None:
+def test_patched_log_append_time_replaces_record_timestamps() -> None:
     encoded = encode_batch(RECORDS)
 
     patch_header(encoded, attributes=0x08, max_timestamp=99)
@@ -170,5 +170,5 @@ def test_only_batches_of_the_present_format_are_patched() -> None:
         patch_header(encode_batch(RECORDS)[:BATCH_OVERHEAD])
 
 
-def test_a_batch_names_itself_in_log_lines() -> None:
+def test_batch_repr_shows_its_offsets() -> None:
     assert "base_offset=0, last_offset=2" in repr(only(encode_batch(RECORDS)))

@@ -24,7 +24,7 @@ def all_ends(data: bytes, begin: int, end: int, count: int) -> list[int]:
     "sizes",
     [[7] * 20, [63, 64, 65, 7, 8192], [8191, 8192, 8193, 1_048_576], [70] * 12 + [71] * 9, [326] * 12 + [198] * 12],
 )
-def test_the_ends_of_records_follow_from_their_lengths(sizes: list[int]) -> None:
+def test_record_ends_follow_from_record_lengths(sizes: list[int]) -> None:
     records = [varint(size) + bytes(size) for size in sizes]
     data = b"".join(records)
     ends = list(itertools.accumulate(map(len, records)))
@@ -45,6 +45,6 @@ def test_the_ends_of_records_follow_from_their_lengths(sizes: list[int]) -> None
     ],
     ids=["too long", "bytes follow", "a record is missing", "negative", "an endless length", "too many", "too few"],
 )
-def test_records_that_do_not_fill_their_batch_are_refused(data: bytes, count: int) -> None:
+def test_records_that_do_not_fill_their_batch_are_rejected(data: bytes, count: int) -> None:
     with pytest.raises(CorruptBatchError):
         record_ends(data + bytes(16), 0, len(data), count)

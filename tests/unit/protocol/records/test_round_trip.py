@@ -56,7 +56,7 @@ def as_records(batch: Any) -> list[Record]:
 
 
 @given(RECORDS, st.sampled_from(Codec))
-def test_what_is_encoded_is_decoded(records: list[Record], codec: Codec) -> None:
+def test_encoded_records_decode_to_themselves(records: list[Record], codec: Codec) -> None:
     batch = only(encode_batch(records, codec=codec, producer_id=5, producer_epoch=1, base_sequence=0))
 
     assert verify_crc(batch)
@@ -64,7 +64,7 @@ def test_what_is_encoded_is_decoded(records: list[Record], codec: Codec) -> None
 
 
 @given(RECORDS, KAFKA_PYTHON_CODECS)
-def test_kafka_python_reads_what_is_encoded(records: list[Record], codec: Codec) -> None:
+def test_kafka_python_reads_encoded_records(records: list[Record], codec: Codec) -> None:
     (batch,) = kafka_python.MemoryRecords(bytes(encode_batch(records, codec=codec)))
 
     assert batch.validate_crc()
@@ -72,7 +72,7 @@ def test_kafka_python_reads_what_is_encoded(records: list[Record], codec: Codec)
 
 
 @given(RECORDS, KAFKA_PYTHON_CODECS)
-def test_what_kafka_python_builds_is_decoded(records: list[Record], codec: Codec) -> None:
+def test_records_of_kafka_python_are_decoded(records: list[Record], codec: Codec) -> None:
     builder = kafka_python.MemoryRecordsBuilder(2, int(codec), 1 << 20)
     for record in records:
         builder.append(record.timestamp, record.key, record.value, list(record.headers))
@@ -85,7 +85,7 @@ def test_what_kafka_python_builds_is_decoded(records: list[Record], codec: Codec
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_aiokafka_reads_what_is_encoded(codec: Codec) -> None:
+def test_aiokafka_reads_encoded_records(codec: Codec) -> None:
     batch = aiokafka_records.MemoryRecords(bytes(encode_batch(BIG, codec=codec))).next_batch()
 
     assert batch is not None
@@ -94,7 +94,7 @@ def test_aiokafka_reads_what_is_encoded(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_aiokafka_builds_is_decoded(codec: Codec) -> None:
+def test_records_of_aiokafka_are_decoded(codec: Codec) -> None:
     builder = DefaultRecordBatchBuilder(2, int(codec), 0, -1, -1, -1, 1 << 24)
     for record in BIG:
         builder.append(record.offset, record.timestamp, record.key, record.value, list(record.headers))
@@ -139,7 +139,7 @@ def test_message_sets_of_older_clients_are_decoded(magic: int, codec: Codec) -> 
     ]
 
 
-def test_the_wrong_lz4_checksum_of_the_oldest_clients_is_put_right() -> None:
+def test_lz4_checksum_of_message_format_0_is_accepted() -> None:
     # given
     frame = bytearray(compress(Codec.LZ4, old_message_set(0, Codec.NONE)))
     frame[6] ^= 0x55
@@ -163,7 +163,7 @@ def test_offsets_within_a_wrapper_count_back_from_its_own() -> None:
     assert [record.offset for record in decode_records(only(wrapper))] == [98, 99, 100]
 
 
-def test_a_header_key_that_is_no_text_keeps_its_bytes() -> None:
+def test_invalid_utf_8_header_key_keeps_its_bytes() -> None:
     builder = kafka_python.MemoryRecordsBuilder(2, 0, 1 << 20)
     builder.append(1, b"k", b"v", [("ab", b"")])
     builder.close()
@@ -176,7 +176,7 @@ def test_a_header_key_that_is_no_text_keeps_its_bytes() -> None:
     assert b"\xffb" in encode_batch([record])
 
 
-def test_gaps_within_a_batch_are_kept() -> None:
+def test_offset_gaps_within_a_batch_are_kept() -> None:
     records = [Record(b"a", b"1", (), 5, 100), Record(b"b", None, (), 6, 107)]
 
     batch = only(encode_batch(records, base_offset=98, last_offset=110))
@@ -185,14 +185,14 @@ def test_gaps_within_a_batch_are_kept() -> None:
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (98, 110, 2)
 
 
-def test_an_empty_batch_keeps_its_place() -> None:
+def test_empty_batch_keeps_its_offsets() -> None:
     batch = only(encode_batch([], base_offset=5, last_offset=9))
 
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (5, 9, 0)
     assert decode_records(batch) == []
 
 
-def test_a_delete_horizon_does_not_change_the_records_times() -> None:
+def test_delete_horizon_does_not_change_record_timestamps() -> None:
     records = [Record(b"a", None, (), 5, 0), Record(b"b", b"", (), 60, 1)]
 
     batch = only(encode_batch(records, delete_horizon=10_000))
@@ -202,14 +202,14 @@ def test_a_delete_horizon_does_not_change_the_records_times() -> None:
     assert decode_records(batch) == records
 
 
-def test_the_time_of_appending_is_the_time_of_all_records() -> None:
+def test_log_append_time_applies_to_all_records() -> None:
     batch = only(encode_batch(BIG[:2], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=12))
 
     assert [record.timestamp for record in decode_records(batch)] == [12, 12]
 
 
 @given(st.integers(min_value=61), st.integers(min_value=0, max_value=255), st.sampled_from(Codec))
-def test_a_changed_byte_among_the_records_gives_records_or_a_refusal(position: int, byte: int, codec: Codec) -> None:
+def test_changed_record_byte_decodes_or_is_rejected(position: int, byte: int, codec: Codec) -> None:
     encoded = encode_batch(BIG[:4], codec=codec)
     encoded[61 + position % (len(encoded) - 61)] = byte
 
@@ -218,7 +218,7 @@ def test_a_changed_byte_among_the_records_gives_records_or_a_refusal(position: i
 
 
 @pytest.mark.parametrize("count", [-1, 1, 3, 2**31 - 1])
-def test_a_count_that_does_not_fit_the_records_is_refused(count: int) -> None:
+def test_record_count_mismatch_is_rejected(count: int) -> None:
     encoded = encode_batch(BIG[:2])
     struct.pack_into(">i", encoded, 57, count)
 
@@ -226,7 +226,7 @@ def test_a_count_that_does_not_fit_the_records_is_refused(count: int) -> None:
         decode_records(only(encoded))
 
 
-def test_an_unknown_codec_is_refused_by_its_number() -> None:
+def test_unknown_codec_is_rejected_by_number() -> None:
     encoded = encode_batch(BIG[:1])
     patch_header(encoded, attributes=6)
 
@@ -235,7 +235,7 @@ def test_an_unknown_codec_is_refused_by_its_number() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_garbage_is_refused_by_every_codec(codec: Codec) -> None:
+def test_garbage_is_rejected_by_every_codec(codec: Codec) -> None:
     for garbage in (b"", b"\x00" * 40, b"\xff" * 40, compress(codec, b"records" * 100)[:-5]):
         with pytest.raises(CorruptBatchError):
             decompress(codec, garbage)
@@ -247,7 +247,7 @@ def test_raw_snappy_without_the_framing_is_read() -> None:
     assert bytes(decompress(Codec.SNAPPY, framed[20:])) == b"abc" * 10
 
 
-def test_a_snappy_block_that_lies_about_its_size_is_refused_before_anything_is_allocated() -> None:
+def test_snappy_block_with_false_size_is_rejected_before_allocation() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(CorruptBatchError):
@@ -258,14 +258,14 @@ def test_a_snappy_block_that_lies_about_its_size_is_refused_before_anything_is_a
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_a_bomb_is_refused(codec: Codec) -> None:
+def test_decompression_bomb_is_rejected(codec: Codec) -> None:
     bomb = compress(codec, bytes(MAX_DECOMPRESSED_BYTES + 1))
 
     with pytest.raises(CorruptBatchError):
         decompress(codec, bomb)
 
 
-def test_incompressible_blocks_are_stored_as_they_are() -> None:
+def test_incompressible_lz4_blocks_round_trip() -> None:
     noise = b"".join(struct.pack(">I", n * 2654435761 % 2**32) for n in range(40_000))
 
     assert bytes(decompress(Codec.LZ4, compress(Codec.LZ4, noise))) == noise
@@ -273,11 +273,11 @@ def test_incompressible_blocks_are_stored_as_they_are() -> None:
 
 @pytest.mark.parametrize("level", [1, 3, 9, 12, 17])
 @pytest.mark.parametrize("data", [b"", b"a", bytes(range(256)) * 1000, b"abc" * 100_000])
-def test_every_level_of_lz4_gives_blocks_that_read_back(level: int, data: bytes) -> None:
+def test_every_lz4_level_round_trips(level: int, data: bytes) -> None:
     assert bytes(decompress(Codec.LZ4, compress(Codec.LZ4, data, level=level))) == data
 
 
-def test_more_effort_makes_lz4_smaller_and_gzips_minus_one_is_its_default() -> None:
+def test_higher_lz4_level_compresses_better_and_default_levels_match() -> None:
     text = " ".join(str(number * number % 9973) for number in range(5000)).encode()
     assert len(compress(Codec.LZ4, text, level=17)) < len(compress(Codec.LZ4, text, level=1))
     assert compress(Codec.LZ4, text, level=9) == compress(Codec.LZ4, text)

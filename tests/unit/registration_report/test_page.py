@@ -44,7 +44,7 @@ def pictures(page: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]  # noqa: S314  # ours
 
 
-def test_clients_that_never_registered_have_one_colour_in_all_pictures() -> None:
+def test_unregistered_clients_have_one_color_in_all_charts() -> None:
     # given
     never = replace(row("old", "7", 0, 5), unknown=5)
     whole = replace(report(never), reach=(Reach(config="acks", following=0, clients=5, unknown=5),))
@@ -55,7 +55,7 @@ def test_clients_that_never_registered_have_one_colour_in_all_pictures() -> None
     assert [one.get("class") for one in bars.iter("rect")] == ["unknown"]
 
 
-def test_the_bars_say_who_follows_and_who_would_not() -> None:
+def test_bars_show_following_and_ignoring_clients() -> None:
     # when
     page = render(report(row("klamm", "1.0", 3, 4), row("old", "7", 0, 5)), title="clients")
     # then
@@ -73,7 +73,7 @@ def test_the_bars_say_who_follows_and_who_would_not() -> None:
     assert "1 of 12 records are not registrations" in page
 
 
-def test_a_client_cannot_write_into_the_page() -> None:
+def test_client_names_are_escaped_on_the_page() -> None:
     # when
     page = render(report(row("<script>alert(1)</script>", '"><img>', 1, 1)), title="<b>")
     # then
@@ -84,7 +84,7 @@ def test_a_client_cannot_write_into_the_page() -> None:
     assert "&lt;bob&gt;" in page
 
 
-def test_the_page_needs_nothing_from_outside() -> None:
+def test_page_loads_no_external_resources() -> None:
     page = render(report(row("klamm", "1.0", 1, 1)), title="clients")
     assert re.search(r"src=|href=\"(?!#)|https?://|@import|url\(", page) is None
 
@@ -106,5 +106,5 @@ def test_versions_over_time_add_up_and_the_small_ones_are_counted() -> None:
     assert heights == sorted(heights, reverse=True)
 
 
-def test_an_empty_topic_is_said() -> None:
+def test_empty_topic_is_reported() -> None:
     assert "No client has registered yet" in render(Report(rows=(), clients=0, records=0), title="clients")

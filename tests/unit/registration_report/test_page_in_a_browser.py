@@ -72,13 +72,13 @@ def page(opened: Page) -> Page:
     return opened
 
 
-def test_it_asks_for_nothing_and_nothing_goes_wrong(page: Page) -> None:
+def test_page_makes_no_requests_and_has_no_errors(page: Page) -> None:
     assert len(page.requests) == 1
     assert page.requests[0].startswith("file:")
     assert page.errors == []
 
 
-def test_plots_have_marks_that_are_seen(page: Page) -> None:
+def test_charts_have_visible_marks(page: Page) -> None:
     # when
     marks = page.evaluate(
         """[...document.querySelectorAll("svg")].map(svg => [...svg.querySelectorAll("rect, polyline, circle")]
@@ -93,7 +93,7 @@ def test_plots_have_marks_that_are_seen(page: Page) -> None:
     assert widths == pytest.approx([widths[2] * 2, widths[2] * 1.5, widths[2]], rel=0.01), "4, 3 and 2 of 9"
 
 
-def test_nothing_in_a_plot_lies_over_another_or_outside(page: Page) -> None:
+def test_chart_elements_do_not_overlap_or_overflow(page: Page) -> None:
     # when
     clashes = page.evaluate(
         """[...document.querySelectorAll("svg")].flatMap(svg => {
@@ -110,7 +110,7 @@ def test_nothing_in_a_plot_lies_over_another_or_outside(page: Page) -> None:
     assert clashes == []
 
 
-def test_the_tables_have_their_rows(page: Page) -> None:
+def test_tables_have_all_rows(page: Page) -> None:
     rows = page.evaluate('[...document.querySelectorAll("table")].map(one => one.rows.length - 1)')
     assert rows == [len(REPORT.ignoring), len(REPORT.users), len(REPORT.rows)]
     text = page.text()
@@ -127,7 +127,7 @@ def test_the_tables_have_their_rows(page: Page) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [360, 1600])
-def test_it_fits_the_screen_and_can_be_read(page: Page, width: int, dark: bool) -> None:
+def test_page_fits_the_screen_with_sufficient_contrast(page: Page, width: int, dark: bool) -> None:
     # when
     page.look(width=width, dark=dark)
     # then
@@ -169,7 +169,7 @@ def test_on_a_narrow_screen_bars_are_as_long_as_the_screen_lets_them(page: Page)
             assert bar == pytest.approx(frame, abs=1), "the longest bar fills the room"
 
 
-def test_an_empty_topic_is_said(browser: Browser, tmp_path: Path) -> None:
+def test_empty_topic_is_reported(browser: Browser, tmp_path: Path) -> None:
     (source := tmp_path / "empty.html").write_text(render(Report(rows=(), clients=0, records=0), title="none"))
     shown = browser.open(source.as_uri())
     assert "No client has registered yet." in shown.text()

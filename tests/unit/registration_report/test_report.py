@@ -66,13 +66,13 @@ def text(report: Report) -> str:
     return output.getvalue()
 
 
-def test_the_table_names_software_configs_and_how_far_they_reach() -> None:
+def test_table_shows_software_configs_and_reach() -> None:
     shown = text(REPORT)
     for part in ("klamm", "1.0", "acks", "2 of 2", "0 of 3", "alice, bob", "2023-11-14 22:13:20"):
         assert part in shown
 
 
-def test_the_summary_says_who_would_follow_and_who_would_not() -> None:
+def test_summary_lists_following_and_ignoring_clients() -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
     """
@@ -87,7 +87,7 @@ def test_the_summary_says_who_would_follow_and_who_would_not() -> None:
     ]
 
 
-def test_a_topic_without_registrations_says_so() -> None:
+def test_topic_without_registrations_is_reported() -> None:
     assert text(Report(rows=(), clients=0, records=0)) == f"{NOTHING_YET}\n"
 
 
@@ -96,7 +96,7 @@ def test_many_users_are_shortened() -> None:
     assert "a, b, c and 2 more" in text(report)
 
 
-def test_who_never_registered_is_counted_by_itself() -> None:
+def test_unregistered_clients_are_counted_separately() -> None:
     # given
     reach = Reach(config="acks", following=12, clients=14, unknown=2)
     client = IgnoringClient(
@@ -113,7 +113,7 @@ def test_who_never_registered_is_counted_by_itself() -> None:
     ]
 
 
-def test_clients_for_which_a_broker_would_enforce_a_config_are_marked() -> None:
+def test_clients_with_an_enforced_config_are_marked() -> None:
     """K649-96."""
     # given
     sightings = [
@@ -131,7 +131,7 @@ def test_clients_for_which_a_broker_would_enforce_a_config_are_marked() -> None:
     assert not any("app1" in line and "enforced" in line for line in lines), "app1 has registered"
 
 
-def test_as_json_everything_is_there() -> None:
+def test_json_contains_the_whole_report() -> None:
     output = io.StringIO()
     write_report(REPORT, output, output_format="json")
     document = json.loads(output.getvalue())
@@ -139,27 +139,27 @@ def test_as_json_everything_is_there() -> None:
     assert document["rows"][0]["users"] == ["alice", "bob"]
 
 
-def test_what_clients_call_themselves_is_no_markup() -> None:
+def test_client_names_are_not_interpreted_as_markup() -> None:
     report = Report(rows=(row("[red]x", "[/]", "[bold]", 1, 1, "[blink]"),), clients=1, records=1)
     shown = text(report)
     for part in ("[red]x", "[/]", "[bold]", "[blink]"):
         assert part in shown
 
 
-def test_a_report_survives_json() -> None:
+def test_report_round_trips_as_json() -> None:
     output = io.StringIO()
     write_report(REPORT, output, output_format="json")
     assert report_of(json.loads(output.getvalue())) == REPORT
 
 
-def test_a_time_that_no_calendar_holds_is_shown_as_its_number() -> None:
+def test_timestamp_outside_the_calendar_is_shown_as_a_number() -> None:
     report = Report(
         rows=(dataclasses.replace(row("a", "1", "acks", 1, 1), last_registered_ms=1 << 61),), clients=1, records=1
     )
     assert str(1 << 61) in text(report)
 
 
-def test_names_that_clients_choose_stay_in_their_line() -> None:
+def test_control_characters_of_client_names_are_escaped() -> None:
     odd = IgnoringClient(
         config="acks", user="a\n", client_id="\x1b[2J", software="s", version="1", supported_configs=("\r",)
     )
@@ -172,7 +172,7 @@ def test_names_that_clients_choose_stay_in_their_line() -> None:
     assert "and 1 more" in shown
 
 
-def test_a_client_without_an_id_is_named_so() -> None:
+def test_empty_client_id_is_shown_as_none() -> None:
     nameless = dataclasses.replace(REPORT.ignoring[0], client_id="")
     report = dataclasses.replace(REPORT, ignoring=(nameless,))
     assert "  bob (none) (other 7, registered [])" in summary(report)

@@ -46,13 +46,13 @@ class Machine:
         self.stream.tend()
 
 
-def test_a_stream_that_runs_is_left_alone() -> None:
+def test_running_stream_is_not_restarted() -> None:
     machine = Machine()
     machine.pass_time(1_000)
     assert len(machine.started) == 1
 
 
-def test_a_stream_that_ended_is_started_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+def test_ended_stream_is_restarted_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     machine.fail()
     assert "The stream of versions ended and is started again in 1 s: No broker" in caplog.text
@@ -78,7 +78,7 @@ def test_pauses_grow_and_at_last_the_error_comes_through() -> None:
         machine.fail()
 
 
-def test_who_ran_for_a_while_begins_again() -> None:
+def test_steady_run_resets_the_failure_count() -> None:
     machine = Machine()
     for _ in range(2 * MAX_FAILURES):
         machine.fail()

@@ -67,7 +67,7 @@ def test_inherited_values_are_no_changes() -> None:
 
 
 @pytest.mark.parametrize("mark", ["flag", "file"])
-def test_undeclared_keys_stay_unless_the_file_owns_them(mark: str) -> None:
+def test_undeclared_keys_are_kept_unless_the_file_owns_them(mark: str) -> None:
     values = {"cleanup.policy": "compact,delete"}
     declared = Declared(kind=Kind.TOPIC, name="orders", values=values, owns_all=mark == "file")
     assert lines(plan(topic(cleanup__policy="compact,delete"))) == []
@@ -83,7 +83,7 @@ def test_ignored_keys_are_neither_changed_nor_removed() -> None:
     assert plan(declared, PRUNE_KEYS).is_in_line
 
 
-def test_removal_without_reported_inherited_value_says_so() -> None:
+def test_removal_without_reported_inherited_value_names_the_inherited_value() -> None:
     existing = {ORDERS: Existing(values={"segment.ms": CurrentValue(value="5", origin="topic", is_own=True)})}
     (diff,) = plan_resources([topic()], existing, PRUNE_KEYS)
     assert lines(diff) == ["- segment.ms: 5 (topic) -> the inherited value"]
@@ -102,7 +102,7 @@ def test_fewer_partitions_are_a_problem_and_no_change() -> None:
     assert not diff.is_in_line
 
 
-def test_undeclared_resources_are_left_alone_without_prune() -> None:
+def test_undeclared_resources_are_kept_without_prune() -> None:
     assert plan_resources([], EXISTING, PRUNE_KEYS) == ()
 
 
@@ -120,7 +120,7 @@ def test_absent_resource_is_deleted_once() -> None:
     assert gone.is_in_line
 
 
-def test_prune_of_a_kind_that_groups_keys_removes_undeclared_keys_too() -> None:
+def test_pruned_grouping_kind_removes_undeclared_keys() -> None:
     key = ResourceKey(Kind.ACLS, "User:a")
     acls = {text: CurrentValue(value="", origin="cluster", is_own=True) for text in ("ALLOW READ x", "ALLOW WRITE x")}
     declared = Declared(kind=Kind.ACLS, name="User:a", values={"ALLOW READ x": ""})
@@ -234,7 +234,7 @@ def test_credential_without_password_is_a_problem_only_where_it_is_missing() -> 
     assert present.is_in_line
 
 
-def test_resource_that_cannot_be_described_is_a_problem() -> None:
+def test_undescribable_resource_is_a_problem() -> None:
     (diff,) = plan_resources([topic()], {ORDERS: Existing(values={}, problem="cannot be described: no right")})
     assert diff.problems == ("f: topics.orders: cannot be described: no right",)
     assert diff.changes == ()

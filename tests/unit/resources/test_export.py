@@ -36,7 +36,7 @@ def topic(**configs: str) -> Existing:
 
 
 @given(VALUES, st.sampled_from(["human", "json", "yaml"]))
-def test_every_value_is_read_as_it_was(value: str, output: str) -> None:
+def test_exported_value_is_parsed_unchanged(value: str, output: str) -> None:
     text = as_text(document({ResourceKey(Kind.TOPIC, "1"): topic(key=value)}), output)
     (declared,) = parse_documents(text)
     assert (declared.name, dict(declared.values)) == ("1", {"partitions": "2", "replication_factor": "2", "key": value})

@@ -141,13 +141,13 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
         ("topics: !!python/object:os.system {}", "no YAML: "),
     ],
 )
-def test_invalid_file_is_rejected_with_key_value_and_what_is_allowed(text: str, complaint: str, parse: Parse) -> None:
+def test_invalid_file_is_rejected_with_key_value_and_allowed_values(text: str, complaint: str, parse: Parse) -> None:
     with pytest.raises(SettingsError) as refused:
         parse(text)
     assert complaint in str(refused.value)
 
 
-def test_numbers_are_passed_on_as_they_are_written(parse: Parse) -> None:
+def test_numbers_keep_their_notation(parse: Parse) -> None:
     (topic,) = parse("topics: {t: {configs: {a: 010, b: 1:30, c: 0x10, d: 1_000, e: -1, f: +5}}}")
     assert dict(topic.values) == {"a": "010", "b": "1:30", "c": "0x10", "d": "1_000", "e": "-1", "f": "5"}
 
@@ -157,7 +157,7 @@ def test_durations_and_sizes_may_have_units(parse: Parse) -> None:
     assert dict(topic.values) == {"retention.ms": "604800000", "segment.bytes": "1073741824", "flush.ms": "7 GiB"}
 
 
-def test_topic_may_take_over_the_values_of_another_one(parse: Parse) -> None:
+def test_topic_may_merge_values_of_another_topic(parse: Parse) -> None:
     topics = parse("""
         topics:
           orders: &usual
@@ -173,7 +173,7 @@ def test_topic_may_take_over_the_values_of_another_one(parse: Parse) -> None:
     ]
 
 
-def test_defaults_are_beneath_every_resource_and_minus_one_is_the_brokers_choice(parse: Parse) -> None:
+def test_defaults_apply_to_every_resource_and_minus_one_removes_them(parse: Parse) -> None:
     orders, audit = parse("""
         defaults: {topics: {partitions: 3, replication_factor: 2, configs: {retention.ms: 5, flush.ms: 1}}}
         topics:
@@ -232,7 +232,7 @@ metadata: {name: other}
 """
 
 
-def test_manifests_of_strimzi_are_read_as_they_are(parse: Parse) -> None:
+def test_strimzi_manifests_are_parsed(parse: Parse) -> None:
     # when
     topic, quotas, acls, credential, other = parse(STRIMZI)
     # then
@@ -259,7 +259,7 @@ def test_manifests_of_strimzi_are_read_as_they_are(parse: Parse) -> None:
     assert (other.kind, other.name) == (Kind.ACLS, "User:CN=secure")
 
 
-def test_overlay_changes_its_bases_and_one_tree_has_several_clusters(tmp_path: Path) -> None:
+def test_overlay_changes_its_bases_and_a_tree_has_several_clusters(tmp_path: Path) -> None:
     # given
     write(
         tmp_path,

@@ -15,7 +15,7 @@ def test_new_replicas_go_to_other_racks_and_the_least_loaded_brokers() -> None:
     assert loads == {1: 5, 2: 1, 3: 4, 4: 2}
 
 
-def test_leader_stays_when_replicas_are_removed_from_the_fullest_rack() -> None:
+def test_leader_is_kept_when_replicas_are_removed_from_the_fullest_rack() -> None:
     assert new_replicas((1, 2, 3), 2, RACKS, dict.fromkeys(RACKS, 1)) == (1, 3)
     assert new_replicas((1, 2, 3), 1, RACKS, dict.fromkeys(RACKS, 1)) == (1,)
 

@@ -31,7 +31,7 @@ def test_guards_are_parsed(text: str, kind: GuardKind, subject: str) -> None:
     assert (guard.text, guard.kind, guard.subject) == (text, kind, subject)
 
 
-def test_a_limit_may_be_relative_and_clients_have_a_statistic() -> None:
+def test_limit_may_be_relative_and_clients_have_a_statistic() -> None:
     guard = parse_guard("clients: producer.latency max <= 1.5x unchanged")
     assert (guard.stat, guard.limit.operator, guard.limit.number, guard.limit.base) == (
         "max",
@@ -43,7 +43,7 @@ def test_a_limit_may_be_relative_and_clients_have_a_statistic() -> None:
     assert parse_guard("clients: m < 1").stat == "p99"
 
 
-def test_a_metric_may_be_an_increase_with_labels() -> None:
+def test_metric_may_be_an_increase_with_labels() -> None:
     guard = parse_guard('metrics: increase errors{api="Produce",error="A"} < 5')
     assert guard.is_increase
     assert guard.labels == {"api": "Produce", "error": "A"}
@@ -104,7 +104,7 @@ def test_statistics_over_clients(stat: str, value: float) -> None:
     assert statistic(stat, [float("nan")]) is None
 
 
-def test_samples_of_a_metric_are_found_on_a_page() -> None:
+def test_samples_of_a_metric_are_parsed() -> None:
     page = ["# TYPE a counter", 'a{x="1",y="b,\\"}"} 2', "a 3.5 1700000000", "a NaN", "ab 4"]
     assert list(samples(page, "a")) == [({"x": "1", "y": 'b,\\"}'}, 2.0), ({}, 3.5)]
 

@@ -75,7 +75,7 @@ def test_all_waves_are_applied_and_the_values_become_final() -> None:
 
 
 @pytest.mark.parametrize("wave", [0, 1])
-def test_a_guard_that_fails_reverts_all_waves(wave: int) -> None:
+def test_failed_guard_reverts_all_waves(wave: int) -> None:
     passed_before = 1 + 4 * wave
     here = world([PASSED] * passed_before + [FAILED])
     record = here.runner().run(here.record)
@@ -84,25 +84,25 @@ def test_a_guard_that_fails_reverts_all_waves(wave: int) -> None:
     assert here.at_ms == 30 * wave, "it is reverted at once"
 
 
-def test_guard_that_fails_before_the_first_wave_holds_the_roll_out() -> None:
+def test_guard_failing_before_the_first_wave_holds_the_roll_out() -> None:
     here = world([FAILED])
     record = here.runner().run(here.record)
     assert (record.state, here.touched) == (RolloutState.HELD, [])
     assert record.reason == "before the first wave: guard 'lag: g < 1': failed: made up"
 
 
-def test_a_guard_without_data_does_not_pass_at_the_end_of_the_bake_time() -> None:
+def test_guard_without_data_at_the_end_of_the_bake_time_holds_the_roll_out() -> None:
     here = world([PASSED, NO_DATA, NO_DATA, NO_DATA, NO_DATA])
     record = here.runner().run(here.record)
     assert (record.state, record.wave, here.at_ms) == (RolloutState.HELD, 0, 30)
 
 
-def test_a_guard_without_data_for_a_moment_is_evaluated_again() -> None:
+def test_guard_briefly_without_data_is_evaluated_again() -> None:
     here = world([PASSED, NO_DATA, NO_DATA, NO_DATA, PASSED])
     assert here.runner().run(here.record).state is RolloutState.DONE
 
 
-def test_a_setting_that_the_cluster_rejects_reverts_what_was_written_with_it() -> None:
+def test_rejected_setting_reverts_its_wave() -> None:
     here = world()
     here.rejects["TOPIC:b"] = InvalidConfigError("no")
     record = here.runner().run(here.record)
@@ -111,7 +111,7 @@ def test_a_setting_that_the_cluster_rejects_reverts_what_was_written_with_it() -
     assert any("rejected: TOPIC:b: no" in step.reason for step in record.steps)
 
 
-def test_a_revert_that_the_cluster_rejects_stays_and_continues_later() -> None:
+def test_rejected_revert_stays_reverting_and_resumes_later() -> None:
     here = world([PASSED, FAILED])
     here.on_call = lambda _: here.rejects.update({"TOPIC:a": InvalidConfigError("no")} if here.touched else {})
     with pytest.raises(RevertError, match=r"roll-out 1: values before it cannot be restored: TOPIC:a: no; .* resume 1"):
@@ -122,7 +122,7 @@ def test_a_revert_that_the_cluster_rejects_stays_and_continues_later() -> None:
     assert present(here) == START
 
 
-def test_a_change_by_another_before_the_next_wave_holds_the_roll_out() -> None:
+def test_change_by_another_operator_holds_the_roll_out() -> None:
     here = world()
 
     def another_operator(_: str) -> None:
@@ -136,7 +136,7 @@ def test_a_change_by_another_before_the_next_wave_holds_the_roll_out() -> None:
     assert present(here)["TOPIC:b"] == {}
 
 
-def test_process_stops_after_another_has_taken_over_its_roll_out() -> None:
+def test_process_stops_once_its_roll_out_is_taken_over() -> None:
     here = world([PASSED, PASSED, PASSED])
     first = here.record
     here.calls_left = 6
@@ -175,7 +175,7 @@ class Others:
     change=st.tuples(st.integers(0, 60), st.sampled_from(["TOPIC:a", "TOPIC:b"])),
     reverts=st.booleans(),
 )
-def test_killed_at_any_call_it_ends_done_or_reverted_and_changes_of_others_stay(
+def test_roll_out_killed_at_any_call_ends_done_or_reverted(
     kills: list[tuple[int, bool]], outcomes: list[GuardOutcome], abort_at: int, change: tuple[int, str], reverts: bool
 ) -> None:
     # given

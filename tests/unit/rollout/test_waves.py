@@ -23,13 +23,13 @@ def test_percentages_are_parsed() -> None:
     assert parse_percentages("1%, 12.5,100%") == (1, 12.5, 100)
 
 
-def test_every_entity_is_in_one_wave_and_the_first_has_at_least_one() -> None:
+def test_every_entity_is_in_one_wave_and_the_first_wave_is_not_empty() -> None:
     waves = waves_by_percentage(TOPICS, (1, 4, 50, 100))
     assert [(wave.name, len(wave.settings)) for wave in waves] == [("1%", 1), ("50%", 9), ("100%", 10)]
     assert {entity: values for wave in waves for entity, values in wave.settings.items()} == TOPICS
 
 
-def test_the_first_topics_are_the_same_in_every_roll_out() -> None:
+def test_first_wave_has_the_same_topics_in_every_roll_out() -> None:
     first, *_ = waves_by_percentage(TOPICS, (10, 100))
     again, *_ = waves_by_percentage(dict(reversed(list(TOPICS.items()))), (10, 50, 100))
     assert first.settings == again.settings
@@ -62,12 +62,12 @@ def test_client_configs_are_staged_by_percentage_and_made_final() -> None:
     )
 
 
-def test_an_earlier_complete_roll_out_becomes_the_plain_value() -> None:
+def test_completed_earlier_roll_out_becomes_the_plain_value() -> None:
     first, *_ = waves_of_clients({"USER:a": {"acks": "all"}}, {"USER:a": {"rollout.acks": "100:1"}}, (10, 100))
     assert first.settings == {"USER:a": {"acks": "1", "rollout.acks": "10:all"}}
 
 
-def test_an_incomplete_roll_out_of_the_key_is_an_error() -> None:
+def test_incomplete_earlier_roll_out_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"USER:a: rollout.acks=30:1 is a roll-out that is not complete"):
         waves_of_clients({"USER:a": {"acks": "all"}}, {"USER:a": {"rollout.acks": "30:1"}}, (10, 100))
 
@@ -76,7 +76,7 @@ def record_of(waves: tuple[Wave, ...]) -> RolloutRecord:
     return RolloutRecord(id="1", waves=waves, bake_ms=1, check_ms=1)
 
 
-def test_changed_clients_are_those_that_the_broker_selects() -> None:
+def test_changed_clients_match_the_brokers_selection() -> None:
     record = record_of(waves_of_clients({"USER:alice": {"acks": "all"}}, {}, (10, 50, 100)))
     for number in range(200):
         client = ClientConfigEntity.of_client("alice", f"c{number}")
@@ -85,7 +85,7 @@ def test_changed_clients_are_those_that_the_broker_selects() -> None:
     assert is_changed(record, 2, ClientConfigEntity.of_client("bob", "c")) is None
 
 
-def test_quotas_change_the_clients_of_their_user_and_topics_those_of_everybody() -> None:
+def test_quotas_change_clients_of_their_user_and_topics_all_clients() -> None:
     alice, bob = (ClientConfigEntity.of_client(user, "c") for user in ("alice", "bob"))
     quotas: Values = {f"QUOTA:user={user}": {"producer_byte_rate": "1"} for user in ("alice", "bob")}
     record = record_of(waves_by_name(quotas, ["alice", "bob"]))

@@ -83,7 +83,7 @@ CLAIMS = claims()
 
 
 @pytest.mark.parametrize(("section", "name"), list(CLAIMS), ids=str)
-def test_what_the_page_says_of_a_config_is_so(section: str, name: str) -> None:
+def test_page_matches_use_of_each_config(section: str, name: str) -> None:
     claim, words = CLAIMS[section, name], words_of_the_source()
     if name in ELSEWHERE:
         return

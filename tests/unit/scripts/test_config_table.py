@@ -24,7 +24,7 @@ def effects() -> str:
     return str(script().EFFECTS.read_text(encoding="utf-8"))
 
 
-def test_the_page_is_what_the_script_writes() -> None:
+def test_page_matches_the_script_output() -> None:
     assert script().PAGE.read_text(encoding="utf-8") == script().build_page(effects())
 
 
@@ -33,12 +33,12 @@ def test_every_topic_config_has_a_row() -> None:
     assert all(f"| `{name}`" in page for name in topic_configs())
 
 
-def test_a_config_without_a_sentence_is_an_error() -> None:
+def test_config_without_description_is_an_error() -> None:
     lines = [line for line in effects().splitlines() if not line.startswith("segment.ms =")]
     with pytest.raises(KeyError):
         script().build_page("\n".join(lines))
 
 
-def test_a_sentence_without_a_config_is_an_error() -> None:
+def test_description_of_unknown_config_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"No topic config is called no\.such"):
         script().build_page(effects().replace("[topic]\n", "[topic]\nno.such = Yes.\n"))

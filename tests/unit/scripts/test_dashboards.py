@@ -71,13 +71,13 @@ def family_of(name: str) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize("program", PANELS)
-def test_panels_show_metrics_that_the_program_exports(program: str, exported: dict[str, set[str]]) -> None:
+def test_panels_use_exported_metrics(program: str, exported: dict[str, set[str]]) -> None:
     names = {family_of(name) for _, expression, _, _ in PANELS[program] for name in NAME.findall(expression)}
     assert names - exported[program] <= RARE
 
 
 @pytest.mark.process
-def test_alerts_use_metrics_that_a_program_exports(exported: dict[str, set[str]]) -> None:
+def test_alerts_use_exported_metrics(exported: dict[str, set[str]]) -> None:
     rules: Any = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text(encoding="utf-8"))
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     names = {name for expression in expressions for name in NAME.findall(expression)}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 script: Any = load_script("project_metadata")
 
 
-def test_without_an_address_the_readme_stays_and_there_are_no_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_is_unchanged_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(script.ADDRESS_VARIABLE, raising=False)
     metadata: dict[str, Any] = {}
     script.ProjectMetadata(str(ROOT), {}).update(metadata)
@@ -31,6 +31,6 @@ def test_with_an_address_relative_links_lead_to_the_repository(monkeypatch: pyte
     assert metadata["urls"]["Changelog"] == "https://forge.example/klamm/blob/main/CHANGELOG.md"
 
 
-def test_other_links_stay_as_they_are() -> None:
+def test_other_links_are_unchanged() -> None:
     text = "[a](https://a.example/x) [b](#below) [c](mailto:c@d.example)"
     assert script.with_absolute_links(text, "https://forge.example/klamm") == text

@@ -77,7 +77,7 @@ def pip_calls(project: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def test_what_is_pinned_is_installed_and_the_project_itself(project: Path, path: Path) -> None:
+def test_setup_installs_pinned_packages_and_the_project(project: Path, path: Path) -> None:
     # given
     python(path)
     # when
@@ -91,7 +91,7 @@ def test_what_is_pinned_is_installed_and_the_project_itself(project: Path, path:
     assert pip_calls(project)[-1].endswith("--no-deps --no-build-isolation --editable .")
 
 
-def test_spark_is_built_beside_the_others_and_nothing_pinned_is_left_out(project: Path, path: Path) -> None:
+def test_spark_is_built_in_parallel_and_no_pinned_package_is_skipped(project: Path, path: Path) -> None:
     # given
     python(path)
     # when
@@ -105,7 +105,7 @@ def test_spark_is_built_beside_the_others_and_nothing_pinned_is_left_out(project
     assert not (project / ".cache" / "setup").exists()
 
 
-def test_the_second_run_does_nothing(project: Path, path: Path) -> None:
+def test_second_setup_changes_nothing(project: Path, path: Path) -> None:
     # given
     python(path)
     set_up(project, path)
@@ -116,7 +116,7 @@ def test_the_second_run_does_nothing(project: Path, path: Path) -> None:
     assert (result.returncode, result.stderr, pip_calls(project)) == (0, "", before)
 
 
-def test_a_changed_lock_file_is_installed(project: Path, path: Path) -> None:
+def test_changed_lock_file_is_installed(project: Path, path: Path) -> None:
     # given
     python(path)
     set_up(project, path)
@@ -129,7 +129,7 @@ def test_a_changed_lock_file_is_installed(project: Path, path: Path) -> None:
     assert len(pip_calls(project)) == 2 * len(before)
 
 
-def test_a_spark_that_is_installed_already_is_not_built_again(project: Path, path: Path) -> None:
+def test_installed_spark_is_not_rebuilt(project: Path, path: Path) -> None:
     # given
     python(path)
     set_up(project, path)
@@ -149,7 +149,7 @@ def test_a_spark_that_is_installed_already_is_not_built_again(project: Path, pat
     assert sum(" wheel " in call for call in pip_calls(project)) == 2
 
 
-def test_a_clone_that_was_moved_is_set_up_again(project: Path, path: Path, tmp_path: Path) -> None:
+def test_moved_clone_is_set_up_again(project: Path, path: Path, tmp_path: Path) -> None:
     # given
     python(path)
     set_up(project, path)
@@ -160,7 +160,7 @@ def test_a_clone_that_was_moved_is_set_up_again(project: Path, path: Path, tmp_p
     assert "making .venv" in result.stderr
 
 
-def test_a_newer_python_is_found_under_its_own_name(project: Path, path: Path) -> None:
+def test_newer_python_is_found_by_its_versioned_name(project: Path, path: Path) -> None:
     # given
     python(path, "#!/bin/sh\nexit 1\n")
     python(path, name="python3.12")
@@ -188,7 +188,7 @@ def test_without_venv_pip_and_rights_the_command_to_install_them_is_reported(pro
     assert not (project / ".venv").exists()
 
 
-def test_without_venv_the_package_manager_brings_it_where_that_is_permitted(project: Path, path: Path) -> None:
+def test_missing_venv_is_installed_by_the_package_manager_if_permitted(project: Path, path: Path) -> None:
     # given
     python(path, PYTHON_311.replace("exit ${HAS_VENV:-0}", '[ -e "$PIP_LOG.venv" ]'))
     (path / "sudo").write_text('#!/bin/sh\nshift\nexec "$@"\n')

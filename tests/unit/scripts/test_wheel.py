@@ -30,19 +30,19 @@ def build_with(text: str, folder: Path) -> list[Path]:
     return [folder / "klamm.whl"]
 
 
-def test_a_package_with_the_same_bytes_in_both_builds_is_reproducible(tmp_path: Path) -> None:
+def test_identical_builds_are_reproducible(tmp_path: Path) -> None:
     built = build_with("same", tmp_path / "first")
     script.check_reproducible(built, lambda folder: build_with("same", folder))
 
 
-def test_a_package_that_holds_its_directory_is_reported(tmp_path: Path) -> None:
+def test_build_containing_its_directory_is_not_reproducible(tmp_path: Path) -> None:
     built = build_with(str(tmp_path), tmp_path / "first")
     with pytest.raises(SystemExit, match=r"klamm\.whl is not reproducible"):
         script.check_reproducible(built, lambda folder: build_with(str(folder), folder))
 
 
 @pytest.mark.process
-def test_the_sdist_has_the_time_of_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdist_has_the_commit_timestamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     subprocess.run([sys.executable, SCRIPTS / "wheel.py", "--only", "sdist", "--", tmp_path], check=True)
     (built,) = tmp_path.iterdir()
@@ -51,7 +51,7 @@ def test_the_sdist_has_the_time_of_the_commit(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.process
-def test_the_commit_sets_the_time_of_a_build() -> None:
+def test_build_time_is_the_commit_time() -> None:
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     committed = subprocess.run(command, capture_output=True, text=True, check=False)
     expected = "315619200" if committed.returncode else committed.stdout.strip()
@@ -59,7 +59,7 @@ def test_the_commit_sets_the_time_of_a_build() -> None:
 
 
 @pytest.mark.process
-def test_the_sbom_lists_the_packages_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sbom_lists_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "_install", lambda *_: sys.executable)
     script.write_sbom(tmp_path / "klamm.whl", tmp_path / "klamm.cdx.json")
     written = json.loads((tmp_path / "klamm.cdx.json").read_text())

@@ -45,7 +45,7 @@ def rules_of(*acls: Acl) -> AclRules:
 
 
 @given(st.lists(st.tuples(st.booleans(), ACLS), max_size=30), st.lists(FILTERS, min_size=1, max_size=5))
-def test_a_filter_finds_what_it_means_among_those_in_force(
+def test_filters_and_decisions_match_a_full_scan_after_any_changes(
     changes: list[tuple[bool, Acl]], filters: list[AclFilter]
 ) -> None:
     rules, in_force = rules_of(), set[Acl]()
@@ -67,7 +67,7 @@ def test_a_filter_finds_what_it_means_among_those_in_force(
             assert rules.allow(*question) == arranged_anew.allow(*question)
 
 
-def test_a_filter_by_name_or_principal_looks_at_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filter_by_name_or_principal_does_not_scan_other_acls(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     rules = rules_of(
         *(

@@ -36,7 +36,7 @@ EVERYTHING = AclFilter(
 )
 
 
-def test_an_open_filter_means_every_acl() -> None:
+def test_open_filter_matches_every_acl() -> None:
     assert EVERYTHING.matches(ACL)
 
 
@@ -55,7 +55,7 @@ def test_an_open_filter_means_every_acl() -> None:
         (replace(EVERYTHING, operation=AclOperation.UNKNOWN), False),
     ],
 )
-def test_each_part_of_a_filter_narrows_it(wanted: AclFilter, *, is_meant: bool) -> None:
+def test_each_filter_part_narrows_the_filter(wanted: AclFilter, *, is_meant: bool) -> None:
     assert wanted.matches(ACL) is is_meant
 
 
@@ -69,7 +69,7 @@ def test_each_part_of_a_filter_narrows_it(wanted: AclFilter, *, is_meant: bool) 
         (PatternType.PREFIXED, "orders.x", False),
     ],
 )
-def test_match_means_the_patterns_that_cover_a_resource(
+def test_match_pattern_selects_acls_covering_the_resource(
     pattern_type: PatternType, name: str, *, is_meant: bool
 ) -> None:
     acl = replace(ACL, pattern_type=pattern_type, resource_name=name)
@@ -88,12 +88,12 @@ def test_match_means_the_patterns_that_cover_a_resource(
         (replace(ACL, principal="alice"), "Could not parse principal"),
     ],
 )
-def test_what_can_be_no_acl_is_refused(acl: Acl, reason: str) -> None:
+def test_invalid_acl_is_rejected(acl: Acl, reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         check_new_acl(acl)
 
 
-def test_a_filter_of_unknown_parts_is_refused() -> None:
+def test_filter_with_unknown_parts_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="patternFilter"):
         check_filter(replace(EVERYTHING, pattern_type=PatternType.from_wire(99)))
     with pytest.raises(InvalidRequestError, match="entryFilter"):

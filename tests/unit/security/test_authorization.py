@@ -36,7 +36,7 @@ def allows(
     return rules.allow("User:alice", HOST, operation, TOPIC, name)
 
 
-def test_nothing_is_allowed_without_an_acl() -> None:
+def test_everything_is_denied_without_an_acl() -> None:
     assert not allows()
 
 
@@ -62,13 +62,13 @@ def test_without_any_acl_for_a_resource_the_setting_decides() -> None:
         (acl(name="*", pattern=PatternType.PREFIXED), False),
     ],
 )
-def test_an_allow_reaches_as_far_as_its_pattern_principal_host_and_operation(entry: Acl, *, is_allowed: bool) -> None:
+def test_allow_acl_matches_pattern_principal_host_and_operation(entry: Acl, *, is_allowed: bool) -> None:
     assert allows(entry) is is_allowed
 
 
 @pytest.mark.parametrize("host", ["2001:db8::1", "2001:db8:0:0:0:0:0:1"])
 @pytest.mark.parametrize("denied", ["2001:db8::1", "2001:db8:0:0:0:0:0:1"])
-def test_an_ipv6_host_is_denied_in_the_short_and_in_javas_form(denied: str, host: str) -> None:
+def test_ipv6_host_is_denied_in_short_and_java_notation(denied: str, host: str) -> None:
     acls = [acl(), acl(host=denied, permission=AclPermission.DENY)]
     rules = AclRules(acls, super_users=frozenset(), allows_without_acl=False)
     assert not rules.allow("User:alice", host, AclOperation.READ, TOPIC, "orders")
@@ -76,19 +76,19 @@ def test_an_ipv6_host_is_denied_in_the_short_and_in_javas_form(denied: str, host
 
 
 @pytest.mark.parametrize("name", ["orders", "*"])
-def test_a_deny_wins_wherever_it_stands(name: str) -> None:
+def test_deny_acl_overrides_any_allow_acl(name: str) -> None:
     assert not allows(acl(AclOperation.ALL), acl(name=name, permission=AclPermission.DENY))
     assert not allows(acl(name="o", pattern=PatternType.PREFIXED, permission=AclPermission.DENY), acl(name="*"))
 
 
 @pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER])
-def test_who_may_act_may_describe_but_who_may_not_act_may_still_describe(operation: AclOperation) -> None:
+def test_operation_implies_describe_but_its_denial_does_not_deny_describe(operation: AclOperation) -> None:
     assert allows(acl(operation), operation=AclOperation.DESCRIBE)
     denied = acl(operation, permission=AclPermission.DENY)
     assert allows(denied, acl(AclOperation.DESCRIBE), operation=AclOperation.DESCRIBE)
 
 
-def test_altering_configs_implies_describing_them_and_nothing_else() -> None:
+def test_alter_configs_implies_describe_configs_only() -> None:
     assert allows(acl(AclOperation.ALTER_CONFIGS), operation=AclOperation.DESCRIBE_CONFIGS)
     assert not allows(acl(AclOperation.ALTER_CONFIGS), operation=AclOperation.DESCRIBE)
     assert not allows(acl(AclOperation.CREATE), operation=AclOperation.DESCRIBE)
@@ -123,8 +123,6 @@ def test_super_users_are_above_every_deny() -> None:
         ),
     ],
 )
-def test_something_may_be_written_when_an_allow_is_not_covered_by_a_deny(
-    entries: list[Acl], *, is_allowed: bool
-) -> None:
+def test_allow_on_any_needs_an_allow_not_covered_by_a_deny(entries: list[Acl], *, is_allowed: bool) -> None:
     rules = AclRules(entries, super_users=frozenset(), allows_without_acl=False)
     assert rules.allow_on_any("User:alice", HOST, AclOperation.WRITE, TOPIC) is is_allowed

@@ -30,29 +30,29 @@ def certificate(directory: Path, subject: str) -> bytes:
         ("/DC=org/DC=example/UID=42/CN=a", "CN=a,UID=42,DC=example,DC=org"),
     ],
 )
-def test_a_subject_is_reported_as_kafka_prints_it(tmp_path: Path, subject: str, told: str) -> None:
+def test_certificate_subject_is_formatted_like_kafka(tmp_path: Path, subject: str, told: str) -> None:
     assert subject_of(certificate(tmp_path, subject)) == told
 
 
 @pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05\x30\x80", b"no certificate at all", bytes(200)])
-def test_what_is_no_certificate_is_refused(data: bytes) -> None:
+def test_invalid_certificate_is_rejected(data: bytes) -> None:
     with pytest.raises(CertificateError):
         subject_of(data)
 
 
-def test_the_first_rule_that_fits_names_the_user() -> None:
+def test_first_matching_rule_maps_the_subject() -> None:
     rules = parse_mapping_rules(r"RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=([^,]*),.*$/user-$1/U,DEFAULT")
     assert map_subject("CN=Alice,OU=ServiceUsers,O=x", rules) == "Alice"
     assert map_subject("CN=bob,O=x", rules) == "USER-BOB"
     assert map_subject("O=x", rules) == "O=x"
 
 
-def test_a_subject_that_no_rule_fits_has_no_name() -> None:
+def test_subject_without_a_matching_rule_has_no_principal() -> None:
     assert map_subject("O=x", parse_mapping_rules("RULE:^CN=(.*)$/$1/L")) is None
     assert map_subject("O=x", parse_mapping_rules(None)) == "O=x"
 
 
 @pytest.mark.parametrize("text", ["RULE:abc", "FALSE", "RULE:(/x/"])
-def test_a_rule_that_cannot_be_read_is_refused(text: str) -> None:
+def test_invalid_mapping_rule_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"ssl\.principal\.mapping\.rules"):
         parse_mapping_rules(text)

@@ -25,12 +25,12 @@ from klamm.security.ciphers import SINCE_TLS_1_3, openssl_name
         ("ALL", None),
     ],
 )
-def test_a_suite_of_java_is_one_of_openssl(java: str, openssl: str | None) -> None:
+def test_java_cipher_suite_maps_to_openssl_name(java: str, openssl: str | None) -> None:
     assert openssl_name(java) == openssl
 
 
 @pytest.mark.process
-def test_openssl_agrees_with_every_name_it_knows() -> None:
+def test_cipher_suite_names_agree_with_openssl() -> None:
     listed = subprocess.run(["openssl", "ciphers", "-stdname", "ALL"], capture_output=True, text=True, check=True)
     pairs = [(line.split()[0], line.split()[2]) for line in listed.stdout.splitlines()]
     ours = {name: openssl_name(name) for name, _ in pairs if openssl_name(name)}

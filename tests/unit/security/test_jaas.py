@@ -20,11 +20,11 @@ def test_users_of_a_plain_login_module_are_read() -> None:
     ["", "Module required", f'{PLAIN_MODULE} user_a="hidden-pw";', f'{PLAIN_MODULE} required user_a="hidden-pw',
      f'{PLAIN_MODULE} required user_a "hidden-pw";', f'{PLAIN_MODULE} required user_a="hidden-pw"'],
 )  # fmt: skip
-def test_what_is_no_entry_is_refused_without_repeating_it(text: str) -> None:
+def test_invalid_jaas_entry_is_rejected_without_its_password(text: str) -> None:
     with pytest.raises(SettingsError, match=r"listener\.name\.x") as refused:
         parse_jaas(text, setting="listener.name.x.plain.sasl.jaas.config")
     assert "hidden-pw" not in str(refused.value)
 
 
-def test_an_entry_shows_no_password_when_it_is_printed() -> None:
+def test_jaas_entry_repr_hides_passwords() -> None:
     assert "hidden-pw" not in repr(parse_jaas(f'{PLAIN_MODULE} required user_a="hidden-pw";', setting="x"))

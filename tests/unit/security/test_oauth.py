@@ -45,7 +45,7 @@ def first(token: str, user: str = "", more: str = "") -> bytes:
     return f"n,{f'a={user}' if user else ''},\x01auth=Bearer {token}\x01{more}\x01".encode()
 
 
-def test_a_token_says_who_somebody_is_and_for_how_long() -> None:
+def test_token_determines_principal_and_lifetime() -> None:
     login = an_exchange()
     token = unsecured(claims("alice", scope="kafka more", exp=NOW + 60))
     assert login.step(first(token, "alice", "key=value\x01")) == b""
@@ -53,7 +53,7 @@ def test_a_token_says_who_somebody_is_and_for_how_long() -> None:
     assert login.lifetime_s == pytest.approx(60)
 
 
-def test_who_is_refused_hears_a_status_and_acknowledges_it() -> None:
+def test_rejected_token_is_answered_with_a_status() -> None:
     reasons: list[str] = []
     login = an_exchange(reasons)
     assert login.step(first(unsecured(claims("alice", scope="kafka", exp=1.0)))) == b'{"status":"invalid_token"}'
@@ -64,12 +64,12 @@ def test_who_is_refused_hears_a_status_and_acknowledges_it() -> None:
     assert reasons == ["it has expired"]
 
 
-def test_a_missing_scope_is_reported() -> None:
+def test_missing_scope_is_reported() -> None:
     answer = an_exchange().step(first(unsecured(claims("alice", scope=["other"]))))
     assert json.loads(answer) == {"status": "insufficient_scope", "scope": "[kafka]"}
 
 
-def test_a_login_cannot_change_the_principal() -> None:
+def test_authorization_id_must_equal_the_principal() -> None:
     with pytest.raises(SaslRefusedError, match="different from the token's principal name"):
         an_exchange().step(first(unsecured(claims("alice", scope="kafka")), "bob"))
 
@@ -78,7 +78,7 @@ def test_a_login_cannot_change_the_principal() -> None:
     "message",
     [b"", b"\x01", b"n,,\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"y,,\x01auth=Bearer x\x01\x01", b"\xff" * 9],
 )
-def test_what_is_no_first_message_is_refused(message: bytes) -> None:
+def test_invalid_first_message_is_rejected(message: bytes) -> None:
     with pytest.raises(InvalidCredentialsError):
         an_exchange().step(message)
 
@@ -104,7 +104,7 @@ def test_what_is_no_first_message_is_refused(message: bytes) -> None:
     ],
     ids=count(),  # tokens hold the time, and ids must be the same in every process
 )
-def test_an_unsecured_token_that_is_wrong_is_refused_with_a_reason(token: str, reason: str) -> None:
+def test_invalid_unsecured_token_is_rejected_with_reason(token: str, reason: str) -> None:
     with pytest.raises(TokenError, match=reason):
         check_unsecured(token, ClaimRules(), NOW)
 
@@ -138,7 +138,7 @@ def test_expiry_beyond_64_bits_is_the_last_and_nan_is_not_json(value: str, is_ac
 
 
 @pytest.mark.parametrize("issuer", [RSA, EC], ids=["RS256", "ES256"])
-def test_a_signed_token_is_good_by_the_issuers_key_only(issuer: Issuer) -> None:
+def test_signed_token_is_verified_with_the_issuers_key(issuer: Issuer) -> None:
     token = issuer.sign(claims("alice"))
     assert check_signed(token, KEYS, STRICT, NOW).principal == "alice"
     header, body, signature = token.split(".")
@@ -169,12 +169,12 @@ def test_a_signed_token_is_good_by_the_issuers_key_only(issuer: Issuer) -> None:
     ],
     ids=count(),  # signatures differ from run to run
 )
-def test_a_signed_token_must_be_for_us_and_for_now(token: str, rules: ClaimRules, reason: str) -> None:
+def test_signed_token_with_wrong_key_or_claims_is_rejected(token: str, rules: ClaimRules, reason: str) -> None:
     with pytest.raises(TokenError, match=reason):
         check_signed(token, KEYS, rules, NOW)
 
 
-def test_an_rsa_key_of_1024_bits_verifies_no_token() -> None:
+def test_rsa_key_of_1024_bits_is_rejected() -> None:
     """Kafka's library (jose4j) requires 2048 bits, too."""
     weak = Issuer("weak", bits=1024)
     with pytest.raises(TokenError, match="none of the issuer's 1 keys"):
@@ -182,7 +182,7 @@ def test_an_rsa_key_of_1024_bits_verifies_no_token() -> None:
 
 
 @pytest.mark.parametrize("number", [379, 43], ids=["x", "y"])
-def test_a_coordinate_without_its_leading_zero_is_read(number: int) -> None:
+def test_ec_coordinate_without_leading_zero_is_accepted(number: int) -> None:
     """Some issuers write the integer. RFC 7518 requires 32 bytes, and Kafka's library (jose4j) does not."""
     issuer = Issuer("e", "ES256", ec_number=number)
     key = issuer.public_key()
@@ -194,12 +194,12 @@ def test_a_coordinate_without_its_leading_zero_is_read(number: int) -> None:
 
 
 @pytest.mark.parametrize("x", ["A", 7, None], ids=["no Base64", "no text", "none"])
-def test_an_unusable_key_does_not_hide_the_others(x: object) -> None:
+def test_unusable_key_does_not_hide_others(x: object) -> None:
     unusable = {**EC.public_key(), "x": x}
     assert len(parse_keys(json.dumps({"keys": [unusable, RSA.public_key()]}))) == 1
 
 
-def test_an_audience_and_an_issuer_that_are_expected_are_good() -> None:
+def test_expected_audience_and_issuer_are_accepted() -> None:
     rules = ClaimRules(checks_audience=True, audiences={"us", "them"}, issuer="i", principal_claim="azp")
     token = EC.sign(claims("x", azp="alice", aud=["others", "us"], iss="i"), kid=None)
     assert check_signed(token, KEYS, rules, NOW).principal == "alice"
@@ -207,6 +207,6 @@ def test_an_audience_and_an_issuer_that_are_expected_are_good() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"keys": []}', '{"keys": [{"kty": "oct"}]}', '{"keys": [7]}',
                                   '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "!"}]}'])  # fmt: skip
-def test_what_is_no_set_of_keys_is_refused(text: str) -> None:
+def test_invalid_key_set_is_rejected(text: str) -> None:
     with pytest.raises(KeysError):
         parse_keys(text)

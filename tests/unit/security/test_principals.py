@@ -11,6 +11,6 @@ def test_super_users_are_separated_by_semicolons_since_certificate_names_have_co
     assert parse_super_users(None) == frozenset()
 
 
-def test_a_super_user_without_a_type_is_refused() -> None:
+def test_super_user_without_type_is_rejected() -> None:
     with pytest.raises(SettingsError, match="admin"):
         parse_super_users("admin")

@@ -27,7 +27,7 @@ def test_name_and_password_log_in() -> None:
         (b"\x00alice\x00\xff\xff", "Authentication failed: Invalid username or password"),
     ],
 )
-def test_anything_else_is_refused_with_the_words_of_kafka(token: bytes, reason: str) -> None:
+def test_invalid_plain_login_is_rejected_with_kafkas_message(token: bytes, reason: str) -> None:
     login = PlainExchange(USERS)
     with pytest.raises(SaslRefusedError, match=reason) as refused:
         login.step(token)

@@ -38,7 +38,7 @@ def final_message(first_bare: str, server_first: str, password: str) -> bytes:
     return f"{unproven},p={base64.b64encode(proof).decode()}".encode()
 
 
-def test_the_example_of_rfc_7677_logs_in() -> None:
+def test_rfc_7677_example_logs_in() -> None:
     # given
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     login = exchange({"user": credential("pencil", salt=salt)}, nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
@@ -54,7 +54,7 @@ def test_the_example_of_rfc_7677_logs_in() -> None:
 
 
 @pytest.mark.parametrize("password", ["wrong", ""])
-def test_a_wrong_password_does_not_log_in(password: str) -> None:
+def test_wrong_password_is_rejected(password: str) -> None:
     login = exchange({"user": credential("right")})
     first = login.step(b"n,,n=user,r=client").decode()
     with pytest.raises(InvalidCredentialsError):
@@ -62,7 +62,7 @@ def test_a_wrong_password_does_not_log_in(password: str) -> None:
     assert login.user_name is None
 
 
-def test_an_unknown_user_is_refused_like_a_wrong_password() -> None:
+def test_unknown_user_is_rejected_like_a_wrong_password() -> None:
     with pytest.raises(InvalidCredentialsError):
         exchange({}).step(b"n,,n=nobody,r=client")
 
@@ -74,7 +74,7 @@ def test_names_with_commas_and_equals_signs_are_unescaped() -> None:
     assert login.user_name == "a,b=c"
 
 
-def test_a_principal_cannot_act_for_another_one() -> None:
+def test_authorization_id_of_another_user_is_rejected() -> None:
     with pytest.raises(SaslRefusedError, match="authorization id"):
         exchange({"user": credential("right")}).step(b"n,a=admin,n=user,r=client")
 
@@ -82,7 +82,7 @@ def test_a_principal_cannot_act_for_another_one() -> None:
 @pytest.mark.parametrize(
     "token", [b"", b"\xff\xfe", b"p=tls-unique,,n=user,r=x", b"n,,n=,r=x", b"n,,n=user,r=", b"n,,n=user", b"a" * 9999]
 )
-def test_what_is_no_first_message_is_refused(token: bytes) -> None:
+def test_invalid_first_message_is_rejected(token: bytes) -> None:
     with pytest.raises(InvalidCredentialsError):
         exchange({"user": credential("right")}).step(token)
 
@@ -91,7 +91,7 @@ def test_what_is_no_first_message_is_refused(token: bytes) -> None:
     "token",
     [b"", b"c=biws,r=clientserver", b"c=biws,r=other,p=AAAA", b"c=biws,r=clientserver,p=!!"],
 )
-def test_what_proves_nothing_is_refused(token: bytes) -> None:
+def test_invalid_proof_is_rejected(token: bytes) -> None:
     login = exchange({"user": credential("right")})
     login.step(b"n,,n=user,r=client")
     with pytest.raises(InvalidCredentialsError):
@@ -99,7 +99,7 @@ def test_what_proves_nothing_is_refused(token: bytes) -> None:
     assert login.user_name is None
 
 
-def test_a_finished_login_takes_no_further_message() -> None:
+def test_finished_login_accepts_no_further_message() -> None:
     login = exchange({"user": credential("right")})
     first = login.step(b"n,,n=user,r=client").decode()
     final = final_message("n=user,r=client", first, "right")
@@ -108,5 +108,5 @@ def test_a_finished_login_takes_no_further_message() -> None:
         login.step(final)
 
 
-def test_a_credential_shows_no_secret_when_it_is_printed() -> None:
+def test_credential_repr_hides_secrets() -> None:
     assert repr(credential("right")) == "ScramCredential(iterations=4096)"

@@ -20,7 +20,7 @@ P12 = p12(OWN, [AUTHORITY], OF_STORE)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_jks_has_a_key_under_its_own_password_and_certificates(version: int) -> None:
+def test_jks_has_key_with_own_password_and_certificates(version: int) -> None:
     data = jks([(OWN, [AUTHORITY])], [OTHER], OF_STORE, OF_KEY, version)
     read = read_store(data, password=OF_STORE, key_password=OF_KEY)
     assert read.key == OWN.key_der
@@ -28,24 +28,24 @@ def test_a_jks_has_a_key_under_its_own_password_and_certificates(version: int) -
     assert read.trusted == (OWN.der, OTHER.der)
 
 
-def test_without_a_password_of_its_own_a_key_has_that_of_the_store() -> None:
+def test_key_without_own_password_uses_the_store_password() -> None:
     data = jks([(OWN, [])], [], SPECIAL)
     assert read_store(data, password=SPECIAL).key == OWN.key_der
 
 
-def test_of_several_keys_the_first_counts() -> None:
+def test_first_of_several_keys_is_used() -> None:
     data = jks([(OWN, [AUTHORITY]), (OTHER, [])], [], OF_STORE)
     read = read_store(data, password=OF_STORE)
     assert (read.key, read.chain) == (OWN.key_der, (OWN.der, AUTHORITY.der))
     assert read.trusted == (OWN.der, OTHER.der)
 
 
-def test_a_trust_store_is_read_without_the_passwords_of_its_keys() -> None:
+def test_truststore_needs_no_key_passwords() -> None:
     assert read_store(JKS, password=None, wants_key=False).trusted == (OWN.der, OTHER.der)
     assert read_store(JKS, password=OF_STORE, wants_key=False).key is None
 
 
-def test_a_pkcs12_has_a_key_and_its_chain_in_order() -> None:
+def test_pkcs12_has_key_and_ordered_chain() -> None:
     between = identity("between", AUTHORITY)
     last = identity("last", between)
     read = read_store(p12(last, [AUTHORITY, OTHER, between], OF_STORE), password=OF_STORE)
@@ -53,19 +53,19 @@ def test_a_pkcs12_has_a_key_and_its_chain_in_order() -> None:
     assert read.chain == (last.der, between.der, AUTHORITY.der)
 
 
-def test_of_a_pkcs12_with_a_key_only_what_has_a_name_is_trusted_as_java_does() -> None:
+def test_pkcs12_with_a_key_trusts_named_certificates_like_java() -> None:
     assert read_store(P12, password=OF_STORE, wants_key=False).trusted == (OWN.der,)
     named = p12(OWN, [AUTHORITY], OF_STORE, name=b"caroot")
     assert read_store(named, password=OF_STORE, wants_key=False).trusted == (OWN.der, AUTHORITY.der)
 
 
-def test_of_a_pkcs12_without_a_key_everything_is_trusted() -> None:
+def test_pkcs12_without_a_key_trusts_every_certificate() -> None:
     data = p12(None, [AUTHORITY, OTHER], OF_STORE)
     assert set(read_store(data, password=OF_STORE).trusted) == {AUTHORITY.der, OTHER.der}
 
 
 @pytest.mark.parametrize("data", [JKS, P12], ids=["jks", "pkcs12"])
-def test_a_wrong_password_of_the_store_is_distinguished_from_one_of_the_key(data: bytes) -> None:
+def test_wrong_store_and_key_passwords_are_distinguished(data: bytes) -> None:
     with pytest.raises(StorePasswordError, match="wrong"):
         read_store(data, password=WRONG, key_password=OF_KEY)
     with pytest.raises(KeyPasswordError) as refused:
@@ -73,7 +73,7 @@ def test_a_wrong_password_of_the_store_is_distinguished_from_one_of_the_key(data
     assert WRONG not in str(refused.value)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_password_is_named() -> None:
     with pytest.raises(StorePasswordError, match="needs its password"):
         read_store(P12, password=None, wants_key=False)
     with pytest.raises(KeyPasswordError, match="needs a password"):
@@ -90,12 +90,12 @@ def test_what_is_missing_is_named() -> None:
         (b"\x30\x03\x02\x01\x03", "wrong, or the file is damaged"),
     ],
 )
-def test_what_is_no_store_is_refused(data: bytes, reason: str) -> None:
+def test_invalid_store_is_rejected(data: bytes, reason: str) -> None:
     with pytest.raises(StoreError, match=reason):
         read_store(data, password=WRONG)
 
 
-def test_a_store_never_shows_its_key() -> None:
+def test_store_repr_hides_its_key() -> None:
     assert "key=" not in repr(read_store(P12, password=OF_STORE))
 
 
@@ -110,7 +110,7 @@ def test_der_becomes_pem() -> None:
 @settings(deadline=None)
 @example(position=35, bit=0)  # the length of the protected key: it falls into several objects
 @given(position=st.integers(0, len(JKS) - 1), bit=st.integers(0, 7))
-def test_a_damaged_file_is_an_error_and_nothing_else(position: int, bit: int) -> None:
+def test_corrupt_store_raises_store_error(position: int, bit: int) -> None:
     damaged = bytearray(JKS)
     damaged[position] ^= 1 << bit
     for password in (OF_STORE, None):

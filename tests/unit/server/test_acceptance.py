@@ -135,7 +135,7 @@ def test_silent_connections_count_and_their_places_are_given_back(
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_an_ipv4_client_of_an_ipv6_listener_has_its_ipv4_address(
+def test_ipv4_client_of_ipv6_listener_has_its_ipv4_address(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """Or no ACL by host would concern it."""
@@ -173,7 +173,7 @@ def test_failed_handshakes_give_their_places_back(
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_handshake_that_goes_no_further_ends_after_its_time_and_with_the_server(
+def test_unfinished_tls_handshake_times_out_and_ends_with_the_server(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("klamm.server.server.TLS_HANDSHAKE_TIMEOUT_S", 0.5)

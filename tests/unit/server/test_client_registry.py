@@ -19,7 +19,7 @@ def session(number: int, *, software: str = "apache-kafka-java", host: str = "10
     return Session(connection_id=number, node_id=1, client_host=host, software_name=software, software_version="4.1.0")
 
 
-def test_the_connections_of_one_application_are_one_client() -> None:
+def test_connections_of_one_application_are_one_client() -> None:
     # given
     clock = Clock()
     client_registry = ClientRegistry(now_ms=clock)
@@ -34,7 +34,7 @@ def test_the_connections_of_one_application_are_one_client() -> None:
     assert (there.host, there.connections) == ("10.0.0.2", 1)
 
 
-def test_who_left_is_remembered_with_the_time_of_its_latest_request() -> None:
+def test_disconnected_client_keeps_its_last_request_time() -> None:
     # given
     clock = Clock()
     client_registry = ClientRegistry(now_ms=clock)
@@ -48,7 +48,7 @@ def test_who_left_is_remembered_with_the_time_of_its_latest_request() -> None:
     assert (client.connections, client.last_seen_ms) == (0, 1_000)
 
 
-def test_who_comes_back_is_one_client_again() -> None:
+def test_reconnected_client_is_the_same_client() -> None:
     # given
     clock = Clock()
     client_registry = ClientRegistry(now_ms=clock)
@@ -108,7 +108,7 @@ def test_connection_without_registration_is_not_listed() -> None:
     assert client_registry.clients() == ()
 
 
-def test_a_connection_that_carries_several_client_ids_shows_each() -> None:
+def test_connection_with_several_client_ids_lists_each() -> None:
     # given
     client_registry = ClientRegistry(now_ms=Clock())
     shared = session(1)
@@ -119,7 +119,7 @@ def test_a_connection_that_carries_several_client_ids_shows_each() -> None:
     assert [(client.client_id, client.connections) for client in client_registry.clients()] == [("one", 0), ("two", 1)]
 
 
-def test_the_kinds_of_a_client_follow_from_its_requests() -> None:
+def test_client_kinds_follow_from_requests() -> None:
     # given
     client_registry = ClientRegistry(now_ms=Clock())
     shared = session(1)

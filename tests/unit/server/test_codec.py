@@ -65,7 +65,7 @@ def test_many_small_elements_are_decoded_in_the_codec_thread(threads: list[str])
 
 
 @pytest.mark.parametrize(("topics", "expected"), [(10, ["MainThread"]), (3000, ["MainThread", "klamm-codec"])])
-def test_a_frame_of_record_data_is_decoded_at_once_unless_it_has_many_elements_after_all(
+def test_frame_of_record_data_is_decoded_at_once_unless_it_has_many_elements(
     threads: list[str], topics: int, expected: list[str]
 ) -> None:
     header, frame = request(topics)
@@ -81,7 +81,7 @@ def test_long_responses_are_encoded_in_the_codec_thread_and_their_time_is_counte
     assert stopwatch.seconds > 0
 
 
-def test_a_request_of_more_elements_than_its_api_takes_is_refused() -> None:
+def test_request_with_too_many_elements_for_its_api_is_rejected() -> None:
     header, frame = request(100)
     with pytest.raises(TooManyElementsError):
         read_request(dataclasses.replace(ROUTE, most_elements=50), header, frame, max_elements=50)
@@ -93,20 +93,20 @@ def test_version_announced_only_for_old_clients_is_rejected() -> None:
         read_request(dataclasses.replace(ROUTE, refused_below=10), header, frame)
 
 
-def test_a_cut_frame_is_a_protocol_error_at_every_byte() -> None:
+def test_frame_truncated_at_any_byte_is_a_protocol_error() -> None:
     header, frame = request(3)
     for end in range(header.end, len(frame)):
         with pytest.raises(ProtocolError):
             read_request(ROUTE, header, frame[:end])
 
 
-def test_an_api_may_decode_its_own_frames() -> None:
+def test_api_may_decode_its_own_frames() -> None:
     header, frame = request(1)
     route = dataclasses.replace(ROUTE, decode_raw=lambda version, content, position: (version, len(content), position))
     assert read_request(route, header, frame) == (VERSION, len(frame), header.end)
 
 
-def test_a_long_array_of_a_message_is_freed_unless_it_is_used_elsewhere() -> None:
+def test_long_array_of_a_message_is_freed_unless_shared() -> None:
     topics = [MetadataRequest.MetadataRequestTopic(name=f"t{number}") for number in range(1000)]
     kept, freed = MetadataRequest(topics=topics), MetadataRequest(topics=list(topics))
     asyncio.run(free((kept, None, freed), TimeSlice()))
@@ -115,7 +115,7 @@ def test_a_long_array_of_a_message_is_freed_unless_it_is_used_elsewhere() -> Non
     assert freed.topics == []
 
 
-def test_a_long_array_inside_a_short_one_is_freed_too() -> None:
+def test_nested_long_array_is_freed() -> None:
     topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(1000)))
     message = OffsetFetchRequest(group_id="g", topics=[topic])
     asyncio.run(free((message,), TimeSlice()))

@@ -165,7 +165,7 @@ def test_requests_are_answered_in_order_however_the_bytes_arrive(piece: int) -> 
     run(test())
 
 
-def test_the_next_request_starts_only_after_the_response_before_it() -> None:
+def test_next_request_starts_after_the_previous_response() -> None:
     async def test() -> None:
         started: list[int] = []
         gate = asyncio.Event()
@@ -185,7 +185,7 @@ def test_the_next_request_starts_only_after_the_response_before_it() -> None:
     run(test())
 
 
-def test_a_client_that_sends_ahead_is_read_only_as_far_as_frames_may_wait() -> None:
+def test_pipelined_frames_are_limited() -> None:
     async def test() -> None:
         gate = asyncio.Event()
 
@@ -204,7 +204,7 @@ def test_a_client_that_sends_ahead_is_read_only_as_far_as_frames_may_wait() -> N
     run(test())
 
 
-def test_a_peer_that_does_not_read_gets_no_further_response_until_it_does() -> None:
+def test_peer_that_does_not_read_gets_no_further_response() -> None:
     async def test() -> None:
         peer = Peer()
         peer.connection.pause_writing()
@@ -217,7 +217,7 @@ def test_a_peer_that_does_not_read_gets_no_further_response_until_it_does() -> N
     run(test())
 
 
-def test_a_request_without_a_response_does_not_delay_the_next() -> None:
+def test_request_without_a_response_does_not_delay_the_next() -> None:
     """As Produce with acks=0."""
 
     async def test() -> None:
@@ -256,7 +256,7 @@ def test_protocol_errors_close_the_connection(caplog: pytest.LogCaptureFixture, 
     run(test())
 
 
-def test_an_unserved_version_of_api_versions_is_answered_in_version_0() -> None:
+def test_unsupported_api_versions_version_is_answered_in_version_0() -> None:
     """KIP-511."""
 
     async def test() -> None:
@@ -274,7 +274,7 @@ def test_an_unserved_version_of_api_versions_is_answered_in_version_0() -> None:
 @pytest.mark.parametrize(
     ("error", "ended"), [(ZeroDivisionError(), "close"), (StorageError("the disk is gone"), "abort")]
 )
-def test_an_error_of_a_handler_ends_this_connection_and_says_so(
+def test_handler_error_closes_its_connection_and_is_logged(
     caplog: pytest.LogCaptureFixture, error: Exception, ended: str
 ) -> None:
     async def test() -> None:
@@ -292,7 +292,7 @@ def test_an_error_of_a_handler_ends_this_connection_and_says_so(
     assert "127.0.0.1:5000" in caplog.text
 
 
-def test_a_lost_connection_gives_its_place_among_the_limits_back() -> None:
+def test_lost_connection_is_released_from_the_limits() -> None:
     async def test() -> None:
         peer = Peer(configs={"max.connections.per.ip": 1})
         assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is None
@@ -303,7 +303,7 @@ def test_a_lost_connection_gives_its_place_among_the_limits_back() -> None:
 
 
 @pytest.mark.parametrize(("unread", "ended"), [(0, "close"), (100, "abort")])
-def test_an_idle_connection_is_closed_and_one_with_unread_responses_is_aborted(unread: int, ended: str) -> None:
+def test_idle_connection_is_closed_and_aborted_if_responses_are_unread(unread: int, ended: str) -> None:
     async def test() -> None:
         peer = Peer()
         await peer.send(ask())
@@ -317,7 +317,7 @@ def test_an_idle_connection_is_closed_and_one_with_unread_responses_is_aborted(u
     run(test())
 
 
-def test_a_request_in_progress_keeps_its_connection_open() -> None:
+def test_request_in_progress_keeps_its_connection_open() -> None:
     async def test() -> None:
         async def slow(_: object, __: object) -> MetadataResponse:
             await asyncio.Event().wait()
@@ -332,7 +332,7 @@ def test_a_request_in_progress_keeps_its_connection_open() -> None:
     run(test())
 
 
-def test_when_the_client_leaves_its_request_is_cancelled() -> None:
+def test_request_of_closed_connection_is_canceled() -> None:
     async def test() -> None:
         cancelled = []
 

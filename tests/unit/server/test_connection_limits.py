@@ -19,7 +19,7 @@ def admitted(counted: ConnectionLimits, address: str, listener: str = "MAIN") ->
     return slot
 
 
-def test_an_address_gets_its_share_and_gives_it_back() -> None:
+def test_connections_per_address_are_limited_and_released() -> None:
     counted = limits()
     first = admitted(counted, "10.0.0.1")
     admitted(counted, "10.0.0.1")
@@ -29,7 +29,7 @@ def test_an_address_gets_its_share_and_gives_it_back() -> None:
     admitted(counted, "10.0.0.1")
 
 
-def test_a_place_is_given_back_once() -> None:
+def test_connection_is_released_only_once() -> None:
     counted = limits()
     first = admitted(counted, "10.0.0.1")
     admitted(counted, "10.0.0.1")
@@ -53,7 +53,7 @@ def test_all_addresses_together_have_a_limit() -> None:
     admitted(counted, "b")
 
 
-def test_a_listener_may_have_a_limit_of_its_own_besides() -> None:
+def test_listener_limit_applies_in_addition() -> None:
     counted = limits(listener_name_inner_max_connections=1)
     first = admitted(counted, "10.0.0.1", "INNER")
     assert counted.admit("10.0.0.1", "INNER") is None

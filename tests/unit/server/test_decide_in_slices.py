@@ -36,7 +36,7 @@ def test_after_a_change_or_a_rollback_it_is_made_again_without_a_pause() -> None
     assert decided(Revision.roll_back) == (1, [1, 0])
 
 
-def test_a_rollback_is_a_change_but_a_change_is_no_rollback() -> None:
+def test_rollback_counts_as_change_but_not_vice_versa() -> None:
     revision = Revision()
     revision.advance()
     revision.roll_back()

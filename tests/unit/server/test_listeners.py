@@ -15,7 +15,7 @@ def addresses(*listen: tuple[str, int]) -> tuple[Address, ...]:
     return tuple(Address(host=host, port=port) for host, port in listen)
 
 
-def test_a_plain_address_is_the_listener_plaintext() -> None:
+def test_plain_address_is_the_plaintext_listener() -> None:
     (listener,) = parse("127.0.0.1:9092")
     assert (listener.name, listener.protocol) == ("PLAINTEXT", SecurityProtocol.PLAINTEXT)
     assert listener.listen == addresses(("127.0.0.1", 9092))
@@ -41,18 +41,18 @@ def test_protocol_map_gives_the_protocol_of_each_listener() -> None:
     assert outside.advertise == addresses(("kafka.example.org", 443))
 
 
-def test_each_broker_id_gets_an_address_of_each_listener() -> None:
+def test_each_broker_id_gets_an_address_per_listener() -> None:
     plain, ssl = parse("PLAINTEXT://a:9092,SSL://a:9100,SSL://b:9100,SSL://c:9100", count=3)
     assert plain.listen == addresses(("a", 9092), ("a", 9093), ("a", 9094))
     assert ssl.listen == addresses(("a", 9100), ("b", 9100), ("c", 9100))
 
 
-def test_a_controller_listener_is_passed_over() -> None:
+def test_controller_listener_is_skipped() -> None:
     names = [listener.name for listener in parse("PLAINTEXT://:9092,CTL://:9093", controller_listener_names="CTL")]
     assert names == ["PLAINTEXT"]
 
 
-def test_a_controller_listener_may_be_advertised_as_in_the_properties_that_kafka_ships() -> None:
+def test_advertised_controller_listener_of_kafkas_example_is_accepted() -> None:
     (listener,) = parse(
         "PLAINTEXT://:9092,CONTROLLER://:9093",
         advertised="PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
@@ -86,7 +86,7 @@ def test_unusable_addresses_are_not_advertised(advertised: str, reason: str) -> 
         parse("a:1", advertised=advertised)
 
 
-def test_a_listeners_own_setting_wins() -> None:
+def test_listener_setting_overrides_the_general_one() -> None:
     configs = {"ssl.client.auth": "none", "listener.name.outside.ssl.client.auth": "required"}
     assert setting_of(configs, "OUTSIDE", "ssl.client.auth") == "required"
     assert setting_of(configs, "INSIDE", "ssl.client.auth") == "none"

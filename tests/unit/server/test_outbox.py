@@ -101,7 +101,7 @@ def run(test: Callable[[UnreadBudget], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test(UnreadBudget(LIMIT)))
 
 
-def test_a_range_is_read_as_the_peer_reads() -> None:
+def test_file_range_is_read_as_fast_as_the_peer_reads() -> None:
     async def test(budget: UnreadBudget) -> None:
         peer, file = Peer(budget), File(4 * PIECE_BYTES + 5)
         sending = asyncio.create_task(peer.outbox.send([b"head", file, b"tail"], 8 + len(file)))
@@ -119,7 +119,7 @@ def test_a_range_is_read_as_the_peer_reads() -> None:
     run(test)
 
 
-def test_a_large_response_in_memory_goes_in_pieces_and_counts_as_a_whole() -> None:
+def test_large_response_is_sent_in_pieces_and_counted_in_full() -> None:
     async def test(budget: UnreadBudget) -> None:
         peer, data = Peer(budget), bytes(range(256)) * (4 * PIECE_BYTES // 256)
         sending = asyncio.create_task(peer.outbox.send([data], len(data)))
@@ -135,7 +135,7 @@ def test_a_large_response_in_memory_goes_in_pieces_and_counts_as_a_whole() -> No
     run(test)
 
 
-def test_a_response_of_many_small_pieces_goes_in_groups() -> None:
+def test_response_of_many_small_pieces_is_sent_in_groups() -> None:
     async def test(budget: UnreadBudget) -> None:
         peer, sizes = Peer(budget), []
         sending = asyncio.create_task(peer.outbox.send([b"x"] * 2_500, 2_500))
@@ -147,7 +147,7 @@ def test_a_response_of_many_small_pieces_goes_in_groups() -> None:
     run(test)
 
 
-def test_a_range_that_cannot_be_read_ends_the_response() -> None:
+def test_unreadable_file_range_ends_the_response() -> None:
     async def test(budget: UnreadBudget) -> None:
         peer = Peer(budget)
         with pytest.raises(StorageError):
@@ -156,7 +156,7 @@ def test_a_range_that_cannot_be_read_ends_the_response() -> None:
     run(test)
 
 
-def test_connections_that_do_not_read_are_closed_above_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_connections_are_closed_above_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALLED_S", 0.2)
 
     async def test(budget: UnreadBudget) -> None:
@@ -178,7 +178,7 @@ def test_connections_that_do_not_read_are_closed_above_the_budget(monkeypatch: p
     run(test)
 
 
-def test_peers_that_read_are_waited_for_and_not_given_up() -> None:
+def test_reading_peers_are_waited_for() -> None:
     async def test(budget: UnreadBudget) -> None:
         peers = [Peer(budget) for _ in range(8)]
         sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 2)], LIMIT // 2)) for peer in peers]
@@ -214,9 +214,7 @@ class SlowFile(File):
 
 
 @pytest.mark.parametrize("socket", [None, 7], ids=["through the transport, as with TLS", "by the kernel"])
-def test_a_peer_that_reads_at_once_does_not_hold_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch, socket: int | None
-) -> None:
+def test_fast_peer_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch, socket: int | None) -> None:
     """Others are served after each time slice, though the socket takes all bytes."""
     file = SlowFile(40 * PIECE_BYTES)
     monkeypatch.setattr(time_slice, "time", SimpleNamespace(perf_counter=lambda: file.now))

@@ -50,7 +50,7 @@ def connect(held: HeldLoop) -> socket.socket:
 
 
 @pytest.mark.parametrize("frame", [API_VERSIONS, METADATA], ids=["ApiVersions", "Metadata"])
-def test_thousands_of_requests_in_one_read_do_not_hold_the_event_loop(held: HeldLoop, frame: bytes) -> None:
+def test_thousands_of_pipelined_requests_do_not_block_the_event_loop(held: HeldLoop, frame: bytes) -> None:
     holds = []
     for _ in range(3):
         with connect(held) as peer:

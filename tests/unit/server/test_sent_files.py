@@ -148,9 +148,7 @@ def pieces_of(log: LogFile) -> tuple[Sequence[Piece], bytes]:
 
 
 @LOOPS
-def test_the_kernel_sends_long_ranges_in_the_order_of_the_response(
-    log: LogFile, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_kernel_sends_long_ranges_in_order(log: LogFile, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     pieces, expected = pieces_of(log)
     got, error = received(new_loop, pieces)
     assert error is None
@@ -185,9 +183,7 @@ def test_missing_range_ends_the_response(log: LogFile, new_loop: Callable[[], as
 
 
 @LOOPS
-def test_a_client_that_leaves_ends_the_response(
-    log: LogFile, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_disconnected_client_ends_the_response(log: LogFile, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     pieces: list[Piece] = [CountedRange(log, 0, len(CONTENT), 0)] * 10
     got, error = received(new_loop, pieces, most=1_000_000)
     assert len(got) < 2_000_000

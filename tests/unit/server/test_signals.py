@@ -30,7 +30,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("way", ["terminal", "nohup", "service"])
-def test_a_broker_survives_sighup_until_its_terminal_is_closed(way: str, tmp_path: Path) -> None:
+def test_broker_survives_sighup_until_its_terminal_is_closed(way: str, tmp_path: Path) -> None:
     # given
     log, (ours, theirs) = tmp_path / "log", os.openpty()
     terminal = "" if way == "service" else os.ttyname(theirs)

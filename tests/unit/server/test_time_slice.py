@@ -12,7 +12,7 @@ from klamm.server import time_slice as module
 from klamm.server.time_slice import SLICE_S, TimeSlice
 
 
-def test_a_long_iteration_lets_others_in() -> None:
+def test_long_iteration_yields_to_other_tasks() -> None:
     async def scenario() -> None:
         turns = 0
 
@@ -36,7 +36,7 @@ def test_a_long_iteration_lets_others_in() -> None:
     asyncio.run(scenario())
 
 
-def test_a_short_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_iteration_does_not_yield(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
     async def scenario() -> None:
@@ -48,14 +48,14 @@ def test_a_short_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 1000])
-def test_a_list_is_whole_however_often_others_are_let_in(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_list_is_complete_despite_pauses(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(f"{TimeSlice.__module__}.SLICE_S", 0)
     time_slice = TimeSlice()
     assert asyncio.run(time_slice.listed(iter(range(count)))) == list(range(count))
     assert time_slice.pauses == count // 64
 
 
-def test_a_wait_during_which_others_were_served_begins_a_new_slice() -> None:
+def test_restart_begins_a_new_slice() -> None:
     async def scenario() -> None:
         time_slice = TimeSlice(0.05)
         await asyncio.sleep(0.06)

@@ -42,7 +42,7 @@ def test_versions_0_to_2_are_served() -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_right_token_opens_the_connection(version: int) -> None:
+def test_valid_token_logs_in(version: int) -> None:
     context = begun(version=version)
     told = answer(b"\x00alice\x00secret", context)
     assert (told.error_code, told.error_message, told.auth_bytes) == (ErrorCode.NONE, "", b"")
@@ -62,7 +62,7 @@ def test_from_version_1_on_a_client_gets_the_lifetime_of_its_session(version: in
     assert answer(b"\x00alice\x00secret", context).session_lifetime_ms == lifetime_ms
 
 
-def test_a_token_after_the_login_is_out_of_place() -> None:
+def test_token_after_login_is_an_illegal_state() -> None:
     context = begun()
     answer(b"\x00alice\x00secret", context)
     assert answer(b"\x00alice\x00secret", context).error_code == ErrorCode.ILLEGAL_SASL_STATE

@@ -7,7 +7,7 @@ import pytest
 from klamm.server.quotas.rates import RateWindow
 
 
-def test_ten_seconds_worth_may_come_at_once() -> None:
+def test_ten_seconds_of_the_rate_may_come_at_once() -> None:
     window = RateWindow()
     window.add(1_000, 5.0)
     assert window.wait_s(100, 5.0) == 0.0
@@ -15,7 +15,7 @@ def test_ten_seconds_worth_may_come_at_once() -> None:
     assert window.wait_s(100, 5.0) == pytest.approx(2.5)
 
 
-def test_after_the_wait_the_rate_is_kept() -> None:
+def test_waiting_keeps_the_average_rate() -> None:
     window = RateWindow()
     now_s = total = 0.0
     for _ in range(2_000):
@@ -25,7 +25,7 @@ def test_after_the_wait_the_rate_is_kept() -> None:
     assert total / now_s == pytest.approx(100, rel=0.2)
 
 
-def test_a_rate_below_the_limit_never_waits() -> None:
+def test_rate_below_the_limit_never_waits() -> None:
     window = RateWindow()
     for second in range(100):
         window.add(90, float(second))

@@ -71,7 +71,7 @@ def test_errors_come_through_in_both_directions() -> None:
     asyncio.run(run())
 
 
-def test_a_request_whose_client_has_left_is_cancelled() -> None:
+def test_request_of_disconnected_client_is_canceled() -> None:
     ended = []
 
     async def waits() -> None:
@@ -94,7 +94,7 @@ def test_a_request_whose_client_has_left_is_cancelled() -> None:
     assert ended == [True]
 
 
-def test_an_error_that_passes_through_needs_no_garbage_collection() -> None:
+def test_passing_error_needs_no_garbage_collection() -> None:
     class PassingError(Exception):
         pass
 

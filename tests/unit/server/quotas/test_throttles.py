@@ -74,7 +74,7 @@ class House:
 
 
 @pytest.mark.parametrize("most_specific", range(8))
-def test_the_most_specific_quota_counts(most_specific: int) -> None:
+def test_most_specific_quota_applies(most_specific: int) -> None:
     entities: list[tuple[QuotaEntity, tuple[str | None, str | None]]] = [
         ((("user", "anna"), ("client-id", "app")), ("anna", "app")),
         ((("user", "anna"), ("client-id", None)), ("anna", "app")),
@@ -91,7 +91,7 @@ def test_the_most_specific_quota_counts(most_specific: int) -> None:
     assert find_limit(quotas, "consumer_byte_rate", "anna", "app") is None
 
 
-def test_clients_of_one_user_use_its_quota_up_together() -> None:
+def test_clients_of_one_user_share_its_quota() -> None:
     house = House({(("user", "anna"),): {RATE: 100.0}})
     assert house.produce("anna", "one", 1_000) == (0.0, 0)
     assert house.produce("bert", "one", 10_000) == (0.0, 0)
@@ -157,7 +157,7 @@ def test_throttle_time_is_capped_in_the_response() -> None:
     assert told_ms == 2**31 - 1
 
 
-def test_an_address_that_connects_too_often_is_refused_and_another_is_not() -> None:
+def test_address_above_its_connection_rate_is_rejected_alone() -> None:
     house = House({(("ip", "10.0.0.1"),): {"connection_creation_rate": 2.0}})
     assert [house.connect() for _ in range(20)] == [Admission(0.0, is_refused=False)] * 20
     refused = house.connect()
@@ -175,7 +175,7 @@ def test_connections_beyond_the_rate_wait_their_turn() -> None:
     assert delays[100:] == pytest.approx([(number + 1) / 10 for number in range(20)])
 
 
-def test_a_rate_of_zero_and_one_of_a_listener() -> None:
+def test_connection_rate_of_zero_and_of_a_listener_delay_connections() -> None:
     assert House(max_connection_creation_rate=0).connect().delay_s == 1.0
     house = House(listener_name_plaintext_max_connection_creation_rate=1)
     delays = [house.connect().delay_s for _ in range(12)]

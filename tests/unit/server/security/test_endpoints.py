@@ -56,7 +56,7 @@ def opened(configs: dict[str, str]) -> Endpoint:
         ),
     ],
 )
-def test_logins_that_cannot_work_are_refused_at_the_start(configs: dict[str, str], reason: str) -> None:
+def test_invalid_login_settings_are_rejected_at_start(configs: dict[str, str], reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         opened(configs)
 
@@ -67,7 +67,7 @@ def test_configs_of_an_authorizer_are_not_reported_as_unknown() -> None:
     )
 
 
-def test_a_file_of_keys_is_read_at_the_start(tmp_path: Path) -> None:
+def test_key_set_file_is_read_at_start(tmp_path: Path) -> None:
     keys = tmp_path / "the keys.json"
     signed = OAUTH | {HANDLER: SIGNED, KEYS: keys.as_uri()}
     keys.write_text("{}")

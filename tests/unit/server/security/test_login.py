@@ -34,14 +34,14 @@ def test_only_api_versions_and_handshake_are_served_before_login() -> None:
             login.check(api_key)
 
 
-def test_a_right_password_opens_everything() -> None:
+def test_valid_password_permits_all_requests() -> None:
     login = logged_in(a_login())
     assert login.principal == "User:alice"
     for api_key in ApiKey:
         login.check(api_key)
 
 
-def test_a_wrong_password_is_reported_and_ends_the_login() -> None:
+def test_wrong_password_fails_the_login() -> None:
     login = a_login()
     login.handshake("PLAIN", 1)
     answer = login.authenticate(b"\x00alice\x00wrong")
@@ -58,7 +58,7 @@ def test_disabled_mechanism_ends_the_login() -> None:
     assert login.state is LoginState.FAILED
 
 
-def test_a_second_handshake_in_the_middle_is_an_illegal_state() -> None:
+def test_second_handshake_during_login_is_an_illegal_state() -> None:
     login = a_login()
     login.handshake("PLAIN", 1)
     assert login.handshake("PLAIN", 1) == ErrorCode.ILLEGAL_SASL_STATE
@@ -83,7 +83,7 @@ def test_session_without_limit_needs_no_re_authentication() -> None:
     assert login.is_open
 
 
-def test_a_login_with_a_time_limit_ends_and_can_be_renewed_by_the_same_user() -> None:
+def test_expired_session_can_be_reauthenticated_by_the_same_user() -> None:
     clock = Clock()
     login = a_login(max_session_ms=1000, clock=clock)
     login.handshake("PLAIN", 1)
@@ -98,7 +98,7 @@ def test_a_login_with_a_time_limit_ends_and_can_be_renewed_by_the_same_user() ->
     login.check(ApiKey.METADATA)
 
 
-def test_a_new_login_cannot_change_the_principal() -> None:
+def test_reauthentication_cannot_change_the_principal() -> None:
     login = logged_in(a_login(max_session_ms=1000))
     login.handshake("PLAIN", 1)
     answer = login.authenticate(b"\x00bob\x00other")

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("limit", [256, 512, 1_024, 4_096, 20_000, 1_048_576])
-def test_shares_and_other_descriptors_stay_below_the_limit(limit: int) -> None:
+def test_descriptor_shares_stay_below_the_limit(limit: int) -> None:
     shares = DescriptorShares.of(limit, listeners=3)
     assert shares.log_files + shares.connections + 96 + 3 == limit
     assert shares.log_files >= 40
     assert shares.connections >= 100
 
 
-def test_the_soft_limit_becomes_the_hard_one() -> None:
+def test_soft_limit_is_raised_to_the_hard_limit() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
@@ -55,7 +55,7 @@ def use_up(taken: list[int]) -> None:
             taken.append(os.open(os.devnull, os.O_RDONLY))
 
 
-def test_a_spare_descriptor_opens_a_file_and_becomes_spare_again(tmp_path: Path, taken: list[int]) -> None:
+def test_spare_descriptor_opens_a_file_and_is_restored(tmp_path: Path, taken: list[int]) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     spare = SpareDescriptors(2)
@@ -74,9 +74,7 @@ def test_a_spare_descriptor_opens_a_file_and_becomes_spare_again(tmp_path: Path,
     spare.release()
 
 
-def test_a_pool_gives_up_its_own_files_when_the_process_has_no_descriptor_left(
-    tmp_path: Path, taken: list[int]
-) -> None:
+def test_file_pool_closes_its_own_files_when_descriptors_run_out(tmp_path: Path, taken: list[int]) -> None:
     pool = FilePool(1_000)
     files = [LogFile(pool, tmp_path / str(number)) for number in range(40)]
     use_up(taken)

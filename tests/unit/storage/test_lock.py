@@ -24,12 +24,12 @@ time.sleep(60)
 """
 
 
-def test_a_second_holder_is_refused_and_gets_the_name_of_the_first(tmp_path: Path) -> None:
+def test_second_holder_is_rejected_with_pid_of_the_first(tmp_path: Path) -> None:
     with DataDirectoryLock(tmp_path), pytest.raises(DataDirectoryLockedError, match=f"process {os.getpid()}"):
         DataDirectoryLock(tmp_path)
 
 
-def test_the_lock_is_free_again_after_a_release(tmp_path: Path) -> None:
+def test_released_lock_can_be_acquired_again(tmp_path: Path) -> None:
     lock = DataDirectoryLock(tmp_path)
     lock.release()
     lock.release()
@@ -39,7 +39,7 @@ def test_the_lock_is_free_again_after_a_release(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_lock_of_another_process_names_its_pid_and_ends_when_it_is_killed(tmp_path: Path) -> None:
+def test_lock_of_another_process_names_its_pid_and_ends_when_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout is not None

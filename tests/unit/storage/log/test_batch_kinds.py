@@ -123,7 +123,7 @@ def test_old_formats_are_rejected(tmp_path: Path, timestamp_type: str) -> None:
 
 
 @pytest.mark.parametrize(("timestamp_type", "expected"), [("CreateTime", NOON_MS), ("LogAppendTime", LATER_MS)])
-def test_a_duplicate_gets_the_timestamp_in_the_log(tmp_path: Path, timestamp_type: str, expected: int) -> None:
+def test_duplicate_batch_gets_the_timestamp_in_the_log(tmp_path: Path, timestamp_type: str, expected: int) -> None:
     house = LogHouse(tmp_path, message_timestamp_type=timestamp_type)
     house.clock.now_ms = LATER_MS
     data = sent("idempotent", Codec.NONE, 1)

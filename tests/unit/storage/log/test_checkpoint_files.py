@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_an_older_state_is_written_after_a_newer_one_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_checkpoint_is_written_after_a_newer_one_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise DeleteRecords would succeed, and files be renamed, with nothing on disk."""
     files, write = CheckpointFiles(tmp_path), directories.write_offsets
 
@@ -28,7 +26,7 @@ def test_an_older_state_is_written_after_a_newer_one_has_failed(
     assert "t 0 7" in (tmp_path / directories.LOG_START_OFFSETS).read_text()
 
 
-def test_an_older_state_never_replaces_a_newer_one(tmp_path: Path) -> None:
+def test_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
     files = CheckpointFiles(tmp_path)
     files.write(Checkpoints(6, {"t-0": 9}, {}, {}))
     files.write(Checkpoints(5, {"t-0": 7}, {}, {}))

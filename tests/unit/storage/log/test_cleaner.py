@@ -41,7 +41,7 @@ def latest(records: list[Record]) -> dict[bytes | None, bytes | None]:
     rows=st.lists(st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers()), min_size=1, max_size=4), max_size=40),
     codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
 )
-def test_the_last_value_of_every_key_stays_at_its_offset(
+def test_last_value_of_every_key_keeps_its_offset(
     rows: list[list[tuple[str, int]]], codec: Codec, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # given
@@ -66,7 +66,7 @@ def test_the_last_value_of_every_key_stays_at_its_offset(
     assert read_all(house.log) == expected
 
 
-def test_reading_from_an_offset_that_was_compacted_away_continues_behind_it(tmp_path: Path) -> None:
+def test_read_from_a_compacted_offset_continues_at_the_next_record(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     for number in range(20):
         house.log.append(batch(f"{number}", key=b"same" if number % 2 else b"%d" % number))
@@ -93,7 +93,7 @@ def test_read_in_compacted_gap_is_empty(tmp_path: Path) -> None:
     assert house.log.read(1, 1000) == b""
 
 
-def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
+def test_tombstone_is_kept_until_its_delete_horizon(tmp_path: Path) -> None:
     """KIP-534."""
     house = compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
     house.log.append(batch("value", key=b"gone"))
@@ -118,7 +118,7 @@ def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
     assert kept() == []
 
 
-def test_a_producer_continues_after_its_last_batch_was_emptied(tmp_path: Path) -> None:
+def test_producer_continues_after_its_last_batch_was_emptied(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     house.log.append(batch("old", key=b"a", producer_id=7, producer_epoch=0, base_sequence=0))
     for _ in range(10):
@@ -147,7 +147,7 @@ def test_log_below_dirty_ratio_is_not_compacted(tmp_path: Path) -> None:
     assert house.log.size == before
 
 
-def test_records_that_are_too_young_are_left_alone(tmp_path: Path) -> None:
+def test_records_within_min_compaction_lag_are_not_compacted(tmp_path: Path) -> None:
     house = compacted(tmp_path, min_compaction_lag_ms=str(DAY_MS))
     for _ in range(20):
         house.log.append(batch("x" * 100, key=b"a"))
@@ -187,7 +187,7 @@ def test_topic_deleted_during_compaction_is_ignored(tmp_path: Path, monkeypatch:
     house.manager.delete_topic(TOPIC_ID)
 
 
-def test_a_damaged_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_corrupt_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = compacted(tmp_path)
     for _ in range(20):
         house.log.append(batch("x" * 100, key=b"a"))
@@ -207,7 +207,7 @@ def filled_segments(house: LogHouse, count: int, *, keys: int) -> None:
         house.log.append(batch("x" * 60 + str(number), key=b"%d" % (number % keys), at=NOON_MS + number))
 
 
-def test_small_neighbours_become_one_segment(tmp_path: Path) -> None:
+def test_small_neighboring_segments_are_merged(tmp_path: Path) -> None:
     house = compacted(tmp_path, segment_bytes="2000")
     filled_segments(house, 100, keys=5)
     before = len(house.log.segments)
@@ -283,7 +283,7 @@ def test_crash_at_any_step_of_the_swap_loses_no_record(
         assert not [path for path in (house.data_dir / "t-0").iterdir() if path.is_dir()]
 
 
-def test_every_step_of_replacing_can_be_the_last(tmp_path: Path) -> None:
+def test_crash_after_any_replacement_step_keeps_the_latest_values(tmp_path: Path) -> None:
     """All of them, one after the other, on the same shape of log."""
     for steps in range(200):
         data_dir = tmp_path / str(steps)
@@ -302,7 +302,7 @@ def test_every_step_of_replacing_can_be_the_last(tmp_path: Path) -> None:
     assert steps > 15
 
 
-def test_more_keys_than_may_be_remembered_take_several_passes(tmp_path: Path) -> None:
+def test_more_keys_than_the_offset_map_take_several_passes(tmp_path: Path) -> None:
     house = compacted(tmp_path, min_cleanable_dirty_ratio="0")
     filled_segments(house, 80, keys=20)
     before = latest(read_all(house.log))
@@ -318,7 +318,7 @@ def test_more_keys_than_may_be_remembered_take_several_passes(tmp_path: Path) ->
     assert len(read_all(house.log)) < 60
 
 
-def test_how_far_compaction_came_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_compaction_progress_survives_a_restart(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     filled_segments(house, 40, keys=3)
     run(house)
@@ -367,7 +367,7 @@ def test_replaced_files_are_removed_when_their_time_is_over(tmp_path: Path) -> N
     assert not put_away()
 
 
-def test_reading_and_writing_stay_within_the_bytes_per_second_that_are_allowed(tmp_path: Path) -> None:
+def test_compaction_stays_within_its_io_rate(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     filled_segments(house, 60, keys=3)
     began = time.perf_counter()
@@ -376,7 +376,7 @@ def test_reading_and_writing_stay_within_the_bytes_per_second_that_are_allowed(t
     assert time.perf_counter() - began > 0.4
 
 
-def test_a_pass_ends_when_the_broker_stops(tmp_path: Path) -> None:
+def test_compaction_stops_with_the_broker(tmp_path: Path) -> None:
     house = compacted(tmp_path)
     filled_segments(house, 60, keys=3)
     before = read_all(house.log)

@@ -71,9 +71,7 @@ def test_all_files_of_all_logs_are_durable_after_many_fsyncs_at_a_time(
     assert (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
-def test_a_log_that_cannot_be_flushed_keeps_its_recovery_point_and_no_other_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_with_failed_flush_alone_keeps_its_recovery_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = filled(tmp_path)
     monkeypatch.setattr(flusher, "fsync_path", SlowDisk(broken="t-7"))
 
@@ -101,9 +99,7 @@ class WholeDisk:
             raise self._error
 
 
-def test_very_many_logs_are_durable_after_one_sync_of_the_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_logs_are_made_durable_by_one_file_system_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, single, house = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
     monkeypatch.setattr(flusher, "fsync_path", single)
 
@@ -116,9 +112,7 @@ def test_very_many_logs_are_durable_after_one_sync_of_the_file_system(
     assert house.manager.was_clean
 
 
-def test_a_file_system_that_reports_an_error_is_synced_file_by_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_file_system_sync_falls_back_to_fsync_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so it is known whose data are lost: that log is offline, the others are not."""
     whole, house = WholeDisk(monkeypatch, OSError(errno.EIO, "broken")), filled(tmp_path)
     single = SlowDisk(broken="t-7")
@@ -133,7 +127,7 @@ def test_a_file_system_that_reports_an_error_is_synced_file_by_file(
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
-def test_a_partition_on_another_file_system_has_its_own_fsyncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_on_another_file_system_is_synced_by_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, single, house = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
     monkeypatch.setattr(flusher, "fsync_path", single)
     device_of = flusher.device_of

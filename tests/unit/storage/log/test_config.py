@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_changed_default_is_read_by_the_logs_that_are_used_and_by_no_others(tmp_path: Path) -> None:
+def test_changed_default_is_read_only_by_logs_in_use(tmp_path: Path) -> None:
     asked: list[str] = []
     configs = {"retention.ms": "1"}
 
@@ -37,7 +37,7 @@ def test_a_changed_default_is_read_by_the_logs_that_are_used_and_by_no_others(tm
     assert asked == ["t7"]
 
 
-def test_a_topics_change_concerns_that_topic_alone(tmp_path: Path) -> None:
+def test_topic_config_change_affects_that_topic_only(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, retention_ms="1")
     house.log.append(batch("x"))
     house.configs["retention.ms"] = "2"
@@ -56,12 +56,12 @@ def test_jitter_spreads_the_closing_of_segments_below_the_limit() -> None:
     assert LogConfig(segment_ms=10_000).roll_after_ms(12_345) == 10_000
 
 
-def test_a_limit_for_compaction_closes_segments_of_compacted_topics_alone() -> None:
+def test_max_compaction_lag_rolls_segments_of_compacted_topics_only() -> None:
     """KIP-354."""
     compacted = LogConfig(cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=50, segment_ms=100)
     assert compacted.roll_after_ms(0) == 50
     assert LogConfig(max_compaction_lag_ms=50, segment_ms=100).roll_after_ms(0) == 100
 
 
-def test_the_internal_size_of_segments_goes_before_the_public_one() -> None:
+def test_internal_segment_bytes_overrides_segment_bytes() -> None:
     assert LogConfig.from_configs({"segment.bytes": "1048576", "internal.segment.bytes": "100"}).segment_bytes == 100

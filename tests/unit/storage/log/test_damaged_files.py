@@ -93,7 +93,7 @@ def test_damaged_checkpoint_is_ignored_without_loss_of_records(
     assert name.rpartition("/")[2] in caplog.text or "t-0 has no readable topic id" in caplog.text
 
 
-def test_leader_epochs_are_taken_from_the_batches_when_their_file_is_lost(tmp_path: Path) -> None:
+def test_lost_leader_epochs_are_restored_from_batches(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("a"))
     house.log.leader_epoch = 3
@@ -107,7 +107,7 @@ def test_leader_epochs_are_taken_from_the_batches_when_their_file_is_lost(tmp_pa
     assert house.log.epochs.latest == 3
 
 
-def test_the_epochs_of_recovered_batches_are_added_to_an_outdated_file(tmp_path: Path) -> None:
+def test_epochs_of_recovered_batches_are_added_to_an_outdated_file(tmp_path: Path) -> None:
     """The file is replaced without an fsync, so after a power cut the older one may be there."""
     house = LogHouse(tmp_path)
     path = tmp_path / "t-0" / "leader-epoch-checkpoint"
@@ -123,7 +123,7 @@ def test_the_epochs_of_recovered_batches_are_added_to_an_outdated_file(tmp_path:
     assert [house.log.end_offset_for_epoch(epoch) for epoch in (0, 3, 5)] == [(0, 2), (3, 3), (5, 4)]
 
 
-def test_epochs_that_began_since_the_last_checkpoint_are_made_durable_with_it(tmp_path: Path) -> None:
+def test_new_leader_epochs_are_made_durable_with_the_next_checkpoint(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("a"))
     house.log.append(batch("b"))
@@ -133,7 +133,7 @@ def test_epochs_that_began_since_the_last_checkpoint_are_made_durable_with_it(tm
     assert path not in house.log.save_recovery_state(1)
 
 
-def test_a_changed_digit_in_the_producers_is_noticed(tmp_path: Path) -> None:
+def test_changed_digit_in_the_producer_snapshot_is_detected(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("a", producer_id=9, producer_epoch=0, base_sequence=0))
     house.log.save_state()
@@ -202,7 +202,7 @@ async def _offsets_of(log: PartitionLog, timestamps: Sequence[int]) -> list[int 
 
 
 @pytest.mark.parametrize("damage", [b"\xff" * 34, bytes(34), bytes(5)], ids=["0xff", "zeros", "half an entry"])
-def test_a_damaged_index_of_aborted_transactions_is_built_again(tmp_path: Path, damage: bytes) -> None:
+def test_corrupt_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes) -> None:
     # given
     house = LogHouse(tmp_path, segment_bytes="300")
     for sequence in range(3):
@@ -236,7 +236,7 @@ def _overwrite(segment: LogSegment, offset: int, data: Callable[[int], bytes]) -
 
 
 @pytest.mark.parametrize("damage", [bytes, lambda size: b"\xff" * size, lambda size: b"x" * size])
-def test_a_damaged_place_in_a_closed_segment_is_an_error_and_the_rest_is_served(
+def test_corruption_in_a_closed_segment_is_an_error_and_the_rest_is_served(
     tmp_path: Path, damage: Callable[[int], bytes]
 ) -> None:
     # given
@@ -282,7 +282,7 @@ def test_records_after_damage_survive_without_index(tmp_path: Path, caplog: pyte
     assert apply_retention(house.log, NOON_MS + 604_800_000 + 5 * HOUR_MS) == 1
 
 
-def test_a_lookup_by_timestamp_does_not_believe_a_batch_with_a_wrong_checksum(tmp_path: Path) -> None:
+def test_timestamp_lookup_rejects_a_batch_with_wrong_checksum(tmp_path: Path) -> None:
     house = filled(tmp_path)
     _overwrite_last_byte(house.log.segments[0], 5)
 
@@ -291,7 +291,7 @@ def test_a_lookup_by_timestamp_does_not_believe_a_batch_with_a_wrong_checksum(tm
     assert asyncio.run(offset_for_timestamp(house.log, NOON_MS + 6000)).offset == 6
 
 
-def test_a_compaction_does_not_give_damaged_records_a_right_checksum(tmp_path: Path) -> None:
+def test_compaction_does_not_recompute_the_checksum_of_corrupt_records(tmp_path: Path) -> None:
     house = filled(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
     segment = house.log.segments[0]
     _overwrite_last_byte(segment, 5)

@@ -39,7 +39,7 @@ def append(manager: LogManager, topic_id: UUID, partition: int, value: str) -> N
     log.append(batch(value))
 
 
-def test_a_deleted_topic_is_gone_and_its_files_go_later(tmp_path: Path) -> None:
+def test_deleted_topic_is_gone_and_its_files_are_removed_later(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x"))
 
@@ -52,7 +52,7 @@ def test_a_deleted_topic_is_gone_and_its_files_go_later(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_topic_of_the_same_name_begins_empty_after_a_restart(tmp_path: Path) -> None:
+def test_recreated_topic_is_empty_after_a_restart(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("old"))
     house.partitions = [(OTHER_ID, "t", 0)]
@@ -127,7 +127,7 @@ def test_strays_are_removed_after_a_week_also_over_restarts(tmp_path: Path) -> N
     assert names(tmp_path) == []
 
 
-def test_a_directory_without_a_readable_id_is_that_of_the_topic_that_has_its_name(
+def test_directory_without_readable_topic_id_belongs_to_the_topic_of_its_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = LogHouse(tmp_path, flush_messages="1")
@@ -162,7 +162,7 @@ def test_new_topic_does_not_reuse_existing_directory(tmp_path: Path) -> None:
     asyncio.run(create())
 
 
-def test_checkpoints_of_a_deleted_topic_do_not_hold_for_the_next_one_of_its_name(tmp_path: Path) -> None:
+def test_checkpoints_of_a_deleted_topic_do_not_apply_to_its_successor(tmp_path: Path) -> None:
     """Not even when the broker is killed before it writes the checkpoints again."""
     house = LogHouse(tmp_path)
     for _ in range(10):
@@ -183,7 +183,7 @@ def test_checkpoints_of_a_deleted_topic_do_not_hold_for_the_next_one_of_its_name
     assert values(house.manager, OTHER_ID) == [b"new"]
 
 
-def test_an_older_state_of_the_checkpoints_never_replaces_a_newer_one(tmp_path: Path) -> None:
+def test_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x"))
     house.flush_log()
@@ -236,9 +236,7 @@ def test_threads_create_the_directories_of_new_partitions_before_the_first_appen
     assert len(writers) == 2
 
 
-def test_a_directory_that_cannot_be_created_is_reported_by_the_append(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_directory_creation_is_reported_by_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = LogHouse(tmp_path)
 
     def fail(*_: object) -> None:
@@ -297,7 +295,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("stuck")
-def test_a_directory_that_cannot_be_renamed_stops_neither_the_deletion_nor_the_start(
+def test_failed_rename_of_a_directory_does_not_stop_deletion_or_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = LogHouse(tmp_path)
@@ -318,7 +316,7 @@ def test_a_directory_that_cannot_be_renamed_stops_neither_the_deletion_nor_the_s
 
 
 @pytest.mark.usefixtures("stuck")
-def test_a_directory_of_another_topic_is_never_opened_even_if_it_cannot_be_moved(tmp_path: Path) -> None:
+def test_directory_of_another_topic_is_never_opened(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("old"))
     house.partitions = [(OTHER_ID, "t", 0)]
@@ -330,9 +328,7 @@ def test_a_directory_of_another_topic_is_never_opened_even_if_it_cannot_be_moved
         manager.get(OTHER_ID, 0)
 
 
-def test_a_file_that_cannot_be_removed_does_not_keep_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undeletable_file_does_not_block_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = LogHouse(tmp_path, file_delete_delay_ms="0")
     house.log.append(batch("x"))
     (tmp_path / "t-0" / "stuck").mkdir()

@@ -69,7 +69,7 @@ def other(house: LogHouse) -> PartitionLog:
     return log
 
 
-def test_a_failed_fsync_is_not_made_up_for_by_the_next_one(house: LogHouse, disk: Disk) -> None:
+def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: LogHouse, disk: Disk) -> None:
     async def story() -> None:
         disk.broken = "t-0/"
         with pytest.raises(FsyncError):
@@ -109,9 +109,7 @@ def test_failed_flush_of_cancelled_request_takes_the_log_offline(house: LogHouse
     assert house.manager.offline_count == 1
 
 
-def test_a_file_that_cannot_be_opened_for_a_flush_is_tried_again(
-    house: LogHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_cannot_be_opened_for_a_flush_is_retried(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -148,7 +146,7 @@ def test_restart_reads_offline_log_from_disk(house: LogHouse, disk: Disk, monkey
 
 
 @pytest.mark.parametrize("failing", ["t-0/", "other-0/"])
-def test_the_other_logs_are_flushed_cleaned_and_checkpointed(
+def test_failed_fsync_does_not_affect_other_logs(
     house: LogHouse, disk: Disk, failing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.configs.update({"flush.ms": "1", "segment.bytes": "140", "retention.bytes": "0"})
@@ -173,7 +171,7 @@ def test_the_other_logs_are_flushed_cleaned_and_checkpointed(
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 
-def test_one_log_that_cannot_be_cleaned_or_opened_stops_no_other(
+def test_failed_cleanup_of_one_log_does_not_affect_others(
     house: LogHouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.configs.update({"segment.bytes": "140", "retention.bytes": "0"})
@@ -193,7 +191,7 @@ def test_one_log_that_cannot_be_cleaned_or_opened_stops_no_other(
     assert len([record for record in caplog.records if "cannot remove old segments" in record.message]) == 1
 
 
-def test_one_log_that_cannot_be_compacted_stops_no_other(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_compaction_of_one_log_does_not_affect_others(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     house.configs.update({"segment.bytes": "140", "cleanup.policy": "compact"})
     house.manager.update_configs()
     for log in (house.log, other(house)):
@@ -213,7 +211,7 @@ def test_one_log_that_cannot_be_compacted_stops_no_other(house: LogHouse, monkey
     assert compacted == ["t-0", "other-0"]
 
 
-def test_one_log_whose_producers_cannot_be_saved_keeps_its_recovery_point_alone(
+def test_failed_producer_snapshot_keeps_only_its_recovery_point(
     house: LogHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
@@ -231,7 +229,7 @@ def test_one_log_whose_producers_cannot_be_saved_keeps_its_recovery_point_alone(
     assert ("t 0 1" in points, "other 0 1" in points) == (False, True)
 
 
-def test_a_shutdown_leaves_the_other_logs_on_disk_and_says_that_it_was_not_clean(house: LogHouse, disk: Disk) -> None:
+def test_shutdown_after_a_failed_fsync_is_not_clean_but_saves_other_logs(house: LogHouse, disk: Disk) -> None:
     disk.broken = "t-0/"
 
     asyncio.run(house.manager.close())
@@ -240,7 +238,7 @@ def test_a_shutdown_leaves_the_other_logs_on_disk_and_says_that_it_was_not_clean
     assert not (house.data_dir / CLEAN_SHUTDOWN).exists()
 
 
-def test_the_index_of_aborted_transactions_is_written_again_after_a_failed_fsync(
+def test_transaction_index_is_rewritten_after_a_failed_fsync(
     house: LogHouse, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(house.log, 1, "no", sequence=0)
@@ -257,7 +255,7 @@ def test_the_index_of_aborted_transactions_is_written_again_after_a_failed_fsync
 
 
 @pytest.mark.parametrize(("flush_messages", "waits"), [("1", True), (str(2**63 - 1), False)])
-def test_a_batch_that_comes_again_waits_for_the_disk_as_the_first_time(
+def test_duplicate_batch_waits_for_the_disk_like_the_first_one(
     house: LogHouse, flush_messages: str, waits: bool
 ) -> None:
     house.configs["flush.messages"] = flush_messages
@@ -271,7 +269,7 @@ def test_a_batch_that_comes_again_waits_for_the_disk_as_the_first_time(
     assert house.log.end_offset == 2
 
 
-def test_an_error_that_stays_is_logged_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+def test_persistent_error_is_logged_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     reports = ErrorReports(lambda: now_s)
     said: list[int] = []

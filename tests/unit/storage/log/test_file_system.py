@@ -32,7 +32,7 @@ class System(NamedTuple):
         (System("Darwin", "23.4"), "ext4", False),
     ],
 )
-def test_it_is_trusted_where_it_reports_errors(
+def test_file_system_sync_is_trusted_where_it_reports_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: System, kind: str, *, expected: bool
 ) -> None:
     mounts = tmp_path / "mountinfo"
@@ -46,9 +46,7 @@ def test_it_is_trusted_where_it_reports_errors(
     assert not is_trusted(os.makedev(254, 2)), "a device that is not mounted under its number"
 
 
-def test_everything_on_the_disk_is_written_or_the_error_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_system_sync_succeeds_or_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "is_trusted", lambda _: True)
     whole = FileSystem(tmp_path)
     assert whole.sync([tmp_path, tmp_path / "missing"]) == [True, False]

@@ -32,7 +32,7 @@ def filled(data_dir: Path, **configs: str) -> LogHouse:
     return house
 
 
-def test_a_range_is_read_in_any_parts(tmp_path: Path) -> None:
+def test_range_is_read_in_any_parts(tmp_path: Path) -> None:
     item, whole = found(filled(tmp_path))
     assert len(item) == len(whole)
     assert b"".join(item.read(start, 7) for start in range(0, len(whole), 7)) == whole
@@ -47,7 +47,7 @@ def test_range_outlives_its_descriptor_and_later_appends(tmp_path: Path) -> None
     assert item.read() == whole
 
 
-def test_a_range_outlives_retention_until_the_file_is_removed(tmp_path: Path) -> None:
+def test_range_stays_readable_after_retention_until_file_deletion(tmp_path: Path) -> None:
     house = filled(tmp_path, file_delete_delay_ms="60000")
     item, whole = found(house)
     delete_records(house.log, 6)
@@ -60,7 +60,7 @@ def test_a_range_outlives_retention_until_the_file_is_removed(tmp_path: Path) ->
         item.read()
 
 
-def test_a_range_of_a_compacted_segment_fails_rather_than_reads_the_new_one(tmp_path: Path) -> None:
+def test_range_of_a_compacted_segment_fails(tmp_path: Path) -> None:
     house = filled(tmp_path, cleanup_policy="compact")
     item, _ = found(house)
     asyncio.run(compact(house.log, house.clock.now_ms))
@@ -69,7 +69,7 @@ def test_a_range_of_a_compacted_segment_fails_rather_than_reads_the_new_one(tmp_
         item.read()
 
 
-def test_a_range_of_a_deleted_topic_fails_rather_than_reads_a_new_one(tmp_path: Path) -> None:
+def test_range_of_a_deleted_topic_fails(tmp_path: Path) -> None:
     house = filled(tmp_path)
     item, _ = found(house)
     house.manager.delete_topic(TOPIC_ID)

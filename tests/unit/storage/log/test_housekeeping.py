@@ -42,7 +42,7 @@ def test_segments_go_when_their_newest_record_is_too_old(tmp_path: Path) -> None
     assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log"))[0] == f"{4:020d}.log"
 
 
-def test_everything_may_be_too_old_and_the_end_offset_stays(tmp_path: Path) -> None:
+def test_log_with_only_expired_records_keeps_its_end_offset(tmp_path: Path) -> None:
     house = filled(tmp_path, 4, step_ms=DAY_MS, retention_ms="1000")
 
     apply_retention(house.log, NOON_MS)
@@ -78,7 +78,7 @@ def test_no_file_is_renamed_before_the_log_start_offset_is_durable(
     assert "t 0 2" in (tmp_path / LOG_START_OFFSETS).read_text()
 
 
-def test_a_rename_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rename_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = filled(tmp_path, 8, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
     apply_retention(house.log, NOON_MS)
     first, second = house.log.doomed
@@ -96,7 +96,7 @@ def test_a_rename_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.
     }
 
 
-def test_an_unlimited_topic_keeps_everything(tmp_path: Path) -> None:
+def test_unlimited_retention_keeps_all_segments(tmp_path: Path) -> None:
     house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="-1")
 
     assert apply_retention(house.log, NOON_MS + 10_000 * DAY_MS) == 0
@@ -109,13 +109,13 @@ def test_retention_bytes_are_kept_at_least(tmp_path: Path) -> None:
     assert house.log.size == 6 * SIZE
 
 
-def test_a_compacted_topic_is_not_subject_to_retention(tmp_path: Path) -> None:
+def test_compacted_topic_is_not_subject_to_retention(tmp_path: Path) -> None:
     house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="1", retention_bytes="1", cleanup_policy="compact")
 
     assert apply_retention(house.log, NOON_MS) == 0
 
 
-def test_a_position_that_was_remembered_is_not_used_after_removal(tmp_path: Path) -> None:
+def test_cached_position_is_not_used_after_removal(tmp_path: Path) -> None:
     house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
     for _ in range(2):
         assert read_all(house.log, 0, max_bytes=SIZE)
@@ -146,7 +146,7 @@ def test_configs_are_parsed_and_missing_ones_have_kafkas_defaults() -> None:
     assert LogConfig.from_configs({"compression.type": "producer"}).compression is None
 
 
-def test_a_task_keeps_house_and_ends_with_the_manager(tmp_path: Path) -> None:
+def test_housekeeping_task_cleans_closed_logs_and_ends_with_the_manager(tmp_path: Path) -> None:
     """Also for logs that nobody has opened since the start."""
     house = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
     asyncio.run(house.manager.close())
@@ -250,7 +250,7 @@ def test_clock_set_back_does_not_delay_flushes(tmp_path: Path) -> None:
     assert house.log.recovery_point == house.log.end_offset
 
 
-def test_producers_that_are_long_gone_are_forgotten(tmp_path: Path) -> None:
+def test_idle_producers_expire(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
     asyncio.run(house.manager._housekeeper.expire_producers())

@@ -33,7 +33,7 @@ def house(tmp_path: Path) -> LogHouse:
     return LogHouse(tmp_path)
 
 
-def test_records_get_consecutive_offsets_and_come_back_as_they_were(house: LogHouse) -> None:
+def test_records_get_consecutive_offsets_and_are_read_unchanged(house: LogHouse) -> None:
     # when
     first = house.log.append(batch("a", "b"))
     second = house.log.append(batch("c"))
@@ -79,7 +79,7 @@ def test_whole_batches_are_read_within_the_limit(house: LogHouse) -> None:
             assert len(house.log.read(0, count * size + slack)) == min(count, 100) * size
 
 
-def test_a_first_batch_above_the_limit_comes_alone_or_not_at_all(house: LogHouse) -> None:
+def test_first_batch_above_max_bytes_is_returned_alone_or_not_at_all(house: LogHouse) -> None:
     house.log.append(batch("x" * 100))
     house.log.append(batch("y"))
 
@@ -88,7 +88,7 @@ def test_a_first_batch_above_the_limit_comes_alone_or_not_at_all(house: LogHouse
     assert house.log.read(0, -5, min_one_batch=False) == b""
 
 
-def test_an_offset_within_a_batch_gives_the_batch_from_its_beginning(house: LogHouse) -> None:
+def test_read_within_a_batch_returns_the_whole_batch(house: LogHouse) -> None:
     house.log.append(batch("a", "b", "c"))
 
     assert [record.offset for record in records_in(house.log.read(2, 1000))] == [0, 1, 2]
@@ -127,7 +127,7 @@ def test_rejected_batch_leaves_no_bytes(house: LogHouse) -> None:
     assert house.log.end_offset == 0
 
 
-def test_a_batch_larger_than_the_topic_allows_is_refused(tmp_path: Path) -> None:
+def test_batch_above_max_message_bytes_is_rejected(tmp_path: Path) -> None:
     size = len(batch("x" * 100))
     house = LogHouse(tmp_path, max_message_bytes=str(size))
     house.log.append(batch("x" * 100))
@@ -139,14 +139,14 @@ def test_a_batch_larger_than_the_topic_allows_is_refused(tmp_path: Path) -> None
         house.log.append(batch("x" * 100))
 
 
-def test_a_producer_sends_exactly_one_batch(house: LogHouse) -> None:
+def test_produce_requires_exactly_one_batch(house: LogHouse) -> None:
     for records in (b"", bytes(batch("a")) * 2):
         with pytest.raises(InvalidRecordError, match="exactly one"):
             house.log.append(memoryview(records))
 
 
 @pytest.mark.parametrize(("offset", "value"), [(23, 5), (23, -1), (57, 2), (57, 0), (57, -1)])
-def test_a_count_that_does_not_fit_the_offsets_is_refused(house: LogHouse, offset: int, value: int) -> None:
+def test_record_count_mismatch_is_rejected(house: LogHouse, offset: int, value: int) -> None:
     sent = bytearray(batch("a", "b", "c"))
     struct.pack_into(">i", sent, offset, value)
     patch_header(sent, producer_id=-1)  # a right checksum over wrong numbers
@@ -155,7 +155,7 @@ def test_a_count_that_does_not_fit_the_offsets_is_refused(house: LogHouse, offse
         house.log.append(memoryview(sent))
 
 
-def test_markers_and_old_formats_and_moved_batches_are_refused(house: LogHouse) -> None:
+def test_control_old_format_moved_and_unsequenced_batches_are_rejected(house: LogHouse) -> None:
     control = encode_batch([Record(b"k", b"v")], is_control=True)
     moved = encode_batch([Record(b"k", b"v", (), 0, 5)])
     old = bytearray(batch("a" * 30))
@@ -167,7 +167,7 @@ def test_markers_and_old_formats_and_moved_batches_are_refused(house: LogHouse) 
             house.log.append(memoryview(sent))
 
 
-def test_an_unknown_codec_is_refused(house: LogHouse) -> None:
+def test_unknown_codec_is_rejected(house: LogHouse) -> None:
     sent = bytearray(batch("a"))
     patch_header(sent, attributes=5)
 
@@ -175,7 +175,7 @@ def test_an_unknown_codec_is_refused(house: LogHouse) -> None:
         house.log.append(memoryview(sent))
 
 
-def test_a_record_without_key_is_refused_on_a_compacted_topic(tmp_path: Path) -> None:
+def test_record_without_key_is_rejected_on_a_compacted_topic(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, cleanup_policy="delete,compact")
     mixed = encode_batch([Record(b"k", b"1", (), 0, 0), Record(None, b"2", (), 0, 1)], codec=Codec.GZIP)
 
@@ -186,7 +186,7 @@ def test_a_record_without_key_is_refused_on_a_compacted_topic(tmp_path: Path) ->
     house.log.append(batch("with key"))
 
 
-def test_a_record_from_the_future_is_refused_by_its_place(house: LogHouse) -> None:
+def test_record_from_the_future_is_rejected_by_index(house: LogHouse) -> None:
     records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS + 3_600_001, 1)]
 
     with pytest.raises(InvalidTimestampsError) as refusal:
@@ -195,7 +195,7 @@ def test_a_record_from_the_future_is_refused_by_its_place(house: LogHouse) -> No
     assert [error.batch_index for error in refusal.value.record_errors] == [1]
 
 
-def test_a_record_from_before_the_allowed_time_is_refused_wherever_it_is(tmp_path: Path) -> None:
+def test_record_before_the_timestamp_limit_is_rejected(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, message_timestamp_before_max_ms="1000")
     records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS - 1001, 1)]
 
@@ -204,7 +204,7 @@ def test_a_record_from_before_the_allowed_time_is_refused_wherever_it_is(tmp_pat
     house.log.append(batch("in time", at=NOON_MS - 1000))
 
 
-def test_a_producer_does_not_say_that_its_time_is_that_of_appending(tmp_path: Path) -> None:
+def test_log_append_time_set_by_a_producer_is_rejected(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, message_timestamp_type="LogAppendTime")
     sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
 
@@ -212,7 +212,7 @@ def test_a_producer_does_not_say_that_its_time_is_that_of_appending(tmp_path: Pa
         house.log.append(memoryview(sent))
 
 
-def test_where_times_are_those_of_creation_a_producers_time_of_appending_becomes_that(house: LogHouse) -> None:
+def test_log_append_time_of_a_producer_becomes_create_time(house: LogHouse) -> None:
     """Kafka 4.4 takes such a batch, with the header's time for all records."""
     sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
 
@@ -222,7 +222,7 @@ def test_where_times_are_those_of_creation_a_producers_time_of_appending_becomes
     assert (stored.timestamp_type, stored.max_timestamp, verify_crc(stored)) == (TimestampType.CREATE_TIME, 5, True)
 
 
-def test_the_time_of_appending_is_stamped_if_the_topic_wants_it(tmp_path: Path) -> None:
+def test_log_append_time_is_stamped_if_configured(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, message_timestamp_type="LogAppendTime")
 
     result = house.log.append(batch("a", "b", at=1))
@@ -234,7 +234,7 @@ def test_the_time_of_appending_is_stamped_if_the_topic_wants_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_the_codec_of_the_topic_replaces_the_producers(tmp_path: Path, codec: Codec) -> None:
+def test_compression_type_of_the_topic_replaces_the_producers(tmp_path: Path, codec: Codec) -> None:
     name = "uncompressed" if codec is Codec.NONE else codec.name.lower()
     house = LogHouse(tmp_path, compression_type=name)
 
@@ -252,7 +252,7 @@ def sequenced(sequence: int, *, epoch: int = 0, count: int = 1, producer: int = 
     return batch(*["v"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
-def test_a_batch_that_comes_again_is_answered_with_its_first_offset(house: LogHouse) -> None:
+def test_duplicate_batch_is_answered_with_its_first_offset(house: LogHouse) -> None:
     house.log.append(batch("other"))
     first = house.log.append(sequenced(0, count=3))
     for sequence in range(3, 7):
@@ -273,7 +273,7 @@ def test_only_five_batches_are_remembered(house: LogHouse) -> None:
         house.log.append(sequenced(0))
 
 
-def test_a_gap_is_refused_and_the_right_batch_still_taken(house: LogHouse) -> None:
+def test_sequence_gap_is_rejected_and_the_right_batch_accepted(house: LogHouse) -> None:
     house.log.append(sequenced(0, count=2))
 
     with pytest.raises(OutOfOrderSequenceError):
@@ -282,17 +282,17 @@ def test_a_gap_is_refused_and_the_right_batch_still_taken(house: LogHouse) -> No
     assert house.log.append(sequenced(2)).base_offset == 2
 
 
-def test_an_unknown_producer_begins_anywhere(house: LogHouse) -> None:
+def test_unknown_producer_may_start_at_any_sequence(house: LogHouse) -> None:
     assert house.log.append(sequenced(1234)).base_offset == 0
 
 
-def test_a_sequence_continues_at_zero_behind_the_largest(house: LogHouse) -> None:
+def test_sequence_wraps_to_zero_after_the_maximum(house: LogHouse) -> None:
     house.log.append(sequenced(2**31 - 2, count=2))
 
     assert house.log.append(sequenced(0)).base_offset == 2
 
 
-def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero(house: LogHouse) -> None:
+def test_older_epoch_is_fenced_and_newer_one_starts_at_zero(house: LogHouse) -> None:
     house.log.append(sequenced(0, epoch=3))
 
     with pytest.raises(InvalidProducerEpochError):
@@ -306,7 +306,7 @@ def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero(house: LogHouse
 
 
 @pytest.mark.parametrize("room", [0, 1, 15, 16, 60])
-def test_a_full_disk_refuses_and_leaves_the_log_as_it_was(house: LogHouse, room: int) -> None:
+def test_full_disk_rejects_the_batch_and_leaves_the_log_unchanged(house: LogHouse, room: int) -> None:
     house.log.append(sequenced(0))
     size = house.log.size
 
@@ -333,7 +333,7 @@ def test_partial_writes_are_completed(house: LogHouse, monkeypatch: pytest.Monke
 # -- segments
 
 
-def test_a_segment_is_closed_when_it_is_full(tmp_path: Path) -> None:
+def test_full_segment_is_rolled(tmp_path: Path) -> None:
     size = len(batch("x" * 100))
     house = LogHouse(tmp_path, segment_bytes=str(3 * size))
     for _ in range(7):
@@ -343,7 +343,7 @@ def test_a_segment_is_closed_when_it_is_full(tmp_path: Path) -> None:
     assert [record.offset for record in read_all(house.log)] == list(range(7))
 
 
-def test_a_segment_is_closed_when_its_records_span_too_much_time(tmp_path: Path) -> None:
+def test_segment_is_rolled_after_segment_ms(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, segment_ms="1000")
     for at in (0, 1000, 1001, 1500):
         house.log.append(batch("x", at=at))
@@ -351,7 +351,7 @@ def test_a_segment_is_closed_when_its_records_span_too_much_time(tmp_path: Path)
     assert [segment.base_offset for segment in house.log.segments] == [0, 2]
 
 
-def test_flush_messages_asks_for_a_flush_before_the_answer(tmp_path: Path) -> None:
+def test_flush_messages_requests_a_flush_before_the_response(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, flush_messages="3")
 
     needs = [house.log.append(batch("x")).needs_flush for _ in range(3)]
@@ -370,7 +370,7 @@ class Waiter:
         self.sizes.append(size)
 
 
-def test_who_waits_hears_of_every_batch(house: LogHouse) -> None:
+def test_waiters_are_notified_of_every_batch(house: LogHouse) -> None:
     waiter = Waiter()
     house.log.waiters.add(waiter)
 

@@ -25,7 +25,7 @@ async def flush_and_checkpoint(house: LogHouse) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_open_transaction_below_the_recovery_point_is_never_forgotten(tmp_path: Path, seed: int) -> None:
+def test_open_transaction_below_the_recovery_point_survives_a_power_cut(tmp_path: Path, seed: int) -> None:
     here, cut = tmp_path / "here", tmp_path / "cut"
     here.mkdir()
     disk = RecordedDisk(here)
@@ -86,7 +86,7 @@ def test_producers_of_a_longer_log_are_not_believed_when_the_log_is_as_long_agai
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_records_behind_a_segment_that_lost_its_end_are_cut(tmp_path: Path, policy: str) -> None:
+def test_records_after_a_truncated_segment_are_truncated(tmp_path: Path, policy: str) -> None:
     """Otherwise a reader would find a hole, and a transaction would go on behind its lost marker."""
     house = LogHouse(tmp_path, segment_bytes="170", cleanup_policy=policy)
     house.log.append(batch("a"))
@@ -103,7 +103,7 @@ def test_records_behind_a_segment_that_lost_its_end_are_cut(tmp_path: Path, poli
     assert house.log.append(batch("g")).base_offset == 1
 
 
-def test_a_gap_that_compaction_has_made_stays(tmp_path: Path) -> None:
+def test_compaction_gap_is_kept_in_recovery(tmp_path: Path) -> None:
     """Also when the checkpoint of the recovery points is lost."""
     house = LogHouse(tmp_path, segment_bytes="170", cleanup_policy="compact")
     for value in "abcdef":
@@ -137,7 +137,7 @@ def test_compaction_waits_until_a_start_would_trust_the_closed_segments(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_end_that_was_cut_does_not_come_back(tmp_path: Path, seed: int) -> None:
+def test_truncated_records_do_not_reappear_after_a_power_cut(tmp_path: Path, seed: int) -> None:
     here, cut = tmp_path / "here", tmp_path / "cut"
     here.mkdir()
     house = LogHouse(here, segment_bytes="170")
@@ -157,7 +157,7 @@ def test_an_end_that_was_cut_does_not_come_back(tmp_path: Path, seed: int) -> No
     assert [record.value for record in read_all(LogHouse(cut).log)] in ([b"a", b"g"], [b"a"])
 
 
-def test_the_batch_at_the_recovery_point_is_checked_although_it_is_in_the_index(tmp_path: Path) -> None:
+def test_batch_at_the_recovery_point_is_checked_despite_its_index_entry(tmp_path: Path) -> None:
     """The index may reach the disk before the batch. The log must end behind the batches that were flushed."""
     house = LogHouse(tmp_path, index_interval_bytes="1")
     for value in "ab":

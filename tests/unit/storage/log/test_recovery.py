@@ -27,7 +27,7 @@ def offsets(house: LogHouse) -> list[int]:
     return [record.offset for record in read_all(house.log)]
 
 
-def test_an_empty_partition_has_no_directory_and_no_open_file(tmp_path: Path) -> None:
+def test_empty_partition_has_no_directory_and_no_open_file(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     for partition in range(10_000):
         house.manager.create(TOPIC_ID, "t", partition)
@@ -52,9 +52,7 @@ def test_appended_records_survive_a_crash(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(cut=st.integers(min_value=1), noise=st.binary(max_size=50))
-def test_a_torn_end_is_cut_wherever_it_was_torn(
-    cut: int, noise: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_torn_end_is_truncated_at_any_byte(cut: int, noise: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     # given
     house = LogHouse(tmp_path_factory.mktemp("log"), index_interval_bytes="100")
     sizes = [len(batch("x" * size)) for size in range(50)]
@@ -77,7 +75,7 @@ def test_a_torn_end_is_cut_wherever_it_was_torn(
     assert [r.offset for r in read_all(house.open().get(TOPIC_ID, 0))] == list(range(whole + 1))  # type: ignore[arg-type]  # it is there
 
 
-def test_a_cut_is_reported_in_one_line_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncation_is_logged_in_one_line_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x"))
     with log_file(house).open("ab") as file:
@@ -90,7 +88,7 @@ def test_a_cut_is_reported_in_one_line_with_its_size(tmp_path: Path, caplog: pyt
     assert line.startswith(f"t-0: truncated at offset 1, {len(batch('torn')) - 3} bytes are lost")
 
 
-def test_a_wrong_checksum_behind_the_recovery_point_cuts_the_log_and_the_segments_behind(tmp_path: Path) -> None:
+def test_wrong_checksum_after_the_recovery_point_truncates_the_log(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, segment_bytes="400")
     for _ in range(12):
         house.log.append(batch("x" * 30))
@@ -134,7 +132,7 @@ def test_segments_below_the_recovery_point_are_not_read(tmp_path: Path) -> None:
     assert house.open().get(TOPIC_ID, 0).end_offset == 2  # type: ignore[union-attr]  # it is there
 
 
-def test_an_index_of_zeros_is_not_believed(tmp_path: Path) -> None:
+def test_zeroed_index_is_ignored(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, index_interval_bytes="100")
     for size in range(60):
         house.log.append(batch("x" * size))
@@ -178,7 +176,7 @@ def test_repeated_batches_are_recognised_after_a_restart(tmp_path: Path, clean: 
     assert house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=10)).base_offset == 10
 
 
-def test_a_producer_that_began_below_the_recovery_point_is_not_forgotten(tmp_path: Path) -> None:
+def test_producer_below_the_recovery_point_survives_a_crash(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("v"))
     house.log.roll()
@@ -218,7 +216,7 @@ def test_deleted_records_stay_deleted_after_a_crash(tmp_path: Path) -> None:
     assert offsets(house) == [3, 4]
 
 
-def test_a_log_start_offset_is_recorded_also_where_a_segment_begins(tmp_path: Path) -> None:
+def test_log_start_offset_at_a_segment_boundary_is_durable(tmp_path: Path) -> None:
     """The segments before it are renamed, and a power cut may take that back."""
     house = LogHouse(tmp_path, segment_bytes="150")
     for _ in range(5):
@@ -234,7 +232,7 @@ def test_a_log_start_offset_is_recorded_also_where_a_segment_begins(tmp_path: Pa
     assert offsets(house) == [3, 4]
 
 
-def test_the_files_are_written_in_kafkas_form(tmp_path: Path) -> None:
+def test_checkpoints_and_partition_metadata_use_kafkas_format(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x"))
     house.log.append(batch("x"))
@@ -255,7 +253,7 @@ def test_damaged_checkpoints_are_passed_over(tmp_path: Path, text: str) -> None:
     assert read_epochs(tmp_path / "checkpoint") == []
 
 
-def test_checkpoints_come_back_as_written(tmp_path: Path) -> None:
+def test_checkpoints_round_trip(tmp_path: Path) -> None:
     write_offsets(tmp_path / "offsets", {"a-b-1": 5, "c-0": 2**40})
     write_epochs(tmp_path / "epochs", [EpochStart(0, 0), EpochStart(3, 17)])
 

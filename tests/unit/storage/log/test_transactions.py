@@ -54,7 +54,7 @@ def test_read_committed_skips_aborted_records(tmp_path: Path) -> None:
     assert committed_values(log) == ["yes", "later"]
 
 
-def test_the_index_of_aborted_transactions_is_kafkas(tmp_path: Path) -> None:
+def test_transaction_index_has_kafkas_format(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     write(house.log, 7, "open", sequence=0)
     write(house.log, 8, "no", sequence=0)
@@ -64,7 +64,7 @@ def test_the_index_of_aborted_transactions_is_kafkas(tmp_path: Path) -> None:
     assert list(struct.iter_unpack(">hqqqq", path.read_bytes())) == [(0, 8, 1, 2, 0)]
 
 
-def test_a_transactional_batch_needs_a_transaction(tmp_path: Path) -> None:
+def test_transactional_batch_needs_a_verified_transaction(tmp_path: Path) -> None:
     log = LogHouse(tmp_path).log
     data = batch("x", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
 
@@ -84,7 +84,7 @@ def test_non_transactional_batch_in_open_transaction_is_rejected(tmp_path: Path)
         log.append(batch("y", producer_id=1, producer_epoch=0, base_sequence=1))
 
 
-def test_an_unknown_producer_restarts_at_sequence_0_after_its_error(tmp_path: Path) -> None:
+def test_unknown_producer_restarts_at_sequence_zero_after_its_error(tmp_path: Path) -> None:
     """KIP-890; without it the batches before may have been deleted."""
     log = LogHouse(tmp_path).log
     of_one, of_two = (
@@ -99,7 +99,7 @@ def test_an_unknown_producer_restarts_at_sequence_0_after_its_error(tmp_path: Pa
     assert log.end_offset == 1
 
 
-def test_a_marker_with_a_newer_epoch_keeps_the_old_producer_out(tmp_path: Path) -> None:
+def test_marker_with_newer_epoch_fences_the_old_producer(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     write(house.log, 1, "x", sequence=0)
     end(house.log, 1, ABORT, epoch=1)
@@ -113,7 +113,7 @@ def test_a_marker_with_a_newer_epoch_keeps_the_old_producer_out(tmp_path: Path) 
     assert write(house.log, 1, "y", sequence=0, epoch=1) == 2
 
 
-def test_a_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:
+def test_marker_of_an_older_coordinator_epoch_is_rejected(tmp_path: Path) -> None:
     log = LogHouse(tmp_path).log
     append_marker(log, COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=5, now_ms=NOON_MS)
 
@@ -145,7 +145,7 @@ def test_retention_takes_the_index_with_its_segment(tmp_path: Path) -> None:
     assert committed_values(house.log) == []
 
 
-def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) -> None:
+def test_producer_with_an_open_transaction_does_not_expire(tmp_path: Path) -> None:
     log = LogHouse(tmp_path).log
     write(log, 1, "x", sequence=0)
     log.producers.expire(NOON_MS + 10**9)

@@ -33,7 +33,7 @@ def line(
 
 
 @pytest.mark.process
-def test_the_history_is_read_while_the_broker_runs(tmp_path: Path) -> None:
+def test_history_is_readable_while_the_broker_runs(tmp_path: Path) -> None:
     topic = ConfigResource(ResourceType.TOPIC, "orders")
     with klamm.Broker(data_dir=tmp_path) as broker, AdminClient(broker.bootstrap_servers, client_id="tool") as admin:
         admin.create_topics([NewTopic(name="orders", configs={"flush.ms": "5"})]).all().result()
@@ -95,7 +95,7 @@ def test_damaged_history_entry_is_skipped(tmp_path: Path, caplog: pytest.LogCapt
     assert read_sound_history(tmp_path) == ((line(2, "sound"),), 1)
 
 
-def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
+def test_directory_without_metadata_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="is not the data directory"):
         read_config_history(tmp_path)
     (tmp_path / "metadata.sqlite").write_bytes(b"no database at all, only text" * 100)
@@ -103,7 +103,7 @@ def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
         read_config_history(tmp_path)
 
 
-def test_only_so_many_lines_are_kept_and_no_commit_drops_very_many(tmp_path: Path) -> None:
+def test_history_size_is_limited_and_pruned_gradually(tmp_path: Path) -> None:
     async def run() -> None:
         path = tmp_path / "metadata.sqlite"
         store = MetadataStore.open(path)
@@ -144,12 +144,12 @@ def test_revert_undoes_only_later_changes() -> None:
     )
 
 
-def test_a_secret_cannot_be_brought_back() -> None:
+def test_secret_cannot_be_restored() -> None:
     (reversal,) = plan_revert([line(5, "ssl.key.password", HIDDEN, HIDDEN)], resource="TOPIC:t", to_ms=0)
     assert not reversal.is_known
 
 
-def test_values_that_a_gateway_does_not_know_cannot_be_brought_back() -> None:
+def test_values_unknown_to_a_gateway_cannot_be_restored() -> None:
     history = [line(5, "flush.ms", UNKNOWN, "5"), line(4, "partitions", "1", "3")]
     (reversal,) = plan_revert(history, resource="TOPIC:t", to_ms=0)
     assert (reversal.name, reversal.is_known) == ("flush.ms", False)

@@ -86,7 +86,7 @@ def test_format_1_is_migrated_without_loss(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_migrated_database_looks_like_a_new_one(tmp_path: Path) -> None:
+def test_migrated_database_has_the_current_schema(tmp_path: Path) -> None:
     # given
     migrated, new = tmp_path / "migrated.sqlite", tmp_path / "new.sqlite"
     execute(migrated, FORMAT_1)
@@ -97,9 +97,7 @@ def test_a_migrated_database_looks_like_a_new_one(tmp_path: Path) -> None:
     assert layout(migrated) == layout(new)
 
 
-def test_a_migration_that_fails_leaves_the_old_format_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_migration_keeps_the_old_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     path = tmp_path / "metadata.sqlite"
     execute(path, FORMAT_1)
@@ -119,7 +117,7 @@ def test_a_migration_that_fails_leaves_the_old_format_as_it_was(
     assert layout(path) == before
 
 
-def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
+def test_newer_format_is_rejected_by_number(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     open_and_close(path)
     execute(path, f"PRAGMA user_version = {FORMAT_VERSION + 5}")
@@ -128,7 +126,7 @@ def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
         MetadataStore.open(path)
 
 
-def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_database_of_another_program_is_rejected_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     execute(path, "CREATE TABLE holidays (name TEXT)")
 
@@ -145,7 +143,7 @@ def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
         MetadataStore.open(path)
 
 
-def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
+def test_database_is_fully_synchronous(tmp_path: Path) -> None:
     store = MetadataStore.open(tmp_path / "metadata.sqlite")
 
     pragmas = [next(iter(store._reader.execute(f"PRAGMA {name}")))[0] for name in ("journal_mode", "synchronous")]
@@ -183,7 +181,7 @@ def test_format_2_is_migrated_to_acls_and_credentials_without_loss(tmp_path: Pat
     assert layout(path) == layout(new)
 
 
-def test_a_database_of_format_3_gets_room_for_quotas(tmp_path: Path) -> None:
+def test_database_of_format_3_gets_the_quotas_table(tmp_path: Path) -> None:
     # given
     path, new = tmp_path / "metadata.sqlite", tmp_path / "new.sqlite"
     execute(path, FORMAT_2)

@@ -40,28 +40,28 @@ def stored_after(path: Path, *commits: list[Change]) -> tuple[list[PutAcl], list
     return asyncio.run(run())
 
 
-def test_acls_and_credentials_come_back_as_they_were_stored(tmp_path: Path) -> None:
+def test_acls_and_credentials_are_loaded_as_stored(tmp_path: Path) -> None:
     assert stored_after(tmp_path, [ACL, CREDENTIAL]) == ([ACL], [CREDENTIAL])
 
 
-def test_an_acl_is_stored_once_however_often_it_is_put(tmp_path: Path) -> None:
+def test_repeated_acl_is_stored_once(tmp_path: Path) -> None:
     other = replace(ACL, host="10.0.0.1")
     assert stored_after(tmp_path, [ACL, ACL], [ACL, other])[0] == [ACL, other]
 
 
-def test_a_dropped_acl_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_dropped_acl_leaves_the_others(tmp_path: Path) -> None:
     other = replace(ACL, operation=4)
     assert stored_after(tmp_path, [ACL, other], [DropAcl(acl=ACL)])[0] == [other]
 
 
-def test_a_credential_is_replaced_and_dropped_by_its_mechanism(tmp_path: Path) -> None:
+def test_credential_is_replaced_and_dropped_by_mechanism(tmp_path: Path) -> None:
     stronger = replace(CREDENTIAL, mechanism=2)
     newer = replace(CREDENTIAL, iterations=8192)
     stored = stored_after(tmp_path, [CREDENTIAL, stronger], [newer, DropScramCredential(user="alice", mechanism=2)])
     assert stored[1] == [newer]
 
 
-def test_a_credential_shows_no_secret_when_it_is_printed() -> None:
+def test_credential_repr_hides_secrets() -> None:
     assert "salt" not in repr(CREDENTIAL)
     assert "stored" not in repr(CREDENTIAL)
     assert "server" not in repr(CREDENTIAL)

@@ -49,7 +49,7 @@ def test_acknowledged_changes_survive_reopening(tmp_path: Path) -> None:
     run(main())
 
 
-def test_changes_are_visible_to_another_connection_when_the_future_is_done(tmp_path: Path) -> None:
+def test_changes_are_visible_to_other_connections_when_the_future_completes(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         await store.submit(put("a", "1"))
@@ -72,7 +72,7 @@ def test_many_submissions_share_a_commit(tmp_path: Path) -> None:
     run(main())
 
 
-def test_the_last_submission_wins_and_futures_are_done_in_order(tmp_path: Path) -> None:
+def test_last_submission_wins_and_futures_complete_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         done: list[int] = []
@@ -89,7 +89,7 @@ def test_the_last_submission_wins_and_futures_are_done_in_order(tmp_path: Path) 
     run(main())
 
 
-def test_an_empty_submission_waits_for_those_before_it_and_costs_no_commit(tmp_path: Path) -> None:
+def test_empty_submission_waits_for_earlier_ones_without_a_commit(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         before = store.submit(put("a", "1"))
@@ -116,7 +116,7 @@ def test_close_commits_queued_changes(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_closed_store_refuses_changes(tmp_path: Path) -> None:
+def test_closed_store_rejects_changes(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         await store.close()
@@ -126,7 +126,7 @@ def test_a_closed_store_refuses_changes(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_cancelled_waiter_does_not_take_its_change_back(tmp_path: Path) -> None:
+def test_canceled_waiter_does_not_roll_back_its_change(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         store.submit(put("a", "1")).cancel()
@@ -137,7 +137,7 @@ def test_a_cancelled_waiter_does_not_take_its_change_back(tmp_path: Path) -> Non
     run(main())
 
 
-def test_a_failed_commit_fails_everything_decided_before_it_was_known(tmp_path: Path) -> None:
+def test_failed_commit_fails_all_queued_changes(tmp_path: Path) -> None:
     async def main() -> None:
         # given
         disk = Disk()
@@ -190,7 +190,7 @@ def test_changes_submitted_after_a_failed_commit_fail(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_full_disk_is_reported_and_the_store_works_on_when_there_is_room(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_later_changes_succeed(tmp_path: Path) -> None:
     room = {"pages": 40}
 
     def connect(path: Path) -> Database:
@@ -217,7 +217,7 @@ def test_a_full_disk_is_reported_and_the_store_works_on_when_there_is_room(tmp_p
     run(main())
 
 
-def test_a_value_that_sqlite_cannot_hold_fails_its_commit_and_no_later_one(tmp_path: Path) -> None:
+def test_unstorable_value_fails_only_its_own_commit(tmp_path: Path) -> None:
     async def main() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         with pytest.raises(StorageError):
@@ -229,7 +229,7 @@ def test_a_value_that_sqlite_cannot_hold_fails_its_commit_and_no_later_one(tmp_p
     run(main())
 
 
-def test_an_image_that_cannot_be_rebuilt_still_lets_the_waiters_know(tmp_path: Path) -> None:
+def test_failing_image_rebuild_still_completes_the_futures(tmp_path: Path) -> None:
     async def main() -> None:
         disk = Disk()
         store = MetadataStore.open(tmp_path / "metadata.sqlite", connect=disk.connect)
@@ -249,7 +249,7 @@ def test_an_image_that_cannot_be_rebuilt_still_lets_the_waiters_know(tmp_path: P
     run(main())
 
 
-def test_a_directory_that_cannot_be_made_is_refused_at_opening(tmp_path: Path) -> None:
+def test_unusable_directory_is_rejected_when_opening(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(DataDirectoryError):

@@ -50,7 +50,7 @@ def test_last_stored_state_is_loaded(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_decision_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+def test_decision_is_stored_until_dropped(tmp_path: Path) -> None:
     async def run() -> None:
         store = MetadataStore.open(tmp_path / "metadata.sqlite")
         await store.submit([PutDecision(number=number, payload=b"{}") for number in (9, 10, 11)])
@@ -61,7 +61,7 @@ def test_a_decision_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_database_without_transactions_gets_room_for_them(tmp_path: Path) -> None:
+def test_database_without_transactions_gets_their_tables(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
 
     async def run() -> None:

@@ -21,7 +21,7 @@ PAGE = """<!doctype html><title>t</title>
 <script>console.error("said"); setTimeout(() => { document.title = "late" }, 1); throw new Error("thrown")</script>"""
 
 
-def test_errors_requests_and_what_is_seen_are_reported(browser: Browser, tmp_path: Path) -> None:
+def test_errors_requests_and_visible_content_are_reported(browser: Browser, tmp_path: Path) -> None:
     # given
     source = tmp_path / "page.html"
     source.write_text(PAGE, encoding="utf-8")
@@ -42,6 +42,6 @@ def test_errors_requests_and_what_is_seen_are_reported(browser: Browser, tmp_pat
     page.close()
 
 
-def test_what_cannot_be_loaded_is_said(browser: Browser, tmp_path: Path) -> None:
+def test_failed_page_load_is_an_error(browser: Browser, tmp_path: Path) -> None:
     with pytest.raises(BrowserError, match="ERR_FILE_NOT_FOUND"):
         browser.open((tmp_path / "none.html").as_uri())

@@ -9,7 +9,7 @@ from tests.support.distribution import BROWSER, FIRST, SHARED, SLOWEST_OF_FAST
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_files_that_come_first_exist() -> None:
+def test_files_scheduled_first_exist() -> None:
     """A file that was renamed would be begun later than it should, and end after all others."""
     files = {*FIRST, *SLOWEST_OF_FAST} - {SHARED, BROWSER}
     assert [name for name in files if not (ROOT / name).is_file()] == []

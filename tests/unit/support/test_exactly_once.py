@@ -30,7 +30,7 @@ def reads(*answers: Mapping[int, list[bytes]]) -> Callable[..., Mapping[int, lis
         ([b"a", b"b", b"c", b"d", b"x"], "5 records instead of 4; 1 strange (b'x')"),
     ],
 )
-def test_a_difference_is_named(arrived: list[bytes], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_in_records_is_named(arrived: list[bytes], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {**WRITTEN, 0: arrived}
     monkeypatch.setattr(exactly_once, "read", reads(there, there, WRITTEN))
     with pytest.raises(RecordsDifferError, match=re.escape(told)) as raised:
@@ -39,7 +39,7 @@ def test_a_difference_is_named(arrived: list[bytes], told: str, monkeypatch: pyt
     assert "The source:\n  as expected" in str(raised.value)
 
 
-def test_what_came_late_is_named_so_and_fails_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_records_are_named_and_fail_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exactly_once, "read", reads({**WRITTEN, 1: []}, WRITTEN))
     with pytest.raises(RecordsDifferError, match="no difference: it was late"):
         assert_exactly_once("here:1", "t", WRITTEN)

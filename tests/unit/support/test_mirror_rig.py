@@ -8,24 +8,24 @@ from tests.support.mirror_rig_topics import due_after_compaction, due_of_deleted
 WANTED = [record(number) for number in range(20)]
 
 
-def test_a_partition_that_is_whole_and_in_order_has_no_finding() -> None:
+def test_complete_ordered_partition_has_no_finding() -> None:
     assert judge(WANTED, WANTED) == (0, 0, 0, 0, 0)
 
 
-def test_what_is_lost_is_found() -> None:
+def test_lost_records_are_reported() -> None:
     assert judge(WANTED, WANTED[:7] + WANTED[9:]) == (2, 0, 0, 0, 0)
 
 
-def test_what_was_copied_again_is_found_as_one_repeat() -> None:
+def test_repeated_records_are_reported_as_one_repeat() -> None:
     assert judge(WANTED, WANTED[:12] + WANTED[8:]) == (0, 4, 0, 0, 1)
 
 
-def test_what_changed_places_is_found() -> None:
+def test_reordered_records_are_reported() -> None:
     swapped = [*WANTED[:5], WANTED[6], WANTED[5], *WANTED[7:]]
     assert judge(WANTED, swapped).out_of_order == 1
 
 
-def test_a_changed_part_of_a_record_is_found() -> None:
+def test_changed_record_is_reported() -> None:
     right = WANTED[5]
     for other in (
         right._replace(key=b"x"),
@@ -36,14 +36,14 @@ def test_a_changed_part_of_a_record_is_found() -> None:
         assert judge(WANTED, [*WANTED[:5], other, *WANTED[6:]])[:3] == (1, 0, 1)
 
 
-def test_after_compaction_only_what_the_source_still_holds_has_to_be_there() -> None:
+def test_compacted_partition_needs_only_records_still_on_the_source() -> None:
     left = WANTED[15:]
     assert judge(due_after_compaction(WANTED, WANTED[5:], left), WANTED[5:]) == (0, 0, 0, 0, 0)
     assert judge(due_after_compaction(WANTED, WANTED[5:18], left), WANTED[5:18]).lost == 2
     assert judge(due_after_compaction(WANTED, WANTED, left), [*WANTED[1:], WANTED[0]]).out_of_order == 1
 
 
-def test_of_a_deleted_source_topic_the_last_records_may_be_missing_but_none_in_between() -> None:
+def test_deleted_source_topic_may_lack_only_its_last_records() -> None:
     for arrived in (12, 15, 20):
         assert due_of_deleted_source(WANTED, WANTED[:arrived], 12) == WANTED[:arrived]
     assert due_of_deleted_source(WANTED, WANTED[:11], 12) == WANTED[:12]
@@ -51,7 +51,7 @@ def test_of_a_deleted_source_topic_the_last_records_may_be_missing_but_none_in_b
     assert due_of_deleted_source(WANTED, [], 0) == []
 
 
-def test_in_a_target_topic_that_was_created_again_everything_written_since_has_to_be_there() -> None:
+def test_recreated_target_topic_needs_all_records_written_since() -> None:
     for first in (5, 8, 10):
         assert due_of_deleted_target(WANTED, WANTED[first:], 10) == WANTED[first:]
     assert due_of_deleted_target(WANTED, WANTED[12:], 10) == WANTED[10:]

@@ -4,7 +4,7 @@ import random
 import threading
 
 
-def test_a_draw_of_another_thread_leaves_the_state_of_the_tests_as_it_is() -> None:
+def test_random_numbers_of_another_thread_leave_the_state_unchanged() -> None:
     before, drawn = random.getstate(), list[float]()
     thread = threading.Thread(target=lambda: drawn.append(random.uniform(1, 2)))
     thread.start()

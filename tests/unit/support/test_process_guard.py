@@ -10,11 +10,11 @@ import pytest
 from tests.support.process_guard import UnmarkedProcessError
 
 
-def test_an_unmarked_test_cannot_start_a_process() -> None:
+def test_unmarked_test_cannot_start_a_process() -> None:
     with pytest.raises(UnmarkedProcessError, match=r"mark it with pytest\.mark\.process"):
         subprocess.run([sys.executable, "-c", ""], check=True)
 
 
 @pytest.mark.process
-def test_a_marked_test_can_start_a_process() -> None:
+def test_marked_test_can_start_a_process() -> None:
     subprocess.run([sys.executable, "-c", ""], check=True)

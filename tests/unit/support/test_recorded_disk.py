@@ -80,7 +80,7 @@ def test_unsynced_changes_follow_their_fate(tmp_path: Path, fate: str, names: se
     assert found(recorded(tmp_path / "disk", change), fate) == (names, sectors)
 
 
-def test_names_and_files_have_their_own_fates(tmp_path: Path) -> None:
+def test_names_and_file_contents_survive_independently(tmp_path: Path) -> None:
     disk = recorded(tmp_path / "disk", change)
     cuts = [next(disk.cuts([len(disk.journal)], random.Random(seed))) for seed in SEEDS]
     # then
@@ -96,15 +96,15 @@ def sync_everything(_: Path) -> None:
     flusher.syncfs(0)
 
 
-def test_a_sync_of_the_file_system_makes_all_changes_durable(tmp_path: Path) -> None:
+def test_file_system_sync_makes_all_changes_durable(tmp_path: Path) -> None:
     assert found(recorded(tmp_path / "disk", change, sync_everything), None, *FATES) == ({"xyz"}, {"nnn"})
 
 
-def test_a_disk_that_lies_loses_synced_changes(tmp_path: Path) -> None:
+def test_lying_disk_loses_synced_changes(tmp_path: Path) -> None:
     assert found(recorded(tmp_path / "disk", change, sync, loses_synced_data=True), "none") == ({""}, {"ooo"})
 
 
-def test_a_write_during_an_fsync_is_not_durable(tmp_path: Path) -> None:
+def test_write_during_an_fsync_is_not_durable(tmp_path: Path) -> None:
     disk = recorded(tmp_path / "disk")
 
     def write_late() -> None:
@@ -119,7 +119,7 @@ def test_a_write_during_an_fsync_is_not_durable(tmp_path: Path) -> None:
     assert found(disk, "none") == ({"xyz"}, {"ooo"})
 
 
-def test_a_rename_survives_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_rename_survives_atomically(tmp_path: Path) -> None:
     disk = recorded(tmp_path / "disk", lambda root: os.rename(root / "data", root / "renamed"))
     cuts = [next(disk.cuts([len(disk.journal)], random.Random(seed))) for seed in SEEDS]
     assert {tuple(cut.files) for cut in cuts} == {("data",), ("renamed",)}
@@ -130,6 +130,6 @@ def past(root: Path) -> None:
         """Empty the file by a function that is not recorded."""
 
 
-def test_a_change_by_a_function_that_is_not_recorded_fails_the_test(tmp_path: Path) -> None:
+def test_unrecorded_change_fails_the_test(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="written past the recorded functions: data"):
         recorded(tmp_path / "disk", past)

@@ -34,13 +34,13 @@ def found() -> set[int]:
     return {process.pid for process in jvms(os.getpid())}
 
 
-def test_the_jvm_that_only_prints_the_command_line_is_not_sparks() -> None:
+def test_spark_launcher_jvm_is_not_returned() -> None:
     before = found()
     with called_java("org.apache.spark.launcher.Main"), called_java("org.apache.spark.deploy.SparkSubmit") as spark:
         assert found() - before == {spark.pid}
 
 
-def test_a_jvm_that_has_ended_and_one_that_is_not_collected_yet_are_not_returned() -> None:
+def test_ended_jvm_is_not_returned() -> None:
     # when
     with called_java("org.apache.spark.deploy.SparkSubmit") as spark:
         spark.kill()

@@ -72,12 +72,12 @@ def walk(data_dir: Path, request: bytes, *earlier: bytes) -> Walk:
     return asyncio.run(asyncio.wait_for(walk_of(data_dir, request, *earlier), 20))
 
 
-def test_walk_names_classes_that_carry_the_value(tmp_path: Path) -> None:
+def test_walk_lists_classes_that_carry_the_value(tmp_path: Path) -> None:
     recorded = walk(tmp_path, alter(VALUE), alter("86400000"))  # the first request fills caches
     assert recorded.forms == {"ConfigDelta", "PutConfig", "RecordedChange"}, "besides the message itself"
 
 
-def test_walk_names_functions_that_call_further_functions(tmp_path: Path) -> None:
+def test_walk_lists_functions_that_call_others(tmp_path: Path) -> None:
     recorded = walk(tmp_path, produce(), produce())
     assert "storage/log/partition.py:PartitionLog.append_prepared" in recorded.hops
     assert "storage/log/partition.py" in files(recorded.functions)

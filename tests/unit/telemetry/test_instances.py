@@ -38,7 +38,7 @@ def push(instance: ClientInstance, at_ms: int, one: Push = PUSH) -> type[KafkaAp
     return None
 
 
-def test_the_first_push_after_new_subscriptions_comes_at_any_time() -> None:
+def test_first_push_after_new_subscriptions_may_come_early() -> None:
     """Clients spread their pushes: the first one comes after half to one and a half intervals."""
     instance = new_instance()
     instance.take_get(NOW)
@@ -65,7 +65,7 @@ def test_subscriptions_are_fetched_once_per_interval() -> None:
         (replace(PUSH, is_codec_known=False), UnsupportedCompressionTypeError),
     ],
 )
-def test_a_client_that_is_sent_to_its_subscriptions_gets_them_at_once(wrong: Push, error: type[KafkaApiError]) -> None:
+def test_rejected_push_permits_fetching_subscriptions_at_once(wrong: Push, error: type[KafkaApiError]) -> None:
     instance = new_instance()
     instance.take_get(NOW)
     assert push(instance, NOW + 1000, wrong) is error
@@ -75,13 +75,13 @@ def test_a_client_that_is_sent_to_its_subscriptions_gets_them_at_once(wrong: Pus
         instance.take_get(NOW + 1002)
 
 
-def test_metrics_that_are_too_large_have_to_wait() -> None:
+def test_push_after_an_oversized_one_is_throttled() -> None:
     instance = new_instance()
     assert push(instance, NOW, replace(PUSH, size=101)) is TelemetryTooLargeError
     assert push(instance, NOW + 1) is ThrottlingQuotaExceededError
 
 
-def test_a_terminating_push_comes_at_any_time_and_is_the_last() -> None:
+def test_terminating_push_is_accepted_at_any_time_and_is_the_last() -> None:
     """K714-05."""
     instance = new_instance()
     assert push(instance, NOW) is None
@@ -89,7 +89,7 @@ def test_a_terminating_push_comes_at_any_time_and_is_the_last() -> None:
     assert push(instance, NOW + 5000) is InvalidRequestError
 
 
-def test_a_silent_client_expires_after_three_intervals_and_a_minute() -> None:
+def test_silent_client_expires_after_three_intervals_but_at_least_a_minute() -> None:
     instance = new_instance()
     instance.last_seen_ms = NOW
     assert not instance.is_expired(NOW + 60_000)
@@ -100,7 +100,7 @@ def test_a_silent_client_expires_after_three_intervals_and_a_minute() -> None:
 
 
 @pytest.mark.parametrize(("value", "is_valid"), [(0, False), (1, False), (99, False), (100, True)])
-def test_reserved_instance_ids_are_refused(value: int, is_valid: bool) -> None:
+def test_reserved_instance_ids_are_rejected(value: int, is_valid: bool) -> None:
     if is_valid:
         check_instance_id(UUID(int=value))
         return

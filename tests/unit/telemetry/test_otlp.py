@@ -48,14 +48,14 @@ def test_cut_metrics_are_an_error_or_fewer_points() -> None:
             decode_metrics(whole[:end])
 
 
-def test_the_number_of_points_is_limited() -> None:
+def test_number_of_points_is_limited() -> None:
     point = number(1.0)
     assert len(decode_metrics(metrics_data(gauge("g", *[point] * MAX_POINTS)))) == MAX_POINTS
     with pytest.raises(OtlpError, match="More than"):
         decode_metrics(metrics_data(gauge("g", *[point] * MAX_POINTS), gauge("h", point)))
 
 
-def test_an_export_has_further_attributes_and_the_same_metrics() -> None:
+def test_exported_metrics_have_added_attributes() -> None:
     data = twenty_metrics()
     longer = with_attributes(data, {"client_id": "x" * 300, "principal": "User:ä"})
     assert decode_metrics(longer) == decode_metrics(data)

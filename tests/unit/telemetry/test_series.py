@@ -54,7 +54,7 @@ def test_deltas_are_added_up_and_totals_replaced() -> None:
     ]
 
 
-def test_the_number_of_series_is_limited_and_clients_that_left_make_room() -> None:
+def test_number_of_series_is_limited_and_freed_by_disconnects() -> None:
     """K714-06."""
     series = MetricSeries(lambda: 2)
     series.take(A, {}, [gauge("one", 1), gauge("two", 1), gauge("three", 1), gauge("one", 5)])

@@ -36,12 +36,12 @@ CLIENT = {
         ("client_instance_id=m6Ssrvf2Rp25tKPv_Anotw", True),
     ],
 )
-def test_every_pattern_has_to_match_the_whole_attribute(match: str, is_match: bool) -> None:
+def test_every_pattern_must_match_the_whole_attribute(match: str, is_match: bool) -> None:
     """K714-02."""
     assert parse_subscription("s", {"match": match}).matches(CLIENT) is is_match
 
 
-def test_a_pattern_that_only_java_supports_is_an_error() -> None:
+def test_java_only_pattern_is_an_error() -> None:
     with pytest.raises(PatternError):
         parse_subscription("s", {"match": "client_id=(?=b).*"})
 
@@ -57,7 +57,7 @@ def test_subscriptions_are_merged_with_the_shortest_interval() -> None:
     assert subscribed([other], CLIENT) == Subscribed(metrics=(), interval_ms=DEFAULT_INTERVAL_MS)
 
 
-def test_the_subscription_id_is_computed_as_kafka_does() -> None:
+def test_subscription_id_matches_kafka() -> None:
     """K714-03. CRC-32C of Java's text of the set and the interval, XOR the hash of Java's Uuid."""
     instance = UUID(int=(0x0123456789ABCDEF << 64) | 0xFEDCBA9876543210)
     high_xor_low = 0x0123456789ABCDEF ^ 0xFEDCBA9876543210

@@ -85,7 +85,7 @@ def test_records_without_the_headers_fail() -> None:
 def test_assert_assigned_requires_all_partitions() -> None:
     (member,) = assert_assigned(broker(), "g", "t", members=1)
     assert member.client_id == "c"
-    with pytest.raises(AssertionError, match=r"(?s)Group g has 1 members.*Partitions without a member: u-0.*c: t-0"):
+    with pytest.raises(AssertionError, match=r"(?s)Group g has 1 member.*Partitions without a member: u-0.*c: t-0"):
         assert_assigned(broker(), "g", "u", within_s=0.05)
 
 
@@ -95,7 +95,7 @@ def test_function_matches_values() -> None:
 
 def test_equal_values_need_as_many_records() -> None:
     with pytest.raises(
-        AssertionError, match=r"topic t lacks b'1' \(the last 1 of its 1 records follow\)\n  0:0 key=None value=b'1'"
+        AssertionError, match=r"topic t lacks b'1' \(the last 1 of its 1 record follow\)\n  0:0 key=None value=b'1'"
     ):
         assert_topic_contains(broker(b"1"), "t", b"1", b"1", within_s=0.03)
 
